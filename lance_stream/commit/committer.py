@@ -1,23 +1,23 @@
-"""The loop of optimistic commit: check, rebase, apply, publish; again, if another was faster.
+"""The optimistic commit loop: check, rebase, apply, publish; repeat if another writer was faster.
 
-    write the transaction's file
+    write the transaction file
          │
          ▼
-    newest version ──► is it of the table that was planned on?
+    newest version ──► does it belong to the table that was planned on?
          ▲                 │
          │                 ▼
-         │             is there anything to do? ──► may ours follow what came since? ──► rebase
+         │             is there anything to do? ──► any conflict with newer versions? ──► rebase
          │                                                                                  │
-         └── taken ◄── publish version + 1 ◄── apply ◄── write the file of the rebased ◄────┘
+         └── taken ◄── publish version + 1 ◄── apply ◄── write the rebased transaction ◄────┘
 
-The file comes before the look at the newest version, for a cleanup's sake: one that deleted the
-manifest of the version which is about to be published, because there is a newer one, would free its
-name, and ours would land behind the newest. A transaction's file that no version names yet says
-that somebody is about to publish; see `maintenance.cleanup`.
+The transaction file is written before the newest version is read, because of cleanup. If a cleanup
+deleted the manifest of the version that is about to be published, because there is a newer one, its
+name would be free again and our version would be published behind the newest. A transaction file
+that no version names yet indicates a commit under way; see `maintenance.cleanup`.
 
-Ids, stamps and config entries are settled by `apply`, on each attempt anew. The deletion files that
-a rebase has written are deleted where it is known that no version names them; transactions' files
-are left for cleanup, and so is everything after a commit of which the outcome is not known.
+`apply` assigns ids, row versions and config entries on each attempt. Deletion files that a rebase
+has written are deleted if it is known that no version names them. Transaction files are left for
+cleanup, and so is everything after a commit with an unknown outcome.
 """
 
 import importlib.metadata
@@ -59,11 +59,11 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The transaction became a version.
+    """The transaction was committed.
 
     Attributes:
         manifest: The version.
-        attempts: How many attempts it took; 1 when nobody was in the way.
+        attempts: How many attempts it took; 1 without conflicts.
     """
 
     manifest: Manifest
@@ -75,8 +75,8 @@ class Skipped:
     """There was nothing to do.
 
     Attributes:
-        manifest: The version that shows it; None when there is no table.
-        reason: Why, in words.
+        manifest: The version that was checked; None if there is no table.
+        reason: Why, as text.
     """
 
     manifest: Manifest | None
@@ -84,17 +84,17 @@ class Skipped:
 
 
 BACKOFF: Final = Backoff(max_attempts=30, first_delay_seconds=0.02, max_delay_seconds=2.0)
-"""What a commit does by default. Each attempt loses only to a commit that succeeded meanwhile, so
-many writers together always make progress; random waits keep them from meeting again at once."""
+"""The default of a commit. An attempt loses only to a commit that succeeded, so concurrent writers
+always make progress; random waits keep them from colliding again at once."""
 
 BeforeAttempt = Callable[[Manifest | None], str | None]
-"""Looks at the newest version (None: no table yet) before each attempt. A reason skips the commit;
-an error stops it."""
+"""Checks the newest version (None: no table yet) before each attempt. Returning a reason skips the
+commit; raising an error stops it."""
 
 ConfigEntries = Callable[[Manifest | None, int], Mapping[str, str]]
-"""Returns the config entries that go in with the commit, given the newest version (None: no table
-yet) and the number of the one being made. Asked on each attempt, so that an entry which several
-writers have a part in can be made of the newest one."""
+"""Returns the config entries of the commit, given the newest version (None: no table yet) and the
+number of the one to be created. Called on each attempt, so that an entry to which several writers
+contribute can be derived from the newest one."""
 
 
 def commit(
@@ -112,31 +112,31 @@ def commit(
 
     Args:
         log: The table's history.
-        transaction: What to do. Committing the same one (by uuid) twice does it once, as long as
-            the versions since it was planned have not been cleaned up.
+        transaction: The transaction. Committing the same one (by uuid) twice applies it once, as
+            long as the versions since it was planned have not been cleaned up.
         planned_on: The version that it was planned on, as it was read then; version 0 for a table
-            that is yet to be made. None where only its number is known.
-        creation: What a new table is; for a transaction with read version 0.
-        before_attempt: Asked on every attempt, of the newest version, whether there is still
-            something to do.
-        config_entries: Asked on every attempt for the config entries that go in with the version.
+            that does not exist yet. None if only its number is known.
+        creation: Properties of a new table; for a transaction with read version 0.
+        before_attempt: Called on every attempt with the newest version: is there still something
+            to do?
+        config_entries: Called on every attempt for the version's additional config entries.
         backoff: How often and how soon to try again after losing to another writer.
         environment: The clock and randomness.
 
     Returns:
-        The version made; or why there was nothing to do.
+        The new version; or why there was nothing to do.
 
     Raises:
         RetryableConflictError: The operation has to be planned again on the newest version; or
             other writers were faster each time.
         IncompatibleConflictError: It no longer means the same.
         TableReplacedError: The table is not the one that it was planned on.
-        CommitUncertainError: The store did not say whether the version landed.
-        StoreRefusedError: The store said no; nothing was committed.
+        CommitUncertainError: It is unknown whether the version was published.
+        StoreRefusedError: The store refused; nothing was committed.
         StoreUnavailableError: The store did not answer; nothing was committed.
-        NotFoundError: There is no table (any more).
+        NotFoundError: The table does not exist, or no longer exists.
         BadDataError: The newest manifest is damaged, or uses a feature that we may not write.
-        InvalidInputError: The table's versions are published another way than by this log.
+        InvalidInputError: The table's versions are published elsewhere than in this log.
     """
     rebased: list[Fragment] = []
     try:
@@ -163,7 +163,7 @@ def commit(
 
 
 def _is_in(rebased: Fragment, fragments: FragmentList) -> bool:
-    """Return whether one of some fragments has a deletion file that a rebase has written."""
+    """Return whether a version's fragments have a deletion file that a rebase has written."""
     now = fragments.by_id(rebased.id)
     return now is not None and now.deletion_file == rebased.deletion_file
 
@@ -179,18 +179,18 @@ def _attempt(
     environment: Environment,
     rebased: list[Fragment],
 ) -> Committed | Skipped:
-    """Try as often as it takes; see `commit`.
+    """Try until it is committed or fails; see `commit`.
 
     Args:
         log: The table's history.
-        transaction: What to do.
+        transaction: The transaction.
         planned_on: The version that it was planned on.
-        creation: What a new table is.
+        creation: Properties of a new table.
         before_attempt: Whether there is still something to do.
-        config_entries: Config entries that go in with the version.
+        config_entries: The version's additional config entries.
         backoff: How often and how soon.
         environment: The clock and randomness.
-        rebased: Takes the fragments with each deletion file that a rebase has written.
+        rebased: Receives a fragment for each deletion file that a rebase has written.
     """
     checked = transaction.read_version
     known = planned_on if planned_on is not None and planned_on.version else None
@@ -237,7 +237,7 @@ def _attempt(
 
 
 def read_transaction(log: VersionLog, manifest: Manifest) -> Transaction | None:
-    """Return the transaction that made a version; None if it is missing or cannot be read."""
+    """Return the transaction that created a version; None if it is missing or cannot be read."""
     try:
         data = manifest.inline_transaction
         if data is None and manifest.transaction_file:
@@ -294,9 +294,9 @@ def _write_transaction(
 ) -> _TransactionFile:
     """Write the transaction's file under a name that no other transaction has.
 
-    The uuid of a sink's transaction follows from app id and batch, so two drivers that do the same
-    batch would share the name; the second one takes another. Where names cannot be created once,
-    each takes one by chance.
+    The uuid of a sink's transaction is derived from the app id and batch id, so two drivers that
+    write the same batch would share the name; the second one chooses another. If names cannot be
+    created once, each chooses a random one.
     """
     store = log.store
     data = encode_transaction(transaction)
@@ -309,13 +309,13 @@ def _write_transaction(
         if store.create_once(transaction_path(name), data):
             return _TransactionFile(transaction, name, data)
         with suppress(NotFoundError):
-            if store.read(transaction_path(name)) == data:  # ours: its answer got lost
+            if store.read(transaction_path(name)) == data:  # ours: the answer was lost
                 return _TransactionFile(transaction, name, data)
         name = _random_name(transaction, environment)
     raise StoreUnavailableError(
         f"the file of this {operation_name(transaction.operation)}'s transaction cannot be "
-        f"created at {store.uri}: the store said of {_MAX_NAMES} names that no other writer uses, "
-        f"the last one {transaction_path(name)!r}, that they are taken. Nothing was committed"
+        f"created at {store.uri}: the store reported {_MAX_NAMES} names that no other writer uses "
+        f"as taken, the last one {transaction_path(name)!r}. Nothing was committed"
     )
 
 

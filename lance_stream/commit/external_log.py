@@ -1,49 +1,49 @@
 """The history of a table in an external manifest store, for stores that cannot create a name once.
 
-The table's directory holds the manifests, as always; the manifest store (`manifest_stores`) says
-which of those that were staged for a version is the version's. A commit is five steps:
+The table's directory contains the manifests, as always; the manifest store (`manifest_stores`)
+decides which of the manifests staged for a version is published. A commit has five steps:
 
-    step                                         if the writer dies after it
+    step                                         if the writer fails after it
     1  write the manifest under a staged name    nothing happened; the file is left for cleanup
-    2  put version -> staged name, once          the version stands; readers do 3 to 5
-    3  create the final name with its bytes      readers put the final name, and delete the staged
+    2  put version -> staged name, once          the version is published; readers do 3 to 5
+    3  create the final name with its bytes      readers put the final name, delete the staged file
     4  put version -> final name                 the staged file is left for cleanup
     5  delete the staged file                    -
 
-Step 2 decides between writers. A reader who finds a staged name does steps 3 to 5 itself before it
-returns anything; where step 3 fails it refuses to load the table, so that a version that was read
-is one that a copy of the directory has, too. Steps 4 and 5 may fail: the next reader does them.
+Step 2 decides between writers. A reader that finds a staged name does steps 3 to 5 itself before it
+returns anything. If step 3 fails, it refuses to load the table, so a copy of the directory has
+every version that was read. Steps 4 and 5 may fail: the next reader does them.
 
-    the item says    staged file    final file    reader
-    staged           there          -             creates the final file; puts the final name
-    staged           there          the same      puts the final name; deletes the staged file
-    staged           there          another       the final one stands (see below)
-    staged           gone           there         puts the final name
-    staged           gone           -             refuses: the version's manifest is lost
-    final            -              there         reads it
-    final            -              -             refuses; says that there is no table, if no
-                                                  version has a manifest
-    no item of any version                        lists the directory: a table that was not
-                                                  published here before
+    item         staged file    final file    reader
+    staged       exists         -             creates the final file; puts the final name
+    staged       exists         the same      puts the final name; deletes the staged file
+    staged       exists         different     the final one is the version's (see below)
+    staged       -              exists        puts the final name
+    staged       -              -             fails: the version's manifest is lost
+    final        -              exists        reads it
+    final        -              -             fails; reports that there is no table if no version
+                                              has a manifest
+    no item of any version                    lists the directory: the table was not published here
+                                              before
 
-Lost answers. "There is an item" after step 2 may mean our own, put by a request whose answer got
-lost: the item names our staged file, which nobody else writes. If a reader has put the final name
-meanwhile, the manifest that lies there says whose it is (`landed`). Where step 2 gave no answer at
-all the staged file stays: the item may arrive yet.
+Lost answers: "item exists" after step 2 may mean our own item, put by a request whose answer was
+lost: it then names our staged file, which no other writer uses. If a reader has put the final name
+meanwhile, the manifest there tells which writer's it is (`publishing`). If step 2 gave no answer at
+all, the staged file is kept: the item may still arrive.
 
-Writers who do not know of the manifest store publish by creating the final name once. Step 3 does
-the same where the store can, so one of the two wins there and both know: a version that another
-has published under its final name stands, is put into the manifest store, and is what our commit
-is rebased on. Where the store cannot create once, the final name is looked at before step 1 and in
-step 3. Each version has the mark of its manifest store in its config (`manifest_store_mark`), so
-that our own writers who were not told of the store refuse to write; to go back, see
+Writers without the manifest store publish by creating the final name once. Step 3 does the same if
+the store can, so one of the two wins and both notice: a version that another writer has published
+under its final name is kept, is put into the manifest store, and our commit is rebased on it. If
+the store cannot create a name once, the final name is checked before step 1 and in step 3. Each
+version has the mark of its manifest store in its config (`manifest_store_mark`), so our own writers
+that were not configured with the store refuse to write; to stop using a manifest store, see
 `maintenance.manifest_store_moves`.
 
-Versions that others have published past the manifest store are not seen until the next commit
+Versions that others have published without the manifest store are not seen until the next commit
 through it, as in the reference.
 
 Source:  the table format's "External Manifest Store"; facts of the stores, part one, section 4.
-Differs: The reference copies in step 3 without a condition, and so overwrites what others have
+Differs: The reference copies unconditionally in step 3, and so overwrites what others have
          published under the final name. Sizes that differ from the item's are refused by both.
 """
 
@@ -89,13 +89,13 @@ _TRIES: Final = 5
 
 
 class _Place(NamedTuple):
-    """Where an item says that a version's manifest lies.
+    """Where a version's manifest is stored according to its item.
 
     Attributes:
         item: The item.
-        path: In the table's directory.
-        scheme: How its manifests are named.
-        is_staged: Whether it is not under its final name.
+        path: The path in the table's directory.
+        scheme: The naming scheme of its manifests.
+        is_staged: Whether it still has its staged name.
     """
 
     item: ManifestItem
@@ -113,21 +113,21 @@ class _Place(NamedTuple):
 
     @property
     def final_paths(self) -> tuple[str, ...]:
-        """The final path, and the one of the other scheme: a table may have been renamed since."""
+        """The final paths in both naming schemes: the table may have been renamed since."""
         other = next(each for each in NamingScheme if each is not self.scheme)
         return self.final_path, manifest_path(self.version, other)
 
 
 @dataclass
 class ExternalLog:
-    """The versions of the table that lies in a store, published in a manifest store.
+    """The versions of a table, published in a manifest store.
 
     Args:
         store: The table's directory.
         manifests: The manifest store.
-        base_uri: What it knows the table by.
+        base_uri: The name of the table in it.
         is_marking: Whether versions get the mark of the manifest store.
-        is_claiming: Whether versions may follow on ones that were published another way.
+        is_claiming: Whether versions may follow ones that were published elsewhere.
     """
 
     store: Store
@@ -149,7 +149,7 @@ class ExternalLog:
 
     @property
     def creates_names_once(self) -> bool:
-        """Whether a name in the store is known to be created once; it is not needed here."""
+        """Whether `Store.create_once` can be relied on; not needed here."""
         return False
 
     def check_may_follow(self, newest: Manifest | None) -> None:
@@ -164,15 +164,15 @@ class ExternalLog:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in another manifest store, "
                 f"{mark!r}, than the one given, {self._mark!r}. Give that one; or, if the table "
-                "was moved or copied here and nobody publishes there any more, take it over with "
+                "was moved or copied here and no writer publishes there anymore, take it over with "
                 "lance_stream.claim_versions()"
             )
         if self._newest_seen is None:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in a manifest store, but "
                 f"{self.manifests.where} holds none of them under {self.base_uri!r}: it is another "
-                "one, or was emptied. Give the right one; or, if nobody publishes there any more, "
-                "take the table over with lance_stream.claim_versions()"
+                "one, or was emptied. Give the right one; or, if no writer publishes there "
+                "anymore, take the table over with lance_stream.claim_versions()"
             )
 
     def latest(self) -> int:
@@ -187,13 +187,13 @@ class ExternalLog:
         return place.version
 
     def has(self, version: int) -> bool:
-        """Return whether a version is there; mostly one question to the manifest store."""
+        """Return whether a version exists; usually one request to the manifest store."""
         if self.manifests.get(self.base_uri, version) is not None:
             return True
         return self._is_listed(version) and self._listed.has(version)
 
     def versions(self, after: int = 0) -> list[int]:
-        """Return every version after one that is there; see `VersionLog.versions`."""
+        """Return the existing versions after one; see `VersionLog.versions`."""
         place = self._latest()
         if place is None:
             return self._listed.versions(after)
@@ -204,7 +204,7 @@ class ExternalLog:
         return found
 
     def look(self) -> Look:
-        """Return what there is; see `VersionLog.look`. Only the newest version is told."""
+        """Return the current state; see `VersionLog.look`. It has the newest version only."""
         newest = self.read_latest()
         return Look(newest, {newest.version: ""}, is_all=False)
 
@@ -222,7 +222,7 @@ class ExternalLog:
         )
 
     def find(self, version: int) -> Manifest | None:
-        """Return the manifest of a version that may have come; see `VersionLog.find`."""
+        """Return the manifest of a version that may not exist; see `VersionLog.find`."""
         found = self._find(version, "", is_newest=True)
         if found is None and self._is_listed(version):
             return self._listed.find(version)
@@ -239,16 +239,16 @@ class ExternalLog:
                 return newest
             with suppress(NotFoundError):
                 return self._load(place, is_newest=True)
-            # It went away since: finished by another reader, or the table was deleted.
+            # The file is gone: another reader finished the version, or the table was deleted.
         assert place is not None
         raise self._lost(place)
 
     def manifest_path(self, version: int) -> str:
-        """Return where the manifest of a version lies; see `VersionLog.manifest_path`."""
+        """Return the path of a version's manifest; see `VersionLog.manifest_path`."""
         return manifest_path(version, self._scheme or NamingScheme.V2)
 
     def publish(self, version: int, manifest: bytes) -> bool:
-        """Make a manifest the one of a version; see `VersionLog.publish`."""
+        """Publish a manifest as a version; see `VersionLog.publish`."""
         if version < 1 or is_detached(version):
             raise InvalidInputError(f"{version} cannot be the version of a table")
         if (version == 1 or self._scheme is None) and self._has_any() and version == 1:
@@ -273,36 +273,36 @@ class ExternalLog:
             raise StoreError(*error.args) from error
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
-        """Take note of a version that was published; see `VersionLog.remember`."""
+        """Cache a version that was published; see `VersionLog.remember`."""
         remember_manifest(self.store, self.manifest_path(manifest.version), manifest, data)
 
     def remove(self, versions: Sequence[int]) -> None:
-        """Remove versions that are not the newest; see `VersionLog.remove`."""
+        """Remove versions other than the newest; see `VersionLog.remove`."""
         for version in versions:
             self.store.delete(self.manifest_path(version))
         self.manifests.delete(self.base_uri, versions)
 
     def undo_remove(self, version: int, manifest: bytes) -> None:
-        """Undo `remove`; see `VersionLog.undo_remove`. Versions without an item are read, too."""
+        """Undo `remove`; see `VersionLog.undo_remove`. Versions need no item to be read."""
         self._create(self.manifest_path(version), manifest)
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return staged manifests of no use any more; see `VersionLog.obsolete_staged_files`.
+        """Return staged manifests no longer needed; see `VersionLog.obsolete_staged_files`.
 
-        One that no item names was never published, and will not be: it was staged long ago.
+        One that no item names was never published and never will be: it was staged long ago.
         """
         places = map(self._place, self.manifests.items(self.base_uri))
         return set(paths) - {each.path for each in places if each.is_staged}
 
     def forget(self, through: int | None = None) -> None:
-        """Let the manifest store forget versions, and the table with the last of them.
+        """Delete versions from the manifest store, and the table with the last of them.
 
         Args:
-            through: The last one; None for all.
+            through: The last version to delete; None for all.
         """
         items = self.manifests.items(self.base_uri)
-        going = [each.version for each in items if through is None or each.version <= through]
-        self.manifests.delete(self.base_uri, going)
+        removed = [each.version for each in items if through is None or each.version <= through]
+        self.manifests.delete(self.base_uri, removed)
         self._newest_seen = None
 
     # --- items
@@ -315,7 +315,7 @@ class ExternalLog:
         return f"{self.base_uri}/{path}"
 
     def _latest(self) -> _Place | None:
-        """Return where the manifest of the newest version lies; None if there is no item."""
+        """Return where the newest version's manifest is stored; None if there is no item."""
         item = self.manifests.latest(self.base_uri)
         self._newest_seen = item.version if item else None
         if item is None:
@@ -325,48 +325,48 @@ class ExternalLog:
         return place
 
     def _place(self, item: ManifestItem) -> _Place:
-        """Return where an item says that a version's manifest lies.
+        """Return where a version's manifest is stored according to its item.
 
         Raises:
-            CorruptDataError: It is no manifest of this version in this table.
+            CorruptDataError: The path is not of a manifest of this version in this table.
         """
         prefix = self._key(f"{VERSIONS_DIRECTORY}/")
         name = item.path.removeprefix(prefix)
         final, staged = parse_manifest_name(name), parse_staged_manifest_name(name)
-        said = final or staged
-        if name == item.path or "/" in name or said is None or said.version != item.version:
+        parsed = final or staged
+        if name == item.path or "/" in name or parsed is None or parsed.version != item.version:
             raise CorruptDataError(
-                f"{self.manifests.where} says that the manifest of version {item.version} of "
-                f"{self.base_uri!r} lies at {item.path[:300]!r}, which is no name of one"
+                f"{self.manifests.where} has {item.path[:300]!r} as the path of the manifest of "
+                f"version {item.version} of {self.base_uri!r}, which is not the name of one"
             )
-        return _Place(item, f"{VERSIONS_DIRECTORY}/{name}", said.scheme, final is None)
+        return _Place(item, f"{VERSIONS_DIRECTORY}/{name}", parsed.scheme, final is None)
 
     # --- reading
 
     def _find(self, version: int, etag: str, *, is_newest: bool = False) -> Manifest | None:
-        """Return the manifest that an item says; None if there is no item, or no manifest."""
-        said = None
+        """Return the manifest that an item names; None if there is no item, or no manifest."""
+        tried = None
         while True:
             item = self.manifests.get(self.base_uri, version)
-            if item is None or item == said:
+            if item is None or item == tried:
                 return None
             with suppress(NotFoundError):
                 return self._load(self._place(item), etag, is_newest=is_newest)
-            said = item  # finished or removed by another meanwhile, or long ago
+            tried = item  # finished or removed by another process meanwhile, or long ago
 
     def _is_listed(self, version: int) -> bool:
-        """Return whether a version that has no item may be in the directory all the same."""
+        """Return whether a version without an item may still be in the directory."""
         if self._newest_seen is None:
             self._latest()
         return self._newest_seen is None or version < self._newest_seen
 
     def _load(self, place: _Place, etag: str = "", *, is_newest: bool = False) -> Manifest:
-        """Return the manifest of a version, once it lies under its final name.
+        """Return the manifest of a version, once it has its final name.
 
         Raises:
-            NotFoundError: It is not where the item says (any more).
-            CorruptDataError: Its size is not what the item says.
-            Exception: It is staged, and could not be given its final name.
+            NotFoundError: It is not, or no longer, where the item names it.
+            CorruptDataError: Its size differs from the item's.
+            Exception: It is staged, and giving it its final name failed.
         """
         if place.is_staged:
             return self._repair(place, is_newest=is_newest)
@@ -383,12 +383,12 @@ class ExternalLog:
         raise NotFoundError(f"there is no file {self.store.uri}/{place.path}")
 
     def _repair(self, place: _Place, *, is_newest: bool) -> Manifest:
-        """Do what the writer of a version had no time for, and return its manifest."""
+        """Do the steps that the writer of a version has left out, and return its manifest."""
         final = place.final_path
         try:
             data = self.store.read(place.path)
         except NotFoundError:
-            # by another reader, who deletes it last; or never
+            # another reader finished it, which deletes the staged file last; or it is lost
             data = self.store.read(final)
             self._check_size(place, data)
             self._put_final(place, len(data))
@@ -405,25 +405,25 @@ class ExternalLog:
         if expected not in (None, len(data)):
             raise CorruptDataError(
                 f"the manifest of version {place.version} in {self.store.uri} has {len(data)} "
-                f"bytes, but {self.manifests.where} says {expected}"
+                f"bytes, but {self.manifests.where} has {expected}"
             )
 
     def _lost(self, place: _Place) -> Exception:
-        """Return what is raised where the newest version's manifest is not there."""
+        """Return the error to raise if the newest version's manifest does not exist."""
         try:
             versions = self._listed.versions()
         except NotFoundError:
             return NotFoundError(
                 f"there is no dataset at {self.store.uri}; {self.manifests.where} still holds "
                 f"versions up to {place.version} of {self.base_uri!r}: either the dataset was "
-                "deleted, or it is another one, of the same path elsewhere. If it was deleted, let "
-                "the manifest store forget it with lance_stream.forget_versions()"
+                "deleted, or it is another one, at the same path elsewhere. If it was deleted, "
+                "remove it from the manifest store with lance_stream.forget_versions()"
             )
         return CorruptDataError(
-            f"{self.manifests.where} says that version {place.version} is the newest of "
-            f"{self.store.uri}, but its manifest {place.path!r} is not there; the newest one that "
-            f"is there is of version {versions[-1]}. The table is not loaded, for a version that "
-            "was published would be missing: put the file back"
+            f"{self.manifests.where} has version {place.version} as the newest of "
+            f"{self.store.uri}, but its manifest {place.path!r} does not exist; the newest one "
+            f"that exists is of version {versions[-1]}. The table is not loaded, because a "
+            "published version would be missing: restore the file"
         )
 
     # --- steps 3 to 5
@@ -432,13 +432,13 @@ class ExternalLog:
         """Do steps 3 to 5 for a version.
 
         Returns:
-            The manifest of the version: another one than `data`, where another writer has
-            published it under the final name.
+            The manifest of the version; not `data` if another writer has published it under the
+            final name.
         """
         final = place.final_path
         try:
             is_created = self._create(final, data)
-            stands = data if is_created else self.store.read(final)
+            published = data if is_created else self.store.read(final)
         except Exception as error:
             error.add_note(
                 f"version {place.version} of {self.store.uri} is published in "
@@ -446,14 +446,14 @@ class ExternalLog:
                 f"{final!r}; the version is not loaded until that succeeds"
             )
             raise
-        if not self._put_final(place, len(stands)) and is_created:
-            # It was removed while this reader slept: what it has just made must not come back.
+        if not self._put_final(place, len(published)) and is_created:
+            # The version was removed meanwhile: the file just created must not bring it back.
             self.store.delete(final)
             raise NotFoundError(f"version {place.version} of {self.store.uri} has been removed")
-        return stands
+        return published
 
     def _create(self, path: str, data: bytes) -> bool:
-        """Create a file, by a look before where the store has no other way."""
+        """Create a file; check for its existence first if the store cannot create names once."""
         try:
             return self.store.create_once(path, data)
         except UnsupportedFeatureError:
@@ -463,7 +463,7 @@ class ExternalLog:
             return True
 
     def _put_final(self, place: _Place, size_bytes: int) -> bool:
-        """Do steps 4 and 5; False if the item is gone. What fails here the next reader does."""
+        """Do steps 4 and 5; False if the item is gone. The next reader retries failures."""
         item = ManifestItem(place.version, self._key(place.final_path), size_bytes)
         try:
             if not self.manifests.put_if_exists(self.base_uri, item):
@@ -486,13 +486,13 @@ class ExternalLog:
         except Exception as error:
             _log.warning("%s/%s is left for cleanup: %s", self.store.uri, path, error)
 
-    # --- versions that others have published past the manifest store
+    # --- versions that others have published without the manifest store
 
     def _has_any(self) -> bool:
-        """Return whether there is a version; notice how manifests are named.
+        """Return whether there is a version, and note the manifests' naming scheme.
 
         Raises:
-            InvalidInputError: The manifest store has versions of a table that is not there.
+            InvalidInputError: The manifest store has versions of a table that does not exist.
         """
         place = self._latest()
         try:
@@ -517,7 +517,7 @@ class ExternalLog:
         item = ManifestItem(newest, self._key(path), self.store.size(path))
         self.manifests.put_if_not_exists(self.base_uri, item)
         _log.warning(
-            "version %d of %s was published past %s, and is taken into it now",
+            "version %d of %s was published without %s, and is now added to it",
             newest,
             self.store.uri,
             self.manifests.where,

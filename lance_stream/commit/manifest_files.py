@@ -1,4 +1,4 @@
-"""Reading the file of a manifest: from this process's memory where it is the same, else whole."""
+"""Reads manifest files: from this process's cache if unchanged, otherwise the whole file."""
 
 import hashlib
 
@@ -17,19 +17,19 @@ def read_manifest(
     is_newest: bool = False,
     size_bytes: int | None = None,
 ) -> Manifest:
-    """Return the manifest in a file; the newest one is remembered, for it is asked for again.
+    """Return the manifest in a file. The newest one is cached, since it will be read again.
 
     Args:
         store: The table's directory.
         path: The file.
-        version: What it has to be the manifest of.
-        etag: What a listing has just said of the file, if one has.
+        version: The version that it has to describe.
+        etag: The file's ETag in a listing just made, if known.
         is_newest: Whether it is the table's newest.
-        size_bytes: How large the file has to be; None if that is not known.
+        size_bytes: The size that the file has to have; None if unknown.
 
     Raises:
         NotFoundError: There is no such file.
-        BadDataError: It is damaged, has another size, or states another version.
+        BadDataError: It is damaged, has another size, or describes another version.
     """
     known = MANIFESTS.recall(store, path, etag)
     if known is not None:
@@ -47,7 +47,7 @@ def read_manifest(
 
 
 def remember_manifest(store: Store, path: str, manifest: Manifest, data: bytes) -> None:
-    """Remember what a manifest states that was written here."""
+    """Cache a manifest that this process has written."""
     MANIFESTS.remember(store, path, manifest, data, _likely_etag(store, data))
 
 
@@ -66,5 +66,5 @@ def decode_manifest_of(store: Store, path: str, version: int, data: bytes) -> Ma
 
 
 def _likely_etag(store: Store, data: bytes) -> str:
-    """Return what most services say of a file; of one that says another its end is read once."""
+    """Return the ETag that most services compute; if it differs, the file's end is read once."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest() if store.lists_in_order else ""

@@ -1,15 +1,15 @@
-"""Manifests that this process has read or written before, so that none is decoded twice.
+"""A cache of the manifests that this process has read or written, so that none is decoded twice.
 
-A stream opens its table for every batch, and looks again for every attempt to commit: mostly at
-the manifest that it wrote itself a moment ago. Of a table of 20,000 fragments that is four
-megabytes, which are read, taken apart, and searched for what a commit must know of all fragments.
+A stream opens its table for every batch and again for every commit attempt, and usually finds the
+manifest that it has just written. For a table of 20,000 fragments, that manifest is four megabytes
+to read, decode and search.
 
-A manifest is never changed under its name, but a table can be deleted and made anew, or put back
-from a copy. So nothing is given from memory on trust. Where the listing that named the file says
-its etag, and that is the one of the remembered bytes, it costs no request. Else the last bytes of
-the file (`TAIL_BYTES`) are read first, and have to be the very same, up to its end. They state when
-the version was made, to the nanosecond, and the name of its transaction's file, which is created
-once. A manifest that says neither there is not remembered.
+A manifest never changes under its name, but a table can be deleted and re-created, or restored from
+a copy. So each cached manifest is verified before it is returned. If the listing that named the
+file contains its ETag, and the cached bytes have the same one, that costs no request. Otherwise the
+last bytes of the file (`TAIL_BYTES`) are read and must be identical, up to its end. They contain
+the version's time in nanoseconds and the name of its transaction file, which is created once. A
+manifest with neither in its last bytes is not cached.
 """
 
 from typing import Final, NamedTuple
@@ -20,16 +20,16 @@ from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest, own_marks
 
 TAIL_BYTES: Final = 64 << 10
-"""How much of a file's end is compared."""
+"""How many bytes at a file's end are compared."""
 
 MAX_BYTES: Final = 64 << 20
-"""The remembered manifests' files are not larger than this, all together."""
+"""Maximum total size of the cached manifests' files."""
 
 MAX_TABLES: Final = 64
-"""So many tables are remembered."""
+"""Maximum number of tables in the cache."""
 
 MAX_OF_TABLE: Final = 2
-"""Of each the manifests that were met last: who follows a table compares two."""
+"""Cached manifests per table, the latest ones: a reader that follows a table compares two."""
 
 
 class _Remembered(NamedTuple):
@@ -41,16 +41,16 @@ class _Remembered(NamedTuple):
 
 
 class ManifestMemory:
-    """The last manifests that were met of each table; safe to use from several threads.
+    """The latest manifests seen of each table. Thread-safe.
 
     Args:
-        max_bytes: How large the manifests' files may be, all together.
-        max_tables: Of how many tables.
+        max_bytes: Maximum total size of the manifests' files.
+        max_tables: Maximum number of tables.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_tables: int = MAX_TABLES) -> None:
         self._max_bytes = max_bytes
-        least = max_bytes / max_tables  # what a table counts as, so that they are not too many
+        least = max_bytes / max_tables  # minimum weight of a table, to bound their number
         self._known: Cache[str, tuple[_Remembered, ...]] = Cache(
             max_bytes, lambda of_table: max(least, _size_of(of_table))
         )
@@ -58,14 +58,14 @@ class ManifestMemory:
     def remember(
         self, store: Store, path: str, manifest: Manifest, data: bytes, etag: str = ""
     ) -> None:
-        """Remember what a manifest states.
+        """Cache a manifest.
 
         Args:
             store: The table's directory.
             path: The file.
-            manifest: What it states.
+            manifest: The decoded manifest.
             data: Its bytes.
-            etag: What a listing says of them; empty if that is not known.
+            etag: Their ETag in a listing; empty if unknown.
         """
         tail = data[-TAIL_BYTES:]
         marks = own_marks(manifest)
@@ -81,15 +81,15 @@ class ManifestMemory:
         self._known.change(store.uri, with_it)
 
     def recall(self, store: Store, path: str, etag: str = "") -> Manifest | None:
-        """Return what a manifest states, if it was among the last met and is the same; else None.
+        """Return a manifest if it is cached and its file is unchanged; otherwise None.
 
         Args:
             store: The table's directory.
             path: The file.
-            etag: What a listing has just said of it; empty if none has, or says nothing.
+            etag: Its ETag in a listing just made; empty if unknown.
 
         Raises:
-            NotFoundError: It was met before, and is gone.
+            NotFoundError: It is cached, but the file no longer exists.
         """
         of_table = self._known.get(store.uri) or ()
         known = next((each for each in of_table if each.path == path), None)
@@ -98,7 +98,7 @@ class ManifestMemory:
         if etag and etag == known.etag:
             return known.manifest
         start = known.size_bytes - len(known.tail)
-        # One byte more than there was: a file that has grown is another one.
+        # One byte more than the file had: a file that has grown is a different one.
         (tail,) = store.read_ranges(path, [ByteRange(start, known.size_bytes + 1)])
         if bytes(tail) != known.tail:
             return None
@@ -120,4 +120,4 @@ def _size_of(of_table: tuple[_Remembered, ...]) -> int:
 
 
 MANIFESTS: Final = ManifestMemory()
-"""What this process remembers."""
+"""This process's cache."""

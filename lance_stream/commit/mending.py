@@ -1,14 +1,14 @@
-"""What old writers left out of a manifest is filled in by the next commit, as the reference does.
+"""Fills in what old writers left out of a manifest; the next commit does it, as in the reference.
 
-    rows of a fragment           0.4 to 0.7 did not state them; the data file does
-    offsets in a deletion file   nor these; the file does
-    wrong numbers of 0.8         are taken as if they were not stated (see `table.manifest`)
+    rows of a fragment           missing in 0.4 to 0.7; counted in the data file
+    offsets in a deletion file   missing, too; counted in the deletion file
+    wrong numbers of 0.8         treated as missing (see `table.manifest`)
     one field in two files       0.10: see `table.apply.field_twice`
 
-Nothing is read for a version that states all its numbers, as any of a later writer does.
+If a version states all its numbers, as every later writer does, nothing is read.
 
-An Update has to know the row ids and versions of the fragments that it takes rows from. Where a
-writer put them into a file of their own, they are read, and stand in the manifest from then on.
+An Update needs the row ids and row versions of the fragments from which it moves rows. If a writer
+stored them in a separate file, they are read from there and stored in the manifest from then on.
 
 Source:  the reference's crate lance, io/commit, migrate_manifest.
 """
@@ -29,15 +29,15 @@ from lance_stream.table.paths import check_stored_path, data_file_path, deletion
 
 
 def with_counts(store: Store, manifest: Manifest) -> Manifest:
-    """Return a version whose manifest states how many rows its fragments have, and how many died.
+    """Return a version whose manifest states the numbers of rows and deleted rows of its fragments.
 
     Args:
         store: The table's directory.
-        manifest: The version; returned as it is if it states them.
+        manifest: The version; returned unchanged if it states them.
 
     Raises:
-        BadDataError: A file is damaged, or lies where old writers put none.
-        NotFoundError: A file is not there.
+        BadDataError: A file is damaged, or is stored where old writers put none.
+        NotFoundError: A file does not exist.
     """
     numbers = manifest.fragments.numbers
     unknown = (numbers.physical_rows == 0) | (numbers.has_deletion_file & (numbers.dead_rows == 0))
@@ -52,16 +52,16 @@ def with_counts(store: Store, manifest: Manifest) -> Manifest:
 
 
 def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Manifest:
-    """Return a version whose manifest holds the row ids and versions that an operation needs.
+    """Return a version whose manifest contains the row ids and versions that an operation needs.
 
     Args:
         store: The table's directory.
-        manifest: The version; returned as it is if it holds them.
-        operation: What is to be done on it.
+        manifest: The version; returned unchanged if it contains them.
+        operation: The operation that will be applied to it.
 
     Raises:
-        CorruptDataError: A file of sequences is shorter than the manifest says.
-        NotFoundError: It is not there.
+        CorruptDataError: A file of sequences is shorter than the manifest states.
+        NotFoundError: It does not exist.
     """
     if not isinstance(operation, Update):
         return manifest
@@ -89,18 +89,18 @@ def _inline(store: Store, stored: StoredSequence | None) -> StoredSequence | Non
 
 
 def read_external(store: Store, stored: ExternalFile) -> bytes:
-    """Return the bytes of a sequence that stands in a file of its own.
+    """Return the bytes of a sequence that is stored in a separate file.
 
     Raises:
-        CorruptDataError: The file is shorter than the manifest says.
-        NotFoundError: It is not there.
+        CorruptDataError: The file is shorter than the manifest states.
+        NotFoundError: It does not exist.
     """
     data = store.read(check_stored_path(stored.path))
     part = data[stored.offset : stored.offset + stored.size]
     if len(part) != stored.size:
         raise CorruptDataError(
-            f"a sequence of {stored.size} bytes is said to stand at byte {stored.offset} "
-            f"of {stored.path!r}, which has {len(data)} bytes"
+            f"the manifest places a sequence of {stored.size} bytes at byte {stored.offset} of "
+            f"{stored.path!r}, which has {len(data)} bytes"
         )
     return part
 
@@ -112,8 +112,8 @@ def _counted(store: Store, fragment: Fragment) -> Fragment:
     deletion_file = fragment.deletion_file
     if file.base_id is not None or (deletion_file and deletion_file.base_id is not None):
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} does not say how many rows it has, and lies below a base "
-            "path; compact the table with the program that wrote it"
+            f"fragment {fragment.id} does not state how many rows it has, and is stored below a "
+            "base path; compact the table with the program that wrote it"
         )
     physical_rows = fragment.physical_rows
     if not physical_rows:

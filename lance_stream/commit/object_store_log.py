@@ -1,21 +1,21 @@
-"""The history of a table in its own directory: one manifest file a version.
+"""The history of a table in its own directory: one manifest file per version.
 
-The name of a manifest says its version, and creating a name once is what publishes it. New tables
-name them by scheme V2; a table of scheme V1 goes on with it; a table with both is refused.
+A manifest's name contains its version, and creating the name once publishes it. New tables use
+naming scheme V2; tables of scheme V1 keep it; a table with both is refused.
 
-V2 names sort the newest version first. So a look at the newest version is one request for the first
-few names, whatever the history's length, on every store that lists names in order:
+V2 names sort the newest version first. So on every store that lists names in order, finding the
+newest version is one request for the first few names, however long the history:
 
     the first names that are manifests are     then
-    --------------------------------------     ------------------------------------------------
-    all of V2                                  the first is the newest, none behind it is newer
+    --------------------------------------     ---------------------------------------------------
+    all of V2                                  the first is the newest
     of V1, or of both schemes                  all names are listed; both schemes are refused
     none, and there are more names             all names are listed
 
-A hint file says which version was the newest when it was written. It saves the reference a listing
-on stores that do not list in order (S3 Express), and it writes one on local disks. There, and only
-there, it is written for its sake, and never read: behind the version that it names a cleanup may
-have left a gap, and versions behind the gap would not be seen.
+A hint file names the version that was the newest when it was written. It saves the reference a
+listing on stores that do not list in order (S3 Express); the reference also writes it on local
+disks. Only there is it written here, for the reference's sake, and it is never read: a cleanup may
+have left a gap after the version that it names, and versions after the gap would not be seen.
 """
 
 import math
@@ -44,20 +44,20 @@ from lance_stream.table.paths import (
 )
 
 FIRST_NAMES: Final = 8
-"""So many names are asked for in a look at the newest version."""
+"""How many names are listed to find the newest version."""
 
 _TRIES = 5
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """What a listing says of a table's versions.
+    """A listing of a table's versions.
 
     Attributes:
         newest: The newest one; None if there is none.
         names: Names in `_versions`, sorted: the first ones, or all.
-        is_all: Whether they are all.
-        etags: What the store says of some of them.
+        is_all: Whether these are all names.
+        etags: The ETags of some of them.
     """
 
     newest: int | None
@@ -66,19 +66,19 @@ class _Listing:
     etags: Mapping[str, str]
 
     def versions(self, limit: int | None = None) -> list[int]:
-        """Return the versions that the names stand for, or the first so many, ascending."""
+        """Return the versions of the names, or of the first `limit` manifests, ascending."""
         manifests = filter(None, map(parse_manifest_name, self.names))
         return sorted(each.version for each in islice(manifests, limit))
 
 
 @dataclass
 class ObjectStoreLog:
-    """The versions of the table that lies in a store.
+    """The versions of a table in its directory.
 
     Args:
         store: The table's directory.
-        is_claiming: Whether versions may follow on ones that were published in an external
-            manifest store.
+        is_claiming: Whether versions may follow ones that were published in an external manifest
+            store.
     """
 
     store: Store
@@ -94,7 +94,7 @@ class ObjectStoreLog:
 
     @property
     def creates_names_once(self) -> bool:
-        """Whether `Store.create_once` can be relied on: it has to be."""
+        """Whether `Store.create_once` can be relied on: always, since publishing needs it."""
         return True
 
     def check_may_follow(self, newest: Manifest | None) -> None:
@@ -105,14 +105,14 @@ class ObjectStoreLog:
                 f"the versions of {self.store.uri} are published in an external manifest store, "
                 f"{mark!r}, and without it the newest one may not be seen. Give the storage option "
                 "manifest_store (or a URI that begins with s3+ddb://), as the other writers do. To "
-                "do without it from now on, call lance_stream.leave_manifest_store() with it once; "
-                "if it is gone for good, or this is a copy of the table, call "
+                "stop using it, call lance_stream.leave_manifest_store() once with it; if it no "
+                "longer exists, or this is a copy of the table, call "
                 "lance_stream.claim_versions() without it"
             )
 
     @property
     def scheme(self) -> NamingScheme:
-        """How manifests are named, as it was seen last."""
+        """The naming scheme of the manifests, as last seen."""
         return self._scheme or NamingScheme.V2
 
     def latest(self) -> int:
@@ -123,24 +123,25 @@ class ObjectStoreLog:
         return newest
 
     def has(self, version: int) -> bool:
-        """Return whether a version is there; one look, whatever the history's length.
+        """Return whether a version exists; one request, however long the history.
 
-        Tables that were not listed before are looked at under the names of both schemes.
+        If the table has not been listed yet, the names of both schemes are checked.
         """
         return any(self.store.exists(manifest_path(version, each)) for each in self._schemes())
 
     def versions(self, after: int = 0) -> list[int]:
-        """Return every version after one that is there; see `VersionLog.versions`."""
+        """Return the existing versions after one; see `VersionLog.versions`."""
         listing = self._list_all() if after <= 0 else self._list_after(after)
         if listing.newest is None:
             raise self._missing()
         return [each for each in listing.versions() if each > after]
 
     def _list_after(self, version: int) -> _Listing:
-        """Return a listing that says which versions there are after one.
+        """Return a listing that has all existing versions after one.
 
-        Between the newest version and this one there are no more names than numbers, but for files
-        that are none of versions. Which is the newest is known from the last look, or found out.
+        Except for files that are not manifests, there are at most as many names between the newest
+        version and this one as there are numbers. The newest version is known from the last
+        listing, or found by the first one here.
         """
         for _ in range(2):
             listing = self._list_first(max(self._newest - version, 0) + FIRST_NAMES)
@@ -153,7 +154,7 @@ class ObjectStoreLog:
         return listing.is_all or min(listing.versions(), default=0) <= version + 1
 
     def look(self) -> Look:
-        """Return the newest manifest, and which versions were before it; see `VersionLog.look`."""
+        """Return the newest manifest, and the versions before it; see `VersionLog.look`."""
         for _ in range(_TRIES):
             listing = self._list_first()
             newest = listing.newest
@@ -166,8 +167,8 @@ class ObjectStoreLog:
             with suppress(NotFoundError):
                 manifest = self._read(newest, scheme, etags[newest], is_newest=True)
                 return Look(manifest, etags, listing.is_all and (not few or len(versions) < few))
-            # It went away after it was listed: the table was deleted, and perhaps made anew.
-        raise NotFoundError(f"the dataset at {self.store.uri} goes away while it is being opened")
+            # It was removed after it was listed: the table was deleted, and perhaps re-created.
+        raise NotFoundError(f"the dataset at {self.store.uri} was deleted while it was opened")
 
     def read_latest(self) -> Manifest:
         """Return the manifest of the newest version; see `VersionLog.read_latest`."""
@@ -185,20 +186,20 @@ class ObjectStoreLog:
         )
 
     def find(self, version: int) -> Manifest | None:
-        """Return the manifest of a version that may have come; see `VersionLog.find`."""
+        """Return the manifest of a version that may not exist; see `VersionLog.find`."""
         for scheme in self._schemes():
             with suppress(NotFoundError):
                 return self._read(version, scheme, is_newest=True)
         return None
 
     def manifest_path(self, version: int) -> str:
-        """Return where the manifest of a version lies; see `VersionLog.manifest_path`."""
+        """Return the path of a version's manifest; see `VersionLog.manifest_path`."""
         return manifest_path(version, self.scheme)
 
     def publish(self, version: int, manifest: bytes) -> bool:
-        """Make a manifest the one of a version; see `VersionLog.publish`.
+        """Publish a manifest as a version; see `VersionLog.publish`.
 
-        The table's naming scheme is the one that was seen last: a commit has just listed.
+        The table's naming scheme is the one last seen: a commit has just listed the directory.
         """
         if version < 1 or is_detached(version):
             raise InvalidInputError(f"{version} cannot be the version of a table")
@@ -210,17 +211,17 @@ class ObjectStoreLog:
         if not self.store.create_once(self.manifest_path(version), manifest):
             return False
         if not self.store.lists_in_order:
-            # Best effort: the version is published, whatever becomes of the hint.
+            # Best effort: the version is published even if this fails.
             with suppress(Exception):
                 self.store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version)
         return True
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
-        """Take note of a version that was published; see `VersionLog.remember`."""
+        """Cache a version that was published; see `VersionLog.remember`."""
         remember_manifest(self.store, self.manifest_path(manifest.version), manifest, data)
 
     def remove(self, versions: Sequence[int]) -> None:
-        """Remove versions that are not the newest; see `VersionLog.remove`."""
+        """Remove versions other than the newest; see `VersionLog.remove`."""
         for version in versions:
             self.store.delete(self.manifest_path(version))
 
@@ -229,10 +230,10 @@ class ObjectStoreLog:
         self.store.create_once(self.manifest_path(version), manifest)
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return staged manifests of no use any more; see `VersionLog.obsolete_staged_files`.
+        """Return staged manifests no longer needed; see `VersionLog.obsolete_staged_files`.
 
-        A newer version than the newest here may be published in a manifest store that is not
-        known here: its file stays.
+        A manifest store that this log does not know may have a version newer than the newest one
+        here: its staged file is kept.
         """
         newest = self.latest()
         return {each for each in paths if _staged_version(each) <= newest}
@@ -241,17 +242,17 @@ class ObjectStoreLog:
         return NotFoundError(f"there is no dataset at {self.store.uri}")
 
     def _schemes(self) -> tuple[NamingScheme, ...]:
-        """Return the scheme of the table's names; both as long as nobody has looked."""
+        """Return the scheme of the table's names; both if it has not been listed yet."""
         return (self._scheme,) if self._scheme else (NamingScheme.V2, NamingScheme.V1)
 
     def _schemes_to_try(self) -> tuple[NamingScheme, ...]:
-        """Return both schemes, the likelier one first: a table may have been made anew."""
+        """Return both schemes, the likelier one first: the table may have been re-created."""
         if self._scheme is NamingScheme.V1:
             return NamingScheme.V1, NamingScheme.V2
         return NamingScheme.V2, NamingScheme.V1
 
     def _list_first(self, limit: int = FIRST_NAMES) -> _Listing:
-        """Return the newest versions, if the first few names say them; else all there are."""
+        """Return the newest versions if the first few names suffice; otherwise all versions."""
         if not self.store.lists_in_order:
             return self._list_all()
         files = self.store.list_files(VERSIONS_DIRECTORY, limit)
@@ -266,7 +267,7 @@ class ObjectStoreLog:
         return self._noted(self.store.list_names(VERSIONS_DIRECTORY), {}, is_all=True)
 
     def _noted(self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool) -> _Listing:
-        """Return what sorted names say; take note of their scheme."""
+        """Return the listing of sorted names, and note their scheme."""
         try:
             newest = newest_manifest(names)
         except BadDataError as error:

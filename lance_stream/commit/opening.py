@@ -1,4 +1,4 @@
-"""Which history a table has: the one place that chooses the kind of its log."""
+"""Chooses the kind of version log that a table has."""
 
 import os
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ def open_log(
     """Return the history of the table at a location, which need not exist yet.
 
     Args:
-        uri: A path or URI. One that begins with "s3+ddb://" has its versions in DynamoDB.
-        storage_options: Settings of its store; and `manifest_store`, where the versions are
-            published in an external manifest store (see `manifest_stores.choice`).
+        uri: A path or URI. With "s3+ddb://", the versions are published in DynamoDB.
+        storage_options: Settings of the store; and `manifest_store`, if the versions are published
+            in an external manifest store (see `manifest_stores.choice`).
 
     Raises:
-        InvalidInputError: The location or an option makes no sense.
-        UnsupportedFeatureError: There is no store for its protocol.
+        InvalidInputError: The location or an option is invalid.
+        UnsupportedFeatureError: No store supports its protocol.
     """
     options = as_options(storage_options)
     chosen = choose(uri, options)
@@ -44,32 +44,33 @@ def open_log(
 
 
 def log_beside(log: VersionLog, store: Store) -> VersionLog:
-    """Return the history of a table, or branch, that is published as another one is.
+    """Return the history of a table or branch that is published in the same way as another.
 
     Args:
-        log: The other one's.
-        store: Where the table or branch lies.
+        log: The history of the other one.
+        store: The directory of the table or branch.
 
     Raises:
-        UnsupportedFeatureError: The manifest store knows the other one by a name that a user chose.
+        UnsupportedFeatureError: The manifest store identifies the other one by a name that a user
+            chose.
     """
     if not isinstance(log, ExternalLog):
         return ObjectStoreLog(store)
     if log.base_uri != _base_uri(log.store, log.manifests):
         raise UnsupportedFeatureError(
-            f"{log.manifests.where} knows {log.store.uri} by the chosen name {log.base_uri!r}, and "
-            f"by which one it knows {store.uri} is not known here"
+            f"{log.manifests.where} identifies {log.store.uri} by the chosen name "
+            f"{log.base_uri!r}; under which name it has {store.uri} is unknown"
         )
     return ExternalLog(store, log.manifests, _base_uri(store, log.manifests))
 
 
 def _base_uri(store: Store, manifests: ManifestStore) -> str:
-    """Return what a manifest store knows a table by, the same for all who write to it.
+    """Return the name by which a manifest store identifies a table, the same for all its writers.
 
-    It says nothing of the endpoint, which writers may reach by different names: two services with
-    a bucket of one name need two manifest stores, or a base uri each. For S3 with DynamoDB it is
-    the reference's: the table's key in its bucket. So two buckets must not have tables of one path
-    in one table of DynamoDB.
+    It does not contain the endpoint, which writers may reach by different names: two services with
+    a bucket of the same name need two manifest stores, or a base URI each. For S3 with DynamoDB it
+    is the reference's: the table's key in its bucket. So two buckets must not have tables of the
+    same path in one DynamoDB table.
 
     Raises:
         InvalidInputError: The table is a bucket's root, whose key is empty.
@@ -84,6 +85,7 @@ def _base_uri(store: Store, manifests: ManifestStore) -> str:
     assert isinstance(store, ObjectStore)
     if not store.root:
         raise InvalidInputError(
-            f"{store.uri} is a whole bucket, which DynamoDB cannot know a table by: use a folder"
+            f"{store.uri} is a whole bucket, and DynamoDB identifies a table by its key in the "
+            "bucket: use a folder"
         )
     return store.root

@@ -1,17 +1,17 @@
-"""Did our version land? What to believe when the store's answer is unclear, or says "taken".
+"""Was our version published? How an unclear answer, or "taken", is resolved.
 
-A store client sends a request again when the answer is lost, and then meets its own file: "taken"
-may mean that we ourselves took it. An error may come after the file was created. In both cases
-the manifest that stands there is read: the name of its transaction file is ours, or it is not.
-No two transactions share that name, because it is created once.
+A store client repeats a request whose answer was lost, and then finds its own file: "taken" may
+mean that we took it ourselves. An error may arrive after the file was created. In both cases the
+published manifest is read: it names our transaction file or another one. No two transactions share
+that name, because it is created once.
 
     published           yes
-    taken, or error     yes, if it is ours; no, if it is another's
+    taken, or error     yes, if it is ours; no, if it is another writer's
                         nothing there: the same bytes are published again, which does no harm if
                         the first request arrives late
                         cannot be read: unknown
-    refused             yes, if it is ours after all; no, if it is another's
-                        nothing there, or reading it is refused, too: the refusal is the answer
+    refused             yes, if it is ours after all; no, if it is another writer's
+                        nothing there, or reading it is refused, too: the refusal is raised
 """
 
 from collections.abc import Callable
@@ -42,14 +42,14 @@ def publish_and_confirm(
         version: The version.
         manifest: The bytes of its manifest.
         transaction_file: The name of our transaction's file, as the manifest states it.
-        wait: Waits a while before the given number of the next try.
+        wait: Waits before the attempt with the given number.
 
     Returns:
-        True when the version is ours; False when it is another writer's.
+        True if the version is ours; False if it is another writer's.
 
     Raises:
-        CommitUncertainError: It cannot be known. Nothing was deleted.
-        StoreRefusedError: The store said no, and the version is not there.
+        CommitUncertainError: It cannot be determined. Nothing was deleted.
+        StoreRefusedError: The store refused, and the version does not exist.
         UnsupportedFeatureError: The store cannot publish; nothing was written.
     """
     failure: Exception | None = None
@@ -63,7 +63,7 @@ def publish_and_confirm(
             failure = None
         except (UnsupportedFeatureError, InvalidInputError):
             raise
-        except Exception as error:  # any store's own
+        except Exception as error:  # of any store
             failure = error
         refusal = failure if isinstance(failure, StoreRefusedError) and not is_unclear else None
         is_unclear = is_unclear or refusal is None
@@ -74,25 +74,25 @@ def publish_and_confirm(
             raise refusal
     raise CommitUncertainError(
         f"version {version} of {log.store.uri} may or may not have been published: the store "
-        f"answered {failure or 'that it is taken'!r}, but the version is not there. Nothing was "
-        f"deleted. Look again later: if version {version} names the transaction "
-        f"{transaction_file!r}, it landed; committing the same transaction again is safe"
+        f"answered {failure or 'that it is taken'!r}, but the version does not exist. Nothing was "
+        f"deleted. Check again later: if version {version} names the transaction "
+        f"{transaction_file!r}, it was committed; committing the same transaction again is safe"
     ) from failure
 
 
 def _transaction_file_of(
     log: VersionLog, version: int, refusal: StoreRefusedError | None
 ) -> str | None:
-    """Return which transaction made a version, by the name of its file; None if there is none.
+    """Return the file name of the transaction that created a version; None if it does not exist.
 
     Args:
         log: The table's history.
         version: The version.
-        refusal: What the store said to its publication, if that was a clear no.
+        refusal: The store's refusal to publish it, if it clearly refused.
 
     Raises:
         CommitUncertainError: It cannot be read.
-        StoreRefusedError: It may not be read, as it may not be published.
+        StoreRefusedError: Reading it is refused, as its publication was.
     """
     try:
         return log.read(version).transaction_file
@@ -102,7 +102,7 @@ def _transaction_file_of(
         if refusal is not None and isinstance(error, StoreRefusedError):
             raise refusal from error
         raise CommitUncertainError(
-            f"version {version} of {log.store.uri} may or may not be ours: the store said that it "
-            f"is taken, or gave no clear answer, and its manifest cannot be read ({error!r}). "
-            "Nothing was deleted. Look again later; committing the same transaction again is safe"
+            f"version {version} of {log.store.uri} may or may not be ours: the store reported it "
+            f"as taken, or gave no clear answer, and its manifest cannot be read ({error!r}). "
+            "Nothing was deleted. Check again later; committing the same transaction again is safe"
         ) from error

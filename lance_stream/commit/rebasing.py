@@ -1,4 +1,4 @@
-"""The files that a rebase takes: deletion files are read, made one, and written anew."""
+"""The files of a rebase: deletion files are read, merged and written under new names."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -32,19 +32,18 @@ def rebase_transaction(
     random_id: Callable[[], int],
     written: list[Fragment],
 ) -> Transaction:
-    """Return the transaction as it follows the newest version, and write the files it states.
+    """Return the transaction adjusted to the newest version, and write the files that it names.
 
     Args:
         log: The table's history.
-        transaction: A Delete or Update that was found to allow a rebase.
+        transaction: A Delete or Update that can be rebased.
         newest: The newest version.
         random_id: Returns a random u64, for the names of the new deletion files.
-        written: Takes the fragments as they are with each file that was written, also where this
-            raises.
+        written: Receives a fragment for each file written, even if this raises.
 
     Raises:
-        RetryableConflictError: Both sides killed the same row, or the version that the
-            transaction was planned on is gone.
+        RetryableConflictError: Both sides deleted the same row, or the version that the
+            transaction was planned on no longer exists.
     """
     operation = transaction.operation
     if not isinstance(operation, Delete | Update):
@@ -80,13 +79,13 @@ def write_deletion_file(
     read_version: int,
     file_id: int,
 ) -> DeletionFile:
-    """Write the deletion file of a fragment and return what the manifest says of it.
+    """Write the deletion file of a fragment, and return its description for the manifest.
 
     Args:
         store: The table's directory.
         fragment_id: The fragment.
-        dead: The offsets of all its dead rows, also of those that died before.
-        read_version: The version that its writer had read.
+        dead: The offsets of all its deleted rows, including those deleted earlier.
+        read_version: The version that its writer has read.
         file_id: A random u64.
     """
     file_type, data = encode_deletion_vector(dead)
@@ -96,7 +95,7 @@ def write_deletion_file(
 
 
 def delete_deletion_files(store: Store, fragments: Iterable[Fragment]) -> None:
-    """Delete the deletion files of fragments that no version names, best effort."""
+    """Delete deletion files that no version names. Best effort."""
     for fragment in fragments:
         if fragment.deletion_file is not None:
             with suppress(OSError, LanceStreamError):
@@ -110,8 +109,8 @@ def _read(
         return np.empty(0, np.uint32)
     if file.base_id is not None:
         raise RetryableConflictError(
-            f"the deletion file of fragment {fragment_id} lies below a base path of the table, and "
-            "another writer deleted rows of the fragment meanwhile. Plan the operation again"
+            f"the deletion file of fragment {fragment_id} is stored below a base path of the "
+            "table, and another writer has deleted rows of the fragment. Plan the operation again"
         )
     path = deletion_file_path(fragment_id, file)
     try:

@@ -1,25 +1,25 @@
-"""Is a version that was read a while ago still the one that stands under its number?
+"""Does a version that was read earlier still belong to the table that is there now?
 
-Versions are told by their numbers, and a table that was deleted and made anew, or put back from a
-copy, has the same ones. What was planned on the table before does not fit the one that is there:
-its columns have other ids, its fragments other files. So what a commit has read is compared with
-what a look finds now:
+Versions are identified by their numbers, and a table that was deleted and re-created, or restored
+from a copy, has versions with the same numbers. A plan for the previous table does not fit the
+current one: its columns have other ids, its fragments other files. So each commit compares the
+version that was read with the current state:
 
     the newest version is     then
     ---------------------     -----------------------------------------------------------------
-    an older one              it is another table
-    that very number          its manifest is compared
-    a newer one               the manifest of that number is compared. The listing has just given
-                              its ETag, so that one that is remembered costs no request
-    a newer one, and that     a table whose newest version has a data file, or all columns, in
-    number has been removed   common with what was read is taken for the same
+    an older one              it is a different table
+    that one                  its manifest is compared
+    a newer one               the manifest of the version that was read is compared. The listing
+                              has just returned its ETag, so a cached one costs no request
+    a newer one, and that     a table whose newest version shares a data file or all columns with
+    version was removed       the version that was read counts as the same
 
-A directory may have been put back with the very version that was planned on. Then the files that
-were written since are gone with the old directory. On disks, where that costs no request, a commit
-looks whether they are there.
+A directory may have been restored to exactly the version that was planned on. Then the files
+written since were lost with the old directory. On local disks, where that costs no request, a
+commit checks that they exist.
 
-What happens between this look and the publication is not seen; nor is, on object stores, that files
-are gone.
+Changes between this check and the publication are not detected; nor, on object stores, are missing
+files.
 """
 
 from collections.abc import Iterator
@@ -45,45 +45,45 @@ from lance_stream.table.version_marks import is_same_version, may_derive_from
 
 
 def check_is_still_there(log: VersionLog, look: Look, known: Manifest) -> None:
-    """Check that a version which was read before belongs to the table that is there now.
+    """Raise unless a version that was read earlier belongs to the table that is there now.
 
     Args:
         log: The table's history.
-        look: What there is now.
+        look: The current state of the history.
         known: The version, as it was read.
 
     Raises:
-        TableReplacedError: It does not.
+        TableReplacedError: It belongs to another table.
     """
     if not _is_still_there(log, look, known):
         raise replaced(log.store.uri, known.version, look.newest.version)
 
 
 def check_files_are_there(store: Store, operation: Operation) -> None:
-    """Check that the files which were written for an operation are there, on a disk.
+    """Raise unless the files written for an operation exist; checked on local disks only.
 
     Args:
         store: The table's directory.
-        operation: What is to be done.
+        operation: The operation to commit.
 
     Raises:
-        TableReplacedError: One is gone.
+        TableReplacedError: A file no longer exists.
     """
     if not store.uri.startswith("file:"):
         return
     for path in _files_of(operation):
         if not store.exists(path):
             raise TableReplacedError(
-                f"the file {path!r}, which was written for this {operation_name(operation)}, is "
-                f"not in {store.uri} any more: the table was deleted and re-created meanwhile, or "
-                "put back from a copy; or a cleanup took the file for one that nobody needs. "
-                "Nothing was committed. Open the table again and repeat the operation; a streaming "
-                "query does so when it is started again"
+                f"the file {path!r}, which was written for this {operation_name(operation)}, no "
+                f"longer exists in {store.uri}: meanwhile the table was deleted and re-created or "
+                "restored from a copy, or a cleanup deleted the file as unreferenced. Nothing was "
+                "committed. Open the table again and repeat the operation; a streaming query does "
+                "so when it is restarted"
             )
 
 
 def _files_of(operation: Operation) -> Iterator[str]:
-    """Yield the paths of files in the table's own directory that an operation brings."""
+    """Yield the paths of the files that an operation adds to the table's own directory."""
     dying: tuple[Fragment, ...] = ()
     new: tuple[Fragment, ...] = ()
     if isinstance(operation, Append | Overwrite):
@@ -105,18 +105,18 @@ def _files_of(operation: Operation) -> Iterator[str]:
 
 
 def replaced(uri: str, known: int, newest: int) -> TableReplacedError:
-    """Return the error that says that a version is no longer the one that was read.
+    """Return the error for a version that is no longer the one that was read.
 
     Args:
-        uri: Where the table lies.
+        uri: The table's location.
         known: The version.
-        newest: The newest version that is there now.
+        newest: The newest version now.
     """
     return TableReplacedError(
-        f"version {known} of {uri} is not the one that was read before (the newest version is "
-        f"{newest} now): the table was deleted and re-created meanwhile, or put back from a copy. "
-        "Nothing was committed. To go on in the table that is there now, open it again and repeat "
-        "the operation; a streaming query goes on there when it is started again",
+        f"version {known} of {uri} is not the one that was read before (the newest version is now "
+        f"{newest}): the table was deleted and re-created meanwhile, or restored from a copy. "
+        "Nothing was committed. To continue with the table that is there now, open it again and "
+        "repeat the operation; a streaming query continues there when it is restarted",
         newest,
     )
 

@@ -1,7 +1,7 @@
-"""The history of a table: its versions in order, each with its manifest, and the next one.
+"""The history of a table: its versions in order, each with its manifest.
 
-Publishing is a compare-and-swap on the version number: of many writers who publish version N, one
-succeeds, and from then on everybody reads its manifest under that number.
+Publishing is a compare-and-swap on the version number: if several writers publish version N, one
+succeeds, and from then on every reader gets its manifest under that number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,13 @@ from lance_stream.table.manifest import Manifest
 
 @dataclass(frozen=True)
 class Look:
-    """What there is of a table at one moment.
+    """A table's history at one moment.
 
     Attributes:
         newest: The newest version's manifest.
-        etags: The newest few versions that are there, ascending, each with what a listing says of
-            its manifest's bytes, or nothing. No version after the first of them is missing here
-            that is there.
-        is_all: Whether they are all there are.
+        etags: The newest few existing versions, ascending, each with its manifest's ETag in a
+            listing; empty if unknown. From the first of them on, they are complete.
+        is_all: Whether these are all existing versions.
     """
 
     newest: Manifest
@@ -32,43 +31,42 @@ class Look:
 class VersionLog(Protocol):
     """The versions of one table.
 
-    A log believes nothing from memory that another writer could have changed, and nothing that
-    would outlive the table: one that was deleted and made anew under the same location is read
-    anew.
+    A log relies on no cached state that another writer could have changed or that could outlive
+    the table: a table that was deleted and re-created at the same location is read again.
     """
 
     @property
     def store(self) -> Store:
-        """Where the table's files lie."""
+        """Where the table's files are stored."""
         ...
 
     @property
     def mark(self) -> Mapping[str, str]:
-        """Config entries that each version gets, so that others learn how it is published."""
+        """Config entries of each version that tell other writers how versions are published."""
         ...
 
     @property
     def creates_names_once(self) -> bool:
-        """Whether `Store.create_once` can be relied on, for publishing stands on it.
+        """Whether `Store.create_once` can be relied on, because publishing depends on it.
 
-        Where it is not, a file that must be nobody else's gets a name that nobody else chooses.
+        If not, a file that must not be shared gets a random name.
         """
         ...
 
     def check_may_follow(self, newest: Manifest | None) -> None:
-        """Check that this log may publish versions after one.
+        """Raise unless this log may publish versions after one.
 
         Args:
             newest: The newest version, as this log has just read it; None if there is no table.
 
         Raises:
-            InvalidInputError: Its versions are published another way; says which, and how to go
-                on.
+            InvalidInputError: Its versions are published elsewhere; the message says where, and
+                what to do.
         """
         ...
 
     def latest(self) -> int:
-        """Return the newest version; one listing, whatever the history's length.
+        """Return the newest version. One listing, however long the history.
 
         Raises:
             NotFoundError: There is no table.
@@ -77,11 +75,11 @@ class VersionLog(Protocol):
         ...
 
     def has(self, version: int) -> bool:
-        """Return whether a version is there; one look, whatever the history's length."""
+        """Return whether a version exists. One request, however long the history."""
         ...
 
     def versions(self, after: int = 0) -> list[int]:
-        """Return every version after one that is still there, ascending. There may be gaps.
+        """Return the existing versions after one, ascending. There may be gaps.
 
         Raises:
             NotFoundError: There is no table.
@@ -90,7 +88,7 @@ class VersionLog(Protocol):
         ...
 
     def look(self) -> Look:
-        """Return what there is: one listing, and one more request for a manifest not met before.
+        """Return the current state: one listing, and one more request for an uncached manifest.
 
         Raises:
             NotFoundError: There is no table.
@@ -104,7 +102,7 @@ class VersionLog(Protocol):
 
         Args:
             version: The version.
-            etag: What a look has just said of it: it costs no request where it was met before.
+            etag: Its ETag in a look just made: if cached, it costs no request.
 
         Raises:
             NotFoundError: There is no such version, or no table.
@@ -113,9 +111,9 @@ class VersionLog(Protocol):
         ...
 
     def find(self, version: int) -> Manifest | None:
-        """Return the manifest of a version that may have come since a look; None if it has not.
+        """Return the manifest of a version that may be newer than a look; None if it is not there.
 
-        It is one request, whatever the history's length.
+        One request, however long the history.
 
         Raises:
             BadDataError: The manifest is damaged, or states another version than its name.
@@ -132,42 +130,42 @@ class VersionLog(Protocol):
         ...
 
     def manifest_path(self, version: int) -> str:
-        """Return where the manifest of a version that was listed lies in the store."""
+        """Return the path of a listed version's manifest."""
         ...
 
     def publish(self, version: int, manifest: bytes) -> bool:
-        """Make a manifest the one of a version, if the version is not taken.
+        """Publish a manifest as a version, if the version is not taken.
 
         Returns:
-            True when this call published it; False when the version is taken, which may be by
-            this very call: see `landed`.
+            True if this call published it; False if the version is taken, possibly by this call
+            itself: see `publishing`.
 
         Raises:
-            OSError: Or another: it is not known whether it was published.
+            OSError: Or another: it is unknown whether it was published.
         """
         ...
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
-        """Take note of a version that was published, so that reading it soon costs less.
+        """Cache a version that was published, so that reading it soon costs less.
 
         Args:
             manifest: The version.
-            data: Its manifest, as it was published.
+            data: Its manifest, as published.
         """
         ...
 
     def remove(self, versions: Sequence[int]) -> None:
-        """Remove versions that are not the newest. Their other files stay."""
+        """Remove versions other than the newest. Only their manifests are deleted."""
         ...
 
     def undo_remove(self, version: int, manifest: bytes) -> None:
-        """Undo the removal of a version, given its manifest as it was."""
+        """Undo the removal of a version, given the bytes of its manifest."""
         ...
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return those of some staged manifests, all written long ago, that are of no use any more.
+        """Return which staged manifests are no longer needed; all were written long ago.
 
         Args:
-            paths: Of files whose names `parse_staged_manifest_name` knows.
+            paths: Files whose names `parse_staged_manifest_name` recognizes.
         """
         ...

@@ -84,7 +84,7 @@ class VersionsLeft:
         return next((each for each in self._after(version) if each > version), self.newest.version)
 
     def between(self, after: int, through: int) -> list[int]:
-        """Return the existing versions after one and through another, or its stand-in."""
+        """Return the existing versions after one, through another or the next that exists."""
         last = self.next_existing(through)
         return [each for each in self._after(after) if after < each <= last]
 

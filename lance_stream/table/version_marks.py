@@ -1,8 +1,8 @@
-"""What tells a version from one of another table that has the same number.
+"""Distinguishes a version from another table's version of the same number.
 
-A table that was deleted and made anew under its location has versions of the same numbers, and so
-has one that was put back from a copy and written to since. A manifest says when it was made, to the
-nanosecond, and the name of its transaction's file; no other version says both.
+A table that was deleted and re-created at the same location has versions with the same numbers, and
+so has one that was restored from a copy and written to since. A manifest contains the time when it
+was created, in nanoseconds, and the name of its transaction file; no other version has both.
 """
 
 import hashlib
@@ -14,16 +14,15 @@ _MARK_DIGITS: Final = 16
 
 
 def mark_of(manifest: Manifest) -> str:
-    """Return a digest by which a version is known from one of another table with its number."""
-    said = f"{manifest.version}\n{manifest.timestamp_nanos}\n{manifest.transaction_file}"
-    return hashlib.sha256(said.encode()).hexdigest()[:_MARK_DIGITS]
+    """Return a digest that distinguishes a version from another table's of the same number."""
+    identity = f"{manifest.version}\n{manifest.timestamp_nanos}\n{manifest.transaction_file}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:_MARK_DIGITS]
 
 
 def is_same_version(one: Manifest, other: Manifest) -> bool:
-    """Say whether two manifests are of one version of one table.
+    """Return whether two manifests are of the same version of the same table.
 
-    Those of old writers that say neither time nor transaction are compared by their columns and
-    fragments.
+    Manifests of old writers without time and transaction are compared by columns and fragments.
     """
     if one is other:
         return True
@@ -35,9 +34,9 @@ def is_same_version(one: Manifest, other: Manifest) -> bool:
 
 
 def may_derive_from(newer: Manifest, older: Manifest) -> bool:
-    """Say whether a version may have followed an older one, whose manifest is gone by now.
+    """Return whether a version may have followed an older one whose manifest no longer exists.
 
-    It is assumed to where it has the same columns, or names a data file of the older one.
+    This is assumed if it has the same columns, or names a data file of the older one.
     """
     if newer.schema == older.schema:
         return True

@@ -280,7 +280,7 @@ def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
     revive(writer)
     writer.store.delete(f"_versions/{staged(writer.store)[0]}")
     for look in (writer.log.read_latest, writer.log.look):
-        with pytest.raises(CorruptDataError, match=r"version 4 .* is not there; the newest .* 3"):
+        with pytest.raises(CorruptDataError, match=r"version 4 .* does not exist; the newest .* 3"):
             look()
     with pytest.raises(CorruptDataError, match="is not there"):
         commit_to(writer.log, append(3, 1))
@@ -313,7 +313,7 @@ def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
 )
 def test_items_must_name_their_versions_manifest(writer: Writer, path: str) -> None:
     writer.manifests.put_if_not_exists("uri of t", ManifestItem(4, path, 1))
-    with pytest.raises(CorruptDataError, match="no name of one"):
+    with pytest.raises(CorruptDataError, match="not the name of one"):
         writer.log.read_latest()
 
 

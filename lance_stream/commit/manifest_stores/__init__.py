@@ -1,9 +1,9 @@
 """External manifest stores: key-value stores in which the next version is published.
 
-Read `protocol` first. `dynamodb`, `postgresql` and `sqlite` keep to it, the latter two by the
-statements of `sql`; `choice` makes one of what a user writes. The order of a commit's steps stands
+Read `protocol` first. `dynamodb`, `postgresql` and `sqlite` implement it, the latter two with the
+statements of `sql`; `choice` parses a user's settings. The order of a commit's steps is described
 in `commit.external_log`.
 
-Their libraries are imported when they are used: botocore comes with the extra "s3", psycopg with
+Their libraries are imported on first use: botocore comes with the extra "s3", psycopg with
 "postgresql".
 """

@@ -1,4 +1,4 @@
-"""Asking a key-value store again, a bounded number of times, as object services are asked."""
+"""Retries for requests to a key-value store, bounded like those to object services."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T")
 PATIENCE: Final = Patience(
     max_attempts=60, total_seconds=60.0, request_seconds=20.0, max_delay_seconds=5.0
 )
-"""A commit waits for each of these requests; they are small. The time is the bound."""
+"""A commit waits for each of these small requests, so their time is bounded."""
 
 _WAY_OUT: Final = "try again when the manifest store answers"
 
@@ -23,13 +23,13 @@ def ask_patiently(
     """Return a store's answer.
 
     Args:
-        ask: Sends the request; raises TryAgainError where the same may go through in a moment.
-        what: What is asked, for errors: "the item of version 5".
-        whom: Who is asked, for errors; see `ManifestStore.where`.
-        environment: The clock and the randomness; sleeps between two attempts.
+        ask: Sends the request; raises TryAgainError if the same request may succeed later.
+        what: The request, for errors: "the item of version 5".
+        whom: The store, for errors; see `ManifestStore.where`.
+        environment: The clock and randomness; sleeps between attempts.
 
     Raises:
-        StoreUnavailableError: There was no answer, or none but "later", each time.
+        StoreUnavailableError: Every attempt got no answer, or "try later".
     """
     attempts = Attempts(PATIENCE, what, whom, _WAY_OUT, environment)
     while True:

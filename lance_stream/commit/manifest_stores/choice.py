@@ -1,17 +1,17 @@
-"""Turning what a user writes into a manifest store.
+"""Parses a user's settings of a manifest store.
 
-    s3+ddb://bucket/path?ddbTableName=T                the table's URI, as the reference has it
+    s3+ddb://bucket/path?ddbTableName=T                the table's URI, as in the reference
 
     the storage option `manifest_store`:
     dynamodb://T?region=...&endpoint=...               keys and region of the S3 storage options
-    postgresql://user@host:port/db?table=...           else as libpq has it
+    postgresql://user@host:port/db?table=...           otherwise as in libpq
     sqlite:///absolute/path.db?table=...
 
-Each takes `base_uri=...`, too: what the store knows the table by, for one that is reached under
-different names by different writers. It must be another one for each table.
+Each also accepts `base_uri=...`: the table's name in the manifest store, for a table that writers
+reach under different names. It must be different for each table.
 
-The storage option `dynamodb_endpoint`, or the environment variable DYNAMODB_ENDPOINT, says where
-DynamoDB is, unless the URI does.
+The storage option `dynamodb_endpoint`, or the environment variable DYNAMODB_ENDPOINT, is the
+endpoint of DynamoDB unless the URI has one.
 """
 
 import os
@@ -38,9 +38,9 @@ class Choice(NamedTuple):
     """How the versions of a table are published.
 
     Attributes:
-        uri: Where the table lies, without what says how its versions are published.
+        uri: The table's location, without how its versions are published.
         manifests: The manifest store; None for the table's own directory.
-        base_uri: What the store is to know the table by; None for what follows from the uri.
+        base_uri: The table's name in the manifest store; None to derive it from the uri.
     """
 
     uri: str | os.PathLike[str]
@@ -52,7 +52,7 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
     """Return how the versions of the table at a location are published.
 
     Raises:
-        InvalidInputError: The URI or an option makes no sense, or they name two manifest stores.
+        InvalidInputError: The URI or an option is invalid, or they name two manifest stores.
     """
     given = take_settings(options, "manifest store")
     endpoint = given.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT") or None
@@ -87,11 +87,11 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
 
 
 def place_of_files(uri: str) -> str:
-    """Return where the files of a dataset lie, without what says how its versions are published.
+    """Return where the files of a dataset are stored, without how its versions are published.
 
     Args:
-        uri: A user's, or one that a manifest states for a base path: the reference notes there the
-            URI by which the table was opened that was cloned.
+        uri: A user's URI, or the one of a base path in a manifest: for a clone, the reference
+            writes there the URI with which the cloned table was opened.
     """
     return _split_ddb(uri)[0] if uri.lower().startswith(f"{_DDB_SCHEME}:") else uri
 
@@ -105,7 +105,7 @@ class _Uri(NamedTuple):
 
 
 def _queries(uri: str) -> list[tuple[str, str]]:
-    """Return what stands behind the "?"; unlike in a form, "+" is a plus."""
+    """Return what follows the "?"; unlike in a form, "+" is a plus."""
     parts = urlsplit(uri, allow_fragments=False).query
     pairs = (each.partition("=") for each in parts.split("&") if each)
     return [(unquote(key), unquote(value)) for key, _, value in pairs]

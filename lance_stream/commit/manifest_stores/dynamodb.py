@@ -1,4 +1,4 @@
-"""DynamoDB as a manifest store, to the byte as the reference uses it: both write one table.
+"""DynamoDB as a manifest store, byte for byte as the reference uses it: both can share a table.
 
     key           base_uri   S   HASH     the table's key in its bucket: "dir/t.lance"
                   version    N   RANGE
@@ -11,18 +11,18 @@
     get                 GetItem   consistent
     latest              Query     base_uri = :base_uri, backwards, one item, consistent
 
-The table is not made here, for who pays for it says how:
+The table is not created here, because its billing mode is the user's choice:
 
     aws dynamodb create-table --table-name T --billing-mode PAY_PER_REQUEST \
         --attribute-definitions AttributeName=base_uri,AttributeType=S \
                                 AttributeName=version,AttributeType=N \
         --key-schema AttributeName=base_uri,KeyType=HASH AttributeName=version,KeyType=RANGE
 
-Requests go through botocore, which the extra "s3" brings, with its own retries off. A client
-belongs to a process, and is forgotten in a forked child; a few are kept, for as many settings.
+Requests are sent by botocore, from the extra "s3", with its own retries off. A client belongs to a
+process, and a forked child drops it; the clients of a few settings are kept.
 
 Source:  requests of the reference, recorded; see docs/notes/021-external-manifest-stores.md.
-Differs: The types of the keys are looked at, too. An `e_tag`, which old writers left, is not read.
+Differs: The types of the keys are checked, too. An `e_tag`, from old writers, is not read.
 """
 
 import os
@@ -86,7 +86,7 @@ class DynamoDBManifests:
 
     @property
     def where(self) -> str:
-        """Return in words who is asked."""
+        """Return the store's name for errors."""
         place = self.endpoint or self.region
         return f"the DynamoDB table {self.table!r}" + (f" at {place}" if place else "")
 
@@ -100,7 +100,7 @@ class DynamoDBManifests:
         )
 
     def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item in the place of its version's; see `ManifestStore.put_if_exists`."""
+        """Replace the item of a version; see `ManifestStore.put_if_exists`."""
         return self._put(
             f"putting the final path of version {item.version}",
             base_uri,
@@ -207,10 +207,10 @@ def _key(base_uri: str, version: int) -> dict[str, Any]:
 
 
 def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
-    """Return an answer, `_CONDITION_FAILED`, or raise what it says.
+    """Return an answer or `_CONDITION_FAILED`, or raise the error that it contains.
 
     Raises:
-        TryAgainError: The same may go through in a moment.
+        TryAgainError: The same request may succeed later.
         StoreRefusedError: It will not.
     """
     from botocore.exceptions import (
@@ -241,20 +241,20 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
             f"{manifests.where} refused a request: {status} {code}: {message}{hint}"
         ) from error
     except (HTTPClientError, ChecksumError, IncompleteReadError, ResponseParserError) as error:
-        # No connection, or one that broke; what came of the answer is damaged.
+        # No connection, or it broke; or the answer is damaged.
         raise TryAgainError(f"{type(error).__name__}: {error}") from error
     except BotoCoreError as error:  # no credentials, no region, a parameter of a wrong kind
         raise StoreRefusedError(f"{manifests.where} cannot be asked: {error}") from error
 
 
-# --- clients: one a process for each set of settings
+# --- clients: one per process and set of settings
 
 _clients: Kept[DynamoDBManifests, Any] = Kept(lambda client: client.close())
 _lock = threading.Lock()
 
 
 def _checked_client(manifests: DynamoDBManifests) -> Any:
-    """Return a client, once the table's keys have been looked at."""
+    """Return a client, once the table's keys have been checked."""
     with _lock:
         client = _clients.get(manifests)
         if client is None:
@@ -305,8 +305,8 @@ def _check_keys(manifests: DynamoDBManifests, table: Mapping[str, Any]) -> None:
 
 
 def _forget_all() -> None:
-    global _lock, _clients  # the parent may have held it in the moment of the fork
-    _of_parents.append(_clients)  # they are not closed here: the parent goes on with them
+    global _lock, _clients  # the parent may have held the lock at the moment of the fork
+    _of_parents.append(_clients)  # not closed here: the parent still uses them
     _lock, _clients = threading.Lock(), Kept(lambda client: client.close())
 
 

@@ -1,7 +1,7 @@
-"""Connections that a process keeps, as many as it needs and no more.
+"""A bounded cache of a process's connections.
 
-Credentials that are renewed make other settings, and other connections: without a bound a stream
-that runs for months would hold one for each of them.
+Renewed credentials mean new settings and new connections: without a bound, a stream that runs for
+months would hold a connection for each of them.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_KEPT: Final = 8
-"""So many connections of each kind are kept; the one that was used longest ago goes first."""
+"""Maximum number of connections of each kind; the least recently used one is closed first."""
 
 
 class Kept(LRUCache[K, V]):
-    """Values by key, each of which is closed when it has to go.
+    """Values by key, each of which is closed when it is evicted.
 
     Args:
-        close: Closes a value; errors are its own affair.
+        close: Closes a value; handles its own errors.
     """
 
     def __init__(self, close: Callable[[V], object]) -> None:
@@ -28,7 +28,7 @@ class Kept(LRUCache[K, V]):
         self._close = close
 
     def popitem(self) -> tuple[K, V]:
-        """Let the value go that was used longest ago."""
+        """Evict and close the least recently used value."""
         key, value = super().popitem()
         self._close(value)
         return key, value

@@ -1,4 +1,4 @@
-"""PostgreSQL as a manifest store: one table, in which many tables' versions are published.
+"""PostgreSQL as a manifest store: one table for the versions of many Lance tables.
 
     CREATE TABLE lance_manifests (
         base_uri text NOT NULL,
@@ -8,15 +8,16 @@
         PRIMARY KEY (base_uri, version)
     )
 
-It is made on first use, if this user may make tables; else an administrator does, and grants
-SELECT, INSERT, UPDATE and DELETE. Versions are published by INSERT ... ON CONFLICT DO NOTHING.
+It is created on first use if this user may create tables; otherwise an administrator creates it
+and grants SELECT, INSERT, UPDATE and DELETE. Versions are published by INSERT ... ON CONFLICT DO
+NOTHING.
 
-A conninfo is what libpq takes: its environment (PGPASSWORD, PGSERVICE, ...) and its password file
-work, too. Where it does not say otherwise, a server is asked for that takes writes, connecting
-takes ten seconds at most, and a connection whose other end is gone is noticed within half a minute.
+A conninfo is what libpq accepts: its environment variables (PGPASSWORD, PGSERVICE, ...) and its
+password file work, too. Unless it says otherwise, the server must accept writes, connecting takes
+ten seconds at most, and a connection whose other end is gone is noticed within half a minute.
 
-A process keeps one connection for each of the few conninfos that it used last, which threads take
-turns with. It is forgotten in a forked child, and made anew when it breaks.
+A process keeps one connection for each of its few most recently used conninfos; threads take turns
+with it. A forked child drops it, and it is replaced when it breaks.
 """
 
 import os
@@ -42,7 +43,7 @@ _DEFAULTS: Final = {
     "target_session_attrs": "read-write",
     "tcp_user_timeout": str(int(asking.PATIENCE.request_seconds * 1000)),
 }
-# of two who make one table at once, one may be told that its name, or its type's, is taken
+# of two clients that create the table at once, one may fail: its name, or its type's, is taken
 _TABLE_IS_THERE: Final = {"23505", "42P07", "42710"}
 _AGAIN: Final = ("08", "40", "53", "57", "58")
 """Classes of SQLSTATE: connection, rollback (serialization, deadlock), resources, shutdown, I/O."""
@@ -53,9 +54,9 @@ class PostgresManifests(SqlManifests):
     """The items in a table of a PostgreSQL database.
 
     Args:
-        conninfo: How libpq reaches it; may hold a password.
-        table: Its name, with its schema's before a "." if it is in another than the first.
-        place: The server and the database, in words, without a password.
+        conninfo: How libpq reaches it; may contain a password.
+        table: Its name, after its schema's and a "." if it is not in the first schema.
+        place: The server and the database as text, without a password.
     """
 
     conninfo: str = field(repr=False)
@@ -69,7 +70,7 @@ class PostgresManifests(SqlManifests):
 
     @property
     def where(self) -> str:
-        """Return in words who is asked."""
+        """Return the store's name for errors."""
         return f"the table {self.table!r} of PostgreSQL{self.place}"
 
     def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
@@ -130,14 +131,14 @@ class PostgresManifests(SqlManifests):
 
 
 def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresManifests:
-    """Return the manifest store that a conninfo leads to, without asking it.
+    """Return the manifest store that a conninfo names, without connecting to it.
 
     Args:
         conninfo: "postgresql://user@host/db?sslmode=require", or "host=... dbname=...".
         table: The name of the table.
 
     Raises:
-        InvalidInputError: psycopg is not installed, or the conninfo makes no sense.
+        InvalidInputError: psycopg is not installed, or the conninfo is invalid.
     """
     psycopg = _import_psycopg(None)
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -147,7 +148,7 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
         defaults: Any = {key: value for key, value in _DEFAULTS.items() if key not in given}
         whole = make_conninfo(conninfo, **defaults)
     except psycopg.Error:
-        # what it says might hold the password
+        # its message might contain the password
         raise InvalidInputError(
             "the storage option manifest_store names PostgreSQL, but libpq cannot make sense of "
             "it: it is 'postgresql://user@host:port/database?sslmode=...&table=...', with "
@@ -185,7 +186,7 @@ _NOT_YET: Final = ("starting up", "shutting down", "too many", "connection slots
 
 @contextmanager
 def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
-    """Lend the process's connection, made if there is none or it is broken; to one at once."""
+    """Lend the process's connection to one caller at a time; create it if missing or broken."""
     with _lock:
         known = _known.setdefault(manifests.conninfo, _Connection(threading.Lock()))
     with known.turn:
@@ -200,7 +201,7 @@ def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
             if known.is_dropped:
                 _close(known)
         except BaseException:
-            # nobody knows what it was about to answer
+            # a pending answer would be taken for the next one's
             broken, known.connection = known.connection, None
             with suppress(Exception):
                 broken.close()
@@ -215,7 +216,7 @@ class _Connection:
 
 
 def _drop(known: _Connection) -> None:
-    """Close a connection that is no longer kept; who uses it just now does so afterwards."""
+    """Close an evicted connection; one that is in use is closed by its user afterwards."""
     known.is_dropped = True
     if known.turn.acquire(blocking=False):
         try:
@@ -237,8 +238,8 @@ _of_parents: list[Any] = []
 
 
 def _forget_all() -> None:
-    global _known, _lock  # the parent may have held it in the moment of the fork
-    _of_parents.append(_known)  # they are not closed here: the parent goes on with them
+    global _known, _lock  # the parent may have held the lock at the moment of the fork
+    _of_parents.append(_known)  # not closed here: the parent still uses them
     _known, _lock = Kept(_drop), threading.Lock()
 
 

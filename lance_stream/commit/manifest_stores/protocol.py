@@ -1,18 +1,18 @@
-"""What an external manifest store promises: of many who put one version, one succeeds.
+"""What an external manifest store promises: of several writers that put one version, one succeeds.
 
-A store keeps items, each under the table's base uri and a version:
+A store keeps items, each under the table's base URI and a version:
 
     base_uri, version  ->  path, size
 
-`path` is where the version's manifest lies: staged, under a name that nobody else uses, or under
-its final name. It is the base uri, "/", and the path in the table's directory.
+`path` is where the version's manifest is stored: staged, under a name that no other writer uses, or
+under its final name. It consists of the base URI, "/", and the path in the table's directory.
 
-`put_if_not_exists` is what commits stand on. Each call is answered as of now, never from a copy
-that lags behind. An answer that got lost is asked for again, a bounded number of times; so "it was
-there" may mean that this very call put it: whoever asks knows its own path.
+Commits depend on `put_if_not_exists`. Each call reads the current state, never a replica that lags
+behind. A request whose answer was lost is repeated, a bounded number of times; so "item exists" may
+mean that this call put it: the caller recognizes its own path.
 
-A store is a plain value: it may be pickled, and made on a driver for use on workers. It shows
-nothing secret in its `repr` or in errors. Connections are the process's, not the store's.
+A store is a plain value: it may be pickled, and created on a driver for use on workers. Its `repr`
+and errors contain no secrets. Connections belong to the process, not to the store.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from typing import NamedTuple, Protocol
 
 
 class ManifestItem(NamedTuple):
-    """What a store knows of a version.
+    """A store's entry for a version.
 
     Attributes:
         version: The version.
-        path: Where its manifest lies: "{base uri}/_versions/...".
-        size_bytes: The manifest's size; None where its writer did not say.
+        path: Where its manifest is stored: "{base uri}/_versions/...".
+        size_bytes: The manifest's size; None if its writer did not store it.
     """
 
     version: int
@@ -36,8 +36,8 @@ class ManifestItem(NamedTuple):
 class ManifestStore(Protocol):
     """A key-value store of items.
 
-    Every call raises StoreUnavailableError when it was asked in vain each time, StoreRefusedError
-    when the store says no, CorruptDataError when an item is damaged.
+    Every call raises StoreUnavailableError if no attempt was answered, StoreRefusedError if the
+    store refuses, and CorruptDataError if an item is damaged.
     """
 
     @property
@@ -47,20 +47,20 @@ class ManifestStore(Protocol):
 
     @property
     def where(self) -> str:
-        """Return in words who is asked: "the DynamoDB table 'T' in us-east-1"."""
+        """Return the store's name for errors: "the DynamoDB table 'T' in us-east-1"."""
         ...
 
     def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
         """Put an item, unless there is one of its version: at most one caller ever succeeds.
 
         Returns:
-            True when this call put it; False when there is one, which may be this call's own,
-            whose answer got lost.
+            True if this call put it; False if there is one, possibly this call's own, if an
+            answer was lost.
         """
         ...
 
     def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item in the place of its version's; False when there is none."""
+        """Replace the item of a version; False if there is none."""
         ...
 
     def get(self, base_uri: str, version: int) -> ManifestItem | None:
@@ -68,7 +68,7 @@ class ManifestStore(Protocol):
         ...
 
     def latest(self, base_uri: str) -> ManifestItem | None:
-        """Return the item of the newest version, or None if there is none of the table."""
+        """Return the item of the newest version, or None if the table has none."""
         ...
 
     def items(self, base_uri: str) -> list[ManifestItem]:
@@ -76,5 +76,5 @@ class ManifestStore(Protocol):
         ...
 
     def delete(self, base_uri: str, versions: Sequence[int]) -> None:
-        """Delete the items of versions; some may be gone already."""
+        """Delete the items of versions, if they exist."""
         ...

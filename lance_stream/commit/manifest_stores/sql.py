@@ -1,7 +1,7 @@
-"""What manifest stores in SQL databases have in common: the statements.
+"""The statements that manifest stores in SQL databases share.
 
-A statement names the table as `{table}` and its values as `?`; a database puts both into its own
-form.
+A statement has `{table}` for the table and `?` for its values; each database puts both into its
+own form.
 """
 
 from abc import abstractmethod
@@ -21,11 +21,11 @@ _DELETE: Final = "DELETE FROM {table} WHERE base_uri = ? AND version = ?"
 
 
 class Answer(NamedTuple):
-    """What a database answers to one statement.
+    """A database's answer to one statement.
 
     Attributes:
-        rows: What it selected.
-        num_rows: How many rows it wrote or changed.
+        rows: The selected rows.
+        num_rows: How many rows were written or changed.
     """
 
     rows: Sequence[Sequence[Any]]
@@ -40,9 +40,9 @@ class SqlManifests(ManifestStore):
         """Run a statement in one transaction, once for each of several lists of values.
 
         Args:
-            what: What is asked, for errors.
+            what: The request, for errors.
             statement: The statement.
-            values: The lists, one at least; just one for a SELECT.
+            values: The lists, at least one; exactly one for a SELECT.
 
         Returns:
             The answer to the last of them.
@@ -55,7 +55,7 @@ class SqlManifests(ManifestStore):
         return answer.num_rows == 1
 
     def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item in the place of its version's; see `ManifestStore.put_if_exists`."""
+        """Replace the item of a version; see `ManifestStore.put_if_exists`."""
         answer = self.execute(
             f"putting the final path of version {item.version}",
             _UPDATE,

@@ -5,10 +5,10 @@
         PRIMARY KEY (base_uri, version)
     )
 
-The file and the table are made on first use. The file must lie on a disk of this machine: over a
-network file system SQLite's locks do not hold.
+The file and the table are created on first use. The file must be on a disk of this machine:
+SQLite's locks do not work on a network file system.
 
-Each call opens the file and closes it: nothing is left that a fork could break.
+Each call opens and closes the file, so there is nothing that a fork could break.
 """
 
 import sqlite3
@@ -45,7 +45,7 @@ class SqliteManifests(SqlManifests):
 
     @property
     def where(self) -> str:
-        """Return in words who is asked."""
+        """Return the store's name for errors."""
         return f"the table {self.table!r} of the SQLite file {self.file}"
 
     def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
@@ -76,7 +76,7 @@ class SqliteManifests(SqlManifests):
         database = sqlite3.connect(self.file, timeout=asking.PATIENCE.request_seconds)
         try:
             with database:
-                # each transaction is on the disk before it is answered
+                # each transaction is on disk before it is answered
                 database.execute("PRAGMA synchronous = FULL")
                 if not self._is_there(database):
                     database.execute(
