@@ -1,31 +1,32 @@
-"""Two neighbouring versions, and the rows that differ: the heart of the change feed.
+"""The rows in which two adjacent versions differ: the core of the change feed.
 
-A row is followed by its stable row id. Per row there are four cases:
+A row is followed by its stable row id. There are four cases ("updated" is its last-updated-at
+version):
 
-    live in the newer version only              insert
-    live in the older version only              delete
-    live in both, with another update stamp     update; a restore can also turn it back
-    live in both, with the same stamp           nothing, wherever it lies: it was only moved
+    live in the newer version only          insert
+    live in the older version only          delete
+    live in both, updated differs           update; a restore can also set it back
+    live in both, updated is the same       no change, wherever it is stored: it was only moved
 
-A fragment whose bytes are the same in both manifests is never decoded: its rows are live in both,
-in the same place. Of a fragment that kept its id and its row ids, and only has other dead rows,
-only those rows are looked at. So the cost follows what changed.
+A fragment with the same bytes in both manifests is never decoded: its rows are live in both, in the
+same place. If a fragment kept its id and its row ids, and only has other deleted rows, only those
+rows are examined. So the cost follows what changed.
 
-Two changes leave no stamp. Some writers replaced a column's data file in place without stamping
-the rows: if a field of the newer schema comes from another file than before, and not one stamp of
-the fragment's live rows differs, all of them count as updated. And a restore can bring a column
-back that was dropped: rows that have it in their files count as updated, too.
+Two kinds of change leave the row versions as they were. Some writers replaced a column's data file
+in place without setting them: if a field of the newer schema comes from another file than before,
+and no row version of the fragment's live rows differs, all of them count as updated. And a restore
+can bring back a dropped column: rows that have it in their files count as updated, too.
 
-That holds for a version and the one before. Between versions that are further apart, and for a
-restore, which joins such versions, a row with its old stamp in another place may have been moved or
-changed. Then `has_doubts` says so, and `diff` is asked again with what `History` knows.
+This holds for a version and the previous one. Between versions further apart, and for a restore,
+which joins such versions, a row with its old row version in another place may have been moved or
+changed. Then `has_doubts` is set, and `diff` is called again with a `History`.
 
-This is pure: `plan_diff` says which deletion files and external sequences it needs to know, `diff`
+This is pure: `plan_diff` returns which deletion files and external sequences are needed, and `diff`
 is given them.
 
 Source:  row ids and lineage, "Change Data Feed"; facts of the format, section 4.
-Differs: The reference takes changes from the stamps of one version's rows alone, and therefore
-         misses what a restore or an unstamped writer did.
+Differs: The reference derives changes from the row versions of one version's rows alone, and so
+         misses the changes of a restore or of a writer that does not set them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -63,8 +64,8 @@ class RowsOfFragment(NamedTuple):
     """Some rows of one fragment.
 
     Attributes:
-        fragment: As the version has it in which the rows are to be read: the newer one for
-            inserts, the older one for deletes.
+        fragment: The fragment in the version in which to read the rows: the newer one for inserts,
+            the older one for deletes.
         offsets: (n,) u32, ascending.
     """
 
@@ -73,12 +74,12 @@ class RowsOfFragment(NamedTuple):
 
 
 class UpdatedRows(NamedTuple):
-    """Some rows of one fragment that were changed, and where they were before.
+    """Some updated rows of one fragment, and where they were before.
 
     Attributes:
-        fragment: As the newer version has it.
+        fragment: The fragment in the newer version.
         offsets: (n,) u32, ascending: the rows in the newer version.
-        addresses_before: (n,) u64, row addresses: the same rows in the older version.
+        addresses_before: (n,) u64, row addresses of the same rows in the older version.
     """
 
     fragment: Fragment
@@ -92,11 +93,11 @@ class TableChanges:
 
     Attributes:
         version: The newer version.
-        deletes: Rows to be read in the older version.
-        updates: Rows to be read in the newer version, and for their content before in the older.
-        inserts: Rows to be read in the newer version.
-        unstamped: (n,) u64, ids of the updated rows that kept their stamps.
-        has_doubts: Whether rows with their old stamps lie in other places than before.
+        deletes: Rows to read in the older version.
+        updates: Rows to read in the newer version; their pre-images in the older one.
+        inserts: Rows to read in the newer version.
+        unstamped: (n,) u64, ids of the updated rows that kept their row versions.
+        has_doubts: Whether rows with their old row versions are in other places than before.
     """
 
     version: int
@@ -119,13 +120,13 @@ class TableChanges:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class History:
-    """What the versions between two others did that their ends do not show.
+    """What happened in the versions between two others that comparing these two does not show.
 
     Attributes:
-        unstamped: (n,) u64, ids of rows that may have changed and kept their stamps.
-        touched: (n,) u64, ids of rows that came, went, or changed by more than values in a new
-            column; None where those values count, too.
-        has_old_columns: Whether a restore among them brought dropped columns back, with values.
+        unstamped: (n,) u64, ids of rows that may have changed but kept their row versions.
+        touched: (n,) u64, ids of rows inserted, deleted, or changed by more than values in a new
+            column; None if those values count, too.
+        has_old_columns: Whether a restore among them brought back dropped columns with values.
     """
 
     unstamped: U64s
@@ -135,19 +136,19 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
-    """What two versions' manifests say, and what has to be read to say the rest.
+    """What two versions' manifests show, and what has to be read to find the rest.
 
     Attributes:
-        older: The older version; 0 for the time before the first one.
+        older: The older version; 0 for the state before the first one.
         version: The newer version.
         kept: Fragments that kept their id and their row ids, before and after.
         gone: Fragments that only the older version has, in this form.
         come: Fragments that only the newer version has, in this form.
         field_ids: The fields of the newer schema.
         new_field_ids: Those of them that the older schema does not have.
-        is_cast: Whether a column has another id than one of its name had before.
-        dead_rows_of: Each of these fragments' deletion files has to be read.
-        sequences: Each of these pieces of files, or hidden columns, has to be read.
+        is_cast: Whether a column has another id than the column of its name had before.
+        dead_rows_of: The fragments whose deletion files have to be read.
+        sequences: The parts of files, or hidden columns, that have to be read.
     """
 
     older: int
@@ -165,13 +166,13 @@ class DiffPlan:
 def plan_diff(
     older: Manifest | None, newer: Manifest, new_field_ids: Set[int] | None = None
 ) -> DiffPlan:
-    """Return what has to be known to tell in which rows two versions differ.
+    """Return what has to be read to find the rows in which two versions differ.
 
     Args:
-        older: The version before; None for the time before the first one.
-        newer: The version after.
-        new_field_ids: The fields of the newer schema that the older one does not have; None for
-            those whose ids it does not have.
+        older: The older version; None for the state before the first one.
+        newer: The newer version.
+        new_field_ids: The fields of the newer schema that the older one does not have; None to
+            determine them by their ids.
 
     Raises:
         UnsupportedFeatureError: The rows have no stable row ids.
@@ -182,7 +183,7 @@ def plan_diff(
         raise _without_row_ids(newer)
     if older is not None and older.version >= newer.version:
         raise InvalidInputError(
-            f"changes are asked for from version {older.version} to version {newer.version}"
+            f"changes were requested from version {older.version} to version {newer.version}"
         )
     if older is not None and not has_stable_row_ids(older):
         if not _are_same_rows(older, newer):
@@ -245,15 +246,15 @@ def diff(
     """Return the rows in which two versions differ.
 
     Args:
-        plan: Of the two versions.
-        dead_rows: For the id and the deletion file of each fragment in `plan.dead_rows_of` the
-            offsets it holds, ascending.
-        sequences: For each of `plan.sequences` its bytes.
-        history: What happened between them; None for neighbours, and where nobody knows.
+        plan: The plan for the two versions.
+        dead_rows: The offsets in the deletion file of each fragment in `plan.dead_rows_of`,
+            ascending, by the fragment's id and file.
+        sequences: The bytes of each of `plan.sequences`.
+        history: What happened between them; None for adjacent versions, and if unknown.
         column_backfills: Whether a row that only got a value in a new column counts as updated.
 
     Raises:
-        CorruptDataError: A row id is live twice in one version, or a sequence is damaged.
+        CorruptDataError: Two live rows of a version have one row id, or a sequence is damaged.
     """
     read = _Reader(dead_rows or {}, sequences or {})
     judge = _Judge(plan, history, column_backfills=column_backfills)
@@ -296,14 +297,14 @@ def changed_row_ids(changed: TableChanges, sequences: Sequences | None = None) -
 def _without_row_ids(manifest: Manifest) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"version {manifest.version} has no stable row ids, without which rows cannot be followed "
-        "from version to version. Create the table with stable row ids (which is what "
+        "from version to version. Create the table with stable row ids (as "
         "lance_stream.create_dataset does), or migrate it with "
         "lance_stream.migrate_to_stable_row_ids, and read changes from the first version after that"
     )
 
 
 def _are_same_rows(older: Manifest, newer: Manifest) -> bool:
-    """Return whether two versions differ in nothing but that the newer one names the rows."""
+    """Return whether the only difference is that the newer version has row ids."""
 
     def unnamed(manifest: Manifest) -> list[Fragment]:
         return [
@@ -315,7 +316,7 @@ def _are_same_rows(older: Manifest, newer: Manifest) -> bool:
 
 
 def _holding(field_ids: Set[int], older: Manifest, newer: Manifest) -> Iterator[Fragment]:
-    """Yield the fragments that two versions both have, and that hold values of some fields."""
+    """Yield the fragments that both versions have and that contain values of some fields."""
     raws = frozenset(older.fragments.raws)
     for place, raw in enumerate(newer.fragments.raws):
         if raw in raws:
@@ -359,7 +360,7 @@ class _Reader:
         dead = self._dead_rows[fragment.id, fragment.deletion_file]
         if len(dead) and int(dead.max()) >= self.row_ids(fragment).num_ids:
             raise CorruptDataError(
-                f"row {int(dead.max())} of fragment {fragment.id} is said to be dead, but it has "
+                f"row {int(dead.max())} of fragment {fragment.id} is marked as deleted, but it has "
                 f"only {self.row_ids(fragment).num_ids} rows"
             )
         return dead
@@ -381,9 +382,9 @@ class _Reader:
 def _only_in_one(
     older: Manifest | None, newer: Manifest
 ) -> tuple[dict[int, Fragment], dict[int, Fragment]]:
-    """Return the fragments of each version that the other does not have byte by byte.
+    """Return the fragments of each version that the other does not have with the same bytes.
 
-    Most fragments stand in both, in the same place: those are not even hashed.
+    Most fragments are in both, in the same place: those are not even hashed.
     """
     if older is None:
         return {}, {each.id: each for each in newer.fragments}
@@ -404,11 +405,11 @@ def _fragments_at(manifest: Manifest, places: Sequence[int]) -> dict[int, Fragme
 
 
 class _Judge:
-    """Says which rows that are live in both versions were updated, and keeps what it noticed.
+    """Decides which rows that are live in both versions were updated, and collects its doubts.
 
     Args:
-        plan: Of the two versions.
-        history: What happened between them, if anybody knows.
+        plan: The plan for the two versions.
+        history: What happened between them, if known.
         column_backfills: Whether values in a new column count.
     """
 
@@ -441,9 +442,9 @@ class _Judge:
 
         Args:
             replaced: The fields whose values come from another place than before.
-            silent: Rows live in both versions with the same stamp.
-            stamped: Rows live in both with another stamp.
-            row_ids: Gives the ids of all of its rows.
+            silent: Rows live in both versions with the same last-updated-at version.
+            stamped: Rows live in both with a different one.
+            row_ids: Returns the ids of all of its rows.
         """
         is_backfill = replaced <= self._plan.new_field_ids and not self._plan.is_cast
         if is_backfill and not (self._column_backfills or self._knows_touched):
@@ -460,12 +461,12 @@ class _Judge:
         return self._noted(changed, stamped, row_ids)
 
     def moved(self, come: Sequence["_Rows"], silent: Mask, stamped: Mask, row_ids: U64s) -> Mask:
-        """Return which rows were updated that lie in another fragment than before.
+        """Return which rows that are now in another fragment were updated.
 
         Args:
             come: Where they are.
-            silent: Those of them, one after another, with the same stamp as before.
-            stamped: Those with another stamp.
+            silent: Which of them, in order, have the same last-updated-at version as before.
+            stamped: Which have a different one.
             row_ids: (n,) u64, their ids.
         """
         changed = np.zeros(len(silent), np.bool_)
@@ -495,7 +496,7 @@ class _Judge:
 def _compare(
     before: Fragment, after: Fragment, judge: _Judge, read: _Reader
 ) -> tuple[Offsets, Offsets, Offsets]:
-    """Return the offsets of rows that died, came back, and changed in place."""
+    """Return the offsets of rows that were deleted, restored, and changed in place."""
     none = np.empty(0, np.uint32)
     killed = revived = none
     if before.deletion_file != after.deletion_file:
@@ -517,7 +518,7 @@ def _compare(
 
 
 def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
-    """Return for each field the file and the column in it. Files of version 0.1 have no columns."""
+    """Return the file and column of each field. Files of version 0.1 have no columns."""
     return {
         field_id: (file.path, file.column_indices[at] if file.column_indices else -1)
         for file in fragment.files
@@ -528,7 +529,7 @@ def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
 def _match(
     gone: Sequence[_Rows], come: Sequence[_Rows], judge: _Judge, read: _Reader
 ) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
-    """Follow rows by their ids from the places where they are gone to those where they came."""
+    """Match rows by their ids: those that disappeared in one place with those in a new place."""
     gone = [each for each in gone if len(each.offsets)]
     come = [each for each in come if len(each.offsets)]
     gone_ids, come_ids = _row_ids_of(gone, read), _row_ids_of(come, read)
@@ -564,7 +565,7 @@ def _match(
 
 
 def _find(known: U64s, wanted: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return where each wanted row id stands among the known ones, and whether it does."""
+    """Return where each wanted row id is among the known ones, and whether it is."""
     order, sorted_ids = _sorted(known)
     if np.array_equal(known, wanted):  # a compaction leaves all rows in their order
         return np.arange(len(known)), np.ones(len(known), np.bool_)

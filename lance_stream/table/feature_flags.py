@@ -1,8 +1,8 @@
-"""Feature flags: what a reader or a writer must understand before it goes on.
+"""Feature flags: what a reader or writer must understand to use a table.
 
-A manifest has two words of 64 bits. A reader that meets a bit in `reader_feature_flags` that it
-does not understand must not read the table; a writer, in `writer_feature_flags`, must not write
-it. `FLAGS` says of each bit that is defined what we do with it, and why.
+A manifest has two words of 64 bits. A reader that does not understand a bit of
+`reader_feature_flags` must not read the table; a writer that does not understand a bit of
+`writer_feature_flags` must not write to it. `FLAGS` defines how each bit is handled, and why.
 
 Source:  table.proto, Manifest.reader_feature_flags; facts of the format, section 1.3.
 Differs: The reference reads bit 14 (managed blobs); we refuse it until such blobs can be read.
@@ -36,12 +36,12 @@ OBJECT_METADATA = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class FeatureFlag:
-    """What we do with one bit.
+    """How one bit is handled.
 
     Attributes:
-        name: What the feature is called.
-        can_read: Whether we read tables that have it.
-        can_write: Whether we write to tables that have it.
+        name: The feature's name.
+        can_read: Whether tables that have it are read.
+        can_write: Whether tables that have it are written to.
         reason: Why.
     """
 
@@ -123,19 +123,19 @@ FLAGS: dict[int, FeatureFlag] = {
         "clustering and object metadata", False, False, "not released by the reference"
     ),
 }
-"""Every bit that is defined, and what we do with it."""
+"""How each defined bit is handled."""
 
 PAIRED = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX | MANAGED_BLOBS | ZONE_WRITE_SEEDS
-"""Bits that mean nothing unless both words have them."""
+"""Bits that are valid only if both words have them."""
 
 _STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX
 
 
 def check_readable(manifest: Manifest) -> None:
-    """Return if we understand all that a reader of a version must.
+    """Raise unless we understand every feature that a reader of a version must.
 
     Raises:
-        UnsupportedFeatureError: We do not; the message names what.
+        UnsupportedFeatureError: We do not; the message names the feature.
         CorruptDataError: One of the two words has a bit that both must have.
     """
     _check_paired(manifest)
@@ -144,10 +144,10 @@ def check_readable(manifest: Manifest) -> None:
 
 
 def check_writable(manifest: Manifest) -> None:
-    """Return if we understand all that a writer of the next version must, and a reader.
+    """Raise unless we understand every feature that a writer of the next version must.
 
     Raises:
-        UnsupportedFeatureError: We do not; the message names what.
+        UnsupportedFeatureError: We do not; the message names the feature.
         CorruptDataError: One of the two words has a bit that both must have.
     """
     check_readable(manifest)
@@ -164,9 +164,9 @@ def flags_for(manifest: Manifest) -> tuple[int, int]:
     """Return the reader's and the writer's flags that a new version must carry.
 
     Args:
-        manifest: The new version, which still has the flags of the one before. Of these, stable
-            row ids, mixed file versions and the fragment reuse index stay; covering columns stay
-            while there are indices; the others follow from the contents.
+        manifest: The new version, still with the flags of the previous one. Of these, stable row
+            ids, mixed file versions and the fragment reuse index are kept; covering columns are
+            kept while there are indices; the others follow from the contents.
     """
     inherited = manifest.reader_feature_flags | manifest.writer_feature_flags
     both = inherited & (STABLE_ROW_IDS | _STICKY)

@@ -1,13 +1,13 @@
-"""The manifest: one version of a table, and the bytes of the file that states it.
+"""The manifest: one version of a table, and the bytes of its file.
 
-A manifest file is, with all numbers little-endian:
+A manifest file consists of (all numbers little-endian):
 
     dictionaries       values of dictionary columns; only in tables of file version 0.1
     u32 n, n bytes     an IndexSection message; only when the table has indices
-    u32 n, n bytes     a Transaction message: a copy of the one that made this version
+    u32 n, n bytes     a Transaction message: a copy of the one that created this version
     u32 n, n bytes     the Manifest message, at position P
     u64 P
-    u16 0, u16 2       format version of the frame; readers do not look at it
+    u16 0, u16 2       format version of the frame; readers ignore it
     "LANC"
 
 Both earlier sections are found by their byte offset in the Manifest message (index_section,
@@ -17,8 +17,8 @@ The index section is carried as undecoded bytes. So is each fragment (see `fragm
 
 Source:  table.proto, message Manifest; facts of the format, section 1.2.
 Differs: The offset of the inline transaction is field 23 in files of Lance 14, and was field 21
-         before; both are read, 23 is written. Of a file with a wrong frame version nothing is
-         said, as the reference says nothing.
+         before; both are read, 23 is written. A wrong frame version is accepted, as in the
+         reference.
 """
 
 from collections.abc import Mapping
@@ -40,10 +40,10 @@ from lance_stream.table.fragments import without_counts
 MAGIC = b"LANC"
 FOOTER = Struct("<QHH4s")
 WRITER_LIBRARY = "lance-stream"
-"""What stands in `writer_version.library` of every manifest that we write.
+"""The `writer_version.library` of every manifest that we write.
 
-The reference looks for old bugs of its own only where the library is "lance", and takes a missing
-writer version for one of its oldest.
+The reference checks for its own old bugs only if the library is "lance", and treats a missing
+writer version as one of its oldest.
 """
 
 _FRAME_VERSION = (0, 2)
@@ -79,14 +79,14 @@ class DataFormat:
 
 @dataclass(frozen=True, slots=True)
 class BasePath:
-    """A place outside the table's directory where files of it may lie.
+    """A place outside the table's directory where its files may be stored.
 
     Attributes:
         id: What `base_id` of a data or deletion file refers to.
         path: A URI or an absolute path.
-        name: A name that users know it by.
-        is_dataset_root: Whether data files lie below `path`/data, as in a table's directory, or
-            in `path` itself.
+        name: The user's name for it.
+        is_dataset_root: Whether data files are stored below `path`/data, as in a table's
+            directory, or in `path` itself.
     """
 
     id: int
@@ -109,23 +109,23 @@ class Manifest:
         tag: A tag in the manifest itself; unused, tags are files of their own.
         reader_feature_flags: See `feature_flags`.
         writer_feature_flags: See `feature_flags`.
-        max_fragment_id: The largest fragment id ever used; None when none was, and in manifests
-            of old writers.
+        max_fragment_id: The largest fragment id ever used; None if none was, and in manifests of
+            old writers.
         transaction_file: Name of the transaction's file below `_transactions`; empty for none.
-        writer_version: Who wrote it.
+        writer_version: The program that wrote it.
         next_row_id: The first stable row id that was never used.
-        config: The table's configuration; `lance.` is the reference's, `lance_stream.` ours.
+        config: The table's configuration; keys `lance.` are the reference's, `lance_stream.` ours.
         table_metadata: Key-value metadata of the table, the user's own.
         base_paths: Places outside the table's directory.
         branch: The branch it belongs to; None for the main one.
         version_aux_data: A file position of old writers.
         index_section: The IndexSection message, undecoded; None without indices.
         inline_transaction: The Transaction message, undecoded; None when the file has none.
-        unknown: Serialized fields of the message that we do not know, of this version alone.
+        unknown: Serialized unknown fields of the message, of this version only.
         dictionaries: The values of dictionary columns, by field id, in tables of file version 0.1.
-        distrusted_fragments: The fragments as the file has them, where `fragments` leave out what
-            they say of their rows; None where they are the same. Lance 0.8 wrote wrong numbers into
-            manifests that do not say who wrote them; without a number, the files tell.
+        distrusted_fragments: The fragments as in the file, if `fragments` omit their numbers of
+            rows; None if they are the same. Lance 0.8 wrote wrong numbers into manifests without a
+            writer version; without a number, the files are counted.
     """
 
     version: int
@@ -152,11 +152,11 @@ class Manifest:
     distrusted_fragments: FragmentList | None = None
 
     def successor(self) -> "Manifest":
-        """Return a copy for the next version to start from, without what is this version's own.
+        """Return a copy for the next version to start from, without what belongs to this version.
 
-        Transaction, tag, timestamp, writer and auxiliary data are not inherited; neither is an
-        offset into this version's file, nor a field that we do not know: it may be one. The index
-        section is, as bytes; an operation that makes indices void drops it.
+        Transaction, tag, timestamp, writer and auxiliary data are not inherited; nor are offsets
+        into this version's file, and unknown fields, which may be such offsets. The index section
+        is inherited as bytes; an operation that invalidates indices drops it.
         """
         return replace(
             self,
@@ -187,14 +187,14 @@ class Manifest:
 
 
 def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
-    """Return the version that a manifest file states.
+    """Return the version that a manifest file describes.
 
     Args:
         data: The whole file.
 
     Raises:
-        CorruptDataError: The file is cut short or damaged. The fragments are checked when they
-            are decoded, each on its own.
+        CorruptDataError: The file is cut short or damaged. Each fragment is checked when it is
+            decoded.
     """
     data = bytes(data)
     if len(data) < FOOTER.size:
@@ -207,7 +207,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
     if position + _LENGTH.size + len(body) != body_stop:
         raise CorruptDataError(
             f"the manifest message is {len(body)} bytes long, but "
-            f"{body_stop - position - _LENGTH.size} stand before the footer"
+            f"{body_stop - position - _LENGTH.size} precede the footer"
         )
     rest, raws, unknown = _split_manifest(body)
     message = wire.parse_message(table_pb2.Manifest, rest)
@@ -256,7 +256,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the file that states a version.
+    """Return the bytes of a version's manifest file.
 
     Raises:
         InvalidInputError: A number or text of the manifest cannot be written, or a section is
@@ -292,18 +292,18 @@ def encode_manifest(manifest: Manifest) -> bytes:
         fragments = manifest.fragments.framed
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
-    # What a version has to itself stands last, as in the reference's files: the last bytes of a
-    # manifest tell it from every other one (see `commit.manifest_memory`).
+    # What is unique to a version comes last, as in the reference's files: the last bytes of a
+    # manifest distinguish it from every other one (see `commit.manifest_memory`).
     position = add_section(fragments, rest, manifest.unknown)
     parts.append(FOOTER.pack(position, *_FRAME_VERSION, MAGIC))
     return b"".join(parts)
 
 
 def own_marks(manifest: Manifest) -> tuple[bytes, ...]:
-    """Return bytes that stand in the message of this version, and together in no other one's.
+    """Return byte strings that together occur in this version's message only.
 
-    They are the time at which it was made and the name of its transaction's file, as every
-    serializer writes them; none where the manifest lacks one of them.
+    They are the time of its creation and the name of its transaction file, as every serializer
+    writes them; none if the manifest lacks one of them.
     """
     if manifest.timestamp_nanos is None or not manifest.transaction_file:
         return ()
@@ -369,7 +369,7 @@ def _message(
 
 
 def _split_manifest(body: bytes) -> tuple[bytes, tuple[bytes, ...], bytes]:
-    """Return the fields that we know but for the fragments; the fragments; the unknown fields."""
+    """Return the known fields except the fragments; the fragments; the unknown fields."""
     outline = wire.parse_message(outlines_pb2.ManifestOutline, body)
     raws = tuple(outline.fragments)
     outline.ClearField("fragments")
@@ -385,15 +385,15 @@ def _split_manifest(body: bytes) -> tuple[bytes, tuple[bytes, ...], bytes]:
 def _read_section(data: bytes, position: int, limit: int, what: str) -> bytes:
     start = position + _LENGTH.size
     if start > limit:
-        raise CorruptDataError(f"{what} is said to begin at byte {position}; the end is {limit}")
+        raise CorruptDataError(f"{what} begins at byte {position}, but the limit is byte {limit}")
     (size,) = _LENGTH.unpack_from(data, position)
     if start + size > limit:
-        raise CorruptDataError(f"{what} is said to have {size} bytes; {limit - start} are there")
+        raise CorruptDataError(f"{what} states {size} bytes, but {limit - start} are left")
     return data[start : start + size]
 
 
 def _dictionaries(message: table_pb2.Manifest, data: bytes) -> dict[int, pa.Array]:
-    """Return the values of the columns that have a dictionary: they stand in the same file."""
+    """Return the values of the columns that have a dictionary; they are in the same file."""
     return {
         each.id: decode_dictionary(
             logical_to_leaf(each.logical_type).value_type,
@@ -429,9 +429,9 @@ def _writer_version(message: table_pb2.Manifest) -> WriterVersion:
 
 
 def _data_format(message: table_pb2.Manifest, fragments: FragmentList) -> DataFormat:
-    """Return the stated format, or what old writers meant where they stated none, or a wrong one.
+    """Return the stated format, or the one meant by old writers that stated none or a wrong one.
 
-    Lance 0.16 stated version 0.1 of tables whose files are of a later one.
+    Lance 0.16 stated version 0.1 for tables whose files are of a later version.
     """
     if message.HasField("data_format"):
         stated = DataFormat(message.data_format.file_format, message.data_format.version)

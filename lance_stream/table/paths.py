@@ -1,4 +1,4 @@
-"""Where each kind of file of a table lies, and what its name says.
+"""Where each kind of file of a table is stored, and what its name contains.
 
 All paths are relative to the table's directory and use "/":
 
@@ -19,9 +19,9 @@ All paths are relative to the table's directory and use "/":
 
 V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
 
-A path that a manifest states is input: one that is absolute, climbs with "..", or could be read
-as either on some system is refused. Only a base path that the manifest declares may lie outside
-the table's directory.
+A path in a manifest is untrusted input: one that is absolute, contains "..", or could mean either
+on some system is refused. Only base paths that the manifest declares may be outside the table's
+directory.
 
 Source: the table format's "Dataset Directory" and "Manifest Naming Schemes".
 """
@@ -71,14 +71,14 @@ class NamingScheme(Enum):
 
 
 class ManifestName(NamedTuple):
-    """What the name of a manifest says."""
+    """The parsed name of a manifest."""
 
     version: int
     scheme: NamingScheme
 
 
 class DeletionFileName(NamedTuple):
-    """What the name of a deletion file says."""
+    """The parsed name of a deletion file."""
 
     fragment_id: int
     read_version: int
@@ -87,7 +87,7 @@ class DeletionFileName(NamedTuple):
 
 
 def is_detached(version: int) -> bool:
-    """Return whether a version stands outside the history of its table."""
+    """Return whether a version is not part of its table's history."""
     return bool(version & _DETACHED)
 
 
@@ -112,9 +112,9 @@ def manifest_path(version: int, scheme: NamingScheme = NamingScheme.V2) -> str:
 
 
 def parse_manifest_name(name: str) -> ManifestName | None:
-    """Return what the name of a file in `_versions` says; None if it is no version's manifest.
+    """Parse the name of a file in `_versions`; None if it is not a version's manifest.
 
-    Detached versions, temporary files and the hint are None: they are not part of the history.
+    Detached versions, temporary files and the hint give None: they are not part of the history.
     """
     digits = name.removesuffix(_MANIFEST)
     if digits == name or not _is_number(digits):
@@ -128,23 +128,23 @@ def parse_manifest_name(name: str) -> ManifestName | None:
 
 
 def staged_manifest_path(path: str, uuid: str) -> str:
-    """Return where a manifest is written that is to lie at a path once its version is published.
+    """Return the path under which a manifest is staged until its version is published.
 
     Args:
-        path: As `manifest_path` says.
-        uuid: Nobody else's.
+        path: The final path, from `manifest_path`.
+        uuid: A new uuid.
     """
     return f"{path}-{uuid}"
 
 
 def parse_staged_manifest_name(name: str) -> ManifestName | None:
-    """Return what the name of a staged manifest says, which is none of a version yet; or None."""
+    """Parse the name of a staged manifest, which may not be a version's yet; None if it is not."""
     stem, mark, uuid = name.partition(f"{_MANIFEST}-")
     return parse_manifest_name(f"{stem}{_MANIFEST}") if mark and uuid else None
 
 
 def parse_detached_manifest_name(name: str) -> int | None:
-    """Return the detached version that a file name stands for, or None."""
+    """Return the detached version that a file name is of, or None."""
     digits = name.removesuffix(_MANIFEST)
     if digits == name or not digits.startswith("d") or not _is_number(digits[1:]):
         return None
@@ -159,7 +159,7 @@ def scheme_of(names: Iterable[str]) -> NamingScheme | None:
         names: The file names in `_versions`.
 
     Returns:
-        The scheme of those that are manifests of versions; None if none is.
+        The scheme of the manifests among them; None if there is none.
 
     Raises:
         CorruptDataError: Both schemes occur.
@@ -169,13 +169,13 @@ def scheme_of(names: Iterable[str]) -> NamingScheme | None:
         raise CorruptDataError(
             "the table has manifests of both naming schemes, for example "
             f"{examples[NamingScheme.V1]!r} and {examples[NamingScheme.V2]!r}: which version is "
-            "the newest cannot be known; rename the ones of one scheme"
+            "the newest cannot be determined; rename the manifests of one scheme"
         )
     return next(iter(examples), None)
 
 
 def newest_manifest(names: Sequence[str]) -> ManifestName | None:
-    """Return the newest version that names stand for; None if none does.
+    """Return the newest version among file names; None if there is none.
 
     Args:
         names: The file names in `_versions`, sorted.
@@ -183,8 +183,8 @@ def newest_manifest(names: Sequence[str]) -> ManifestName | None:
     Raises:
         CorruptDataError: Both schemes occur.
     """
-    # Names of scheme V2 are equally long, and the newest sorts first: the names of a long history
-    # are not parsed.
+    # Names of scheme V2 have one length, and the newest sorts first: the names of a long history
+    # need not be parsed.
     others = [name for name in names if len(name) != _V2_LENGTH]
     if scheme_of(others) is None:
         return next(filter(None, map(parse_manifest_name, names)), None)
@@ -203,12 +203,12 @@ def data_file_name(random: bytes) -> str:
         InvalidInputError: They are not 16.
     """
     if len(random) != _RANDOM_BYTES:
-        raise InvalidInputError(f"a data file's name is made of 16 bytes, not {len(random)}")
+        raise InvalidInputError(f"a data file's name needs 16 random bytes, not {len(random)}")
     return f"{int.from_bytes(random[:3], 'big'):0{_BINARY_DIGITS}b}{random[3:].hex()}.lance"
 
 
 def parse_data_file_name(name: str) -> bytes | None:
-    """Return the 16 bytes that a data file's name was made of; None if it was not."""
+    """Return the 16 bytes that a data file's name was built from; None if it was not."""
     stem = name.removesuffix(".lance")
     if stem == name or len(stem) != _DATA_NAME_LENGTH:
         return None
@@ -219,14 +219,14 @@ def parse_data_file_name(name: str) -> bytes | None:
 
 
 def data_file_path(path: str, base: BasePath | None = None) -> str:
-    """Return where a data file lies, relative to the table's directory or to its base path.
+    """Return the path of a data file, relative to the table's directory or to its base path.
 
     Args:
-        path: As the manifest states it.
-        base: The base path that the manifest names for it, if it does.
+        path: The path in the manifest.
+        base: Its base path, if the manifest names one.
 
     Raises:
-        CorruptDataError: The path leads out of the directory.
+        CorruptDataError: The path points outside the directory.
     """
     check_stored_path(path)
     return path if base is not None and not base.is_dataset_root else f"{DATA_DIRECTORY}/{path}"
@@ -238,10 +238,10 @@ def blob_folder(data_file: str) -> str:
 
 
 def blob_file_path(data_file: str, blob_id: int) -> str:
-    """Return where a side file of blobs lies.
+    """Return the path of a side file of blobs.
 
     Args:
-        data_file: Where the data file lies, as `data_file_path` says.
+        data_file: The data file's path, from `data_file_path`.
         blob_id: The side file's number among those of the data file, a u32.
     """
     return f"{blob_folder(data_file)}/{f'{blob_id:032b}'[::-1]}.blob"
@@ -253,7 +253,7 @@ def transaction_file_name(read_version: int, uuid: str) -> str:
 
 
 def parse_transaction_file_name(name: str) -> tuple[int, str] | None:
-    """Return the read version and uuid that a transaction file's name states, or None."""
+    """Return the read version and uuid in a transaction file's name, or None."""
     number, hyphen, uuid = name.removesuffix(".txn").partition("-")
     if not name.endswith(".txn") or not hyphen or not uuid or not _is_number(number):
         return None
@@ -261,26 +261,25 @@ def parse_transaction_file_name(name: str) -> tuple[int, str] | None:
 
 
 def transaction_path(name: str) -> str:
-    """Return where a transaction file lies.
+    """Return the path of a transaction file.
 
     Raises:
-        CorruptDataError: The name leads out of the directory.
+        CorruptDataError: The name points outside the directory.
     """
     return f"{TRANSACTIONS_DIRECTORY}/{check_stored_path(name)}"
 
 
 def deletion_file_path(fragment_id: int, file: DeletionFile) -> str:
-    """Return where the deletion file of a fragment lies.
+    """Return the path of a fragment's deletion file.
 
-    A deletion file with a base id lies at the same path below that base, which must be a
-    dataset root.
+    With a base id, the path is relative to that base path, which must be a dataset root.
     """
     suffix = _DELETION_SUFFIXES[file.file_type]
     return f"{DELETIONS_DIRECTORY}/{fragment_id}-{file.read_version}-{file.id}.{suffix}"
 
 
 def parse_deletion_file_name(name: str) -> DeletionFileName | None:
-    """Return what the name of a deletion file says, or None."""
+    """Parse the name of a deletion file; None if it is not one."""
     stem, _, suffix = name.rpartition(".")
     numbers = stem.split("-")
     for file_type, known in _DELETION_SUFFIXES.items():
@@ -300,12 +299,12 @@ def tombstone_file_name(random: bytes) -> str:
 
 
 def tombstone_path(name: str) -> str:
-    """Return where a file of remembered deletes lies."""
+    """Return the path of a file of remembered deletes."""
     return f"{TOMBSTONES_DIRECTORY}/{name}"
 
 
 def key_bounds_path(field_id: int) -> str:
-    """Return where the bounds of a key column are saved."""
+    """Return the path of the saved bounds of a key column."""
     return f"{KEY_BOUNDS_DIRECTORY}/{field_id}.arrow"
 
 
@@ -321,13 +320,13 @@ def index_folder(uuid: bytes) -> str:
 
 
 def tag_path(tag: str) -> str:
-    """Return where the file of a tag lies; letters beyond ASCII are percent-encoded.
+    """Return the path of a tag's file; letters beyond ASCII are percent-encoded.
 
     Raises:
-        InvalidInputError: The name is not one that a tag can have.
+        InvalidInputError: The name is not allowed for a tag.
 
     Source:
-        The reference takes letters, digits, ".", "-" and "_"; no dot at either end, no "..", no
+        The reference accepts letters, digits, ".", "-" and "_"; no dot at either end, no "..", no
         ".lock" at the end.
     """
     if (
@@ -346,19 +345,19 @@ def tag_path(tag: str) -> str:
 
 
 def parse_tag_file_name(name: str) -> str | None:
-    """Return the tag whose file has a name, or None."""
+    """Return the tag that a file name is of, or None."""
     stem = name.removesuffix(_TAG)
     return None if stem == name or not stem or stem.startswith(".") else unquote(stem)
 
 
 def branch_directory(branch: str) -> str:
-    """Return where a branch lies, relative to the directory of its table.
+    """Return the directory of a branch, relative to the directory of its table.
 
     Raises:
-        InvalidInputError: The name is not one that a branch can have.
+        InvalidInputError: The name is not allowed for a branch.
 
     Source:
-        The reference takes parts of letters, digits, ".", "-" and "_", with "/" between them; no
+        The reference accepts parts of letters, digits, ".", "-" and "_", with "/" between them; no
         "..", no ".lock" at the end, and not "main".
     """
     parts = branch.split("/")
@@ -377,9 +376,9 @@ def branch_directory(branch: str) -> str:
 
 
 def parse_branch_file_path(path: str) -> str | None:
-    """Return the branch whose file lies at a path, or None.
+    """Return the branch that a file path is of, or None.
 
-    A store may keep the "/" of a name as it is, so that the file lies in folders.
+    A store may keep the "/" of a name unencoded, so that the file is in folders.
     """
     stem = path.removeprefix(f"{BRANCHES_DIRECTORY}/").removesuffix(_TAG)
     is_one = path == f"{BRANCHES_DIRECTORY}/{stem}{_TAG}" and not _is_hidden(stem)
@@ -391,7 +390,7 @@ def _is_hidden(stem: str) -> bool:
 
 
 def check_stored_path(path: str) -> str:
-    """Return a path that a manifest states, if it stays below the directory it is relative to.
+    """Return a path from a manifest if it stays below the directory that it is relative to.
 
     Raises:
         CorruptDataError: It is empty or absolute, has an empty segment or one of "." and "..", a

@@ -1,13 +1,13 @@
-"""Messages as bytes: taking one apart into its fields without understanding them.
+"""Messages as bytes: splits a message into its fields without understanding them.
 
 A protobuf message is a row of fields, each
 
     tag      varint         field number << 3 | wire type
     body     by wire type   0: varint · 1: 8 bytes · 5: 4 bytes · 2: varint n, then n bytes
 
-with no order and no end mark: messages may be joined as bytes, and a field that comes again wins
-(or is appended, if repeated). Therefore a manifest of 20,000 fragments can be carried on without
-decoding one of them, and a field that this version does not know can be kept as it came.
+with no order and no end mark: messages may be joined as bytes, and a later occurrence of a field
+wins (or is appended, if repeated). Therefore 20,000 fragments can be carried over without decoding
+one of them, and unknown fields can be kept as they are.
 
 Source:  the protobuf encoding guide.
 Differs: groups (wire types 3 and 4) are refused; no message of the format has any.
@@ -30,13 +30,13 @@ M = TypeVar("M", bound=Message)
 
 
 class WireField(NamedTuple):
-    """Where one field of a message lies in the message's bytes.
+    """Where one field of a message is in the message's bytes.
 
     Attributes:
         number: The field's number.
         wire_type: 0, 1, 2 or 5.
         start: Where its tag begins.
-        value_start: Where its value begins: behind the tag, and behind the length if it has one.
+        value_start: Where its value begins: after the tag, and after the length if it has one.
         stop: One past its last byte.
     """
 
@@ -48,7 +48,7 @@ class WireField(NamedTuple):
 
 
 def split_message(data: bytes) -> list[WireField]:
-    """Return where each top-level field of a message lies, in order.
+    """Return where each top-level field of a message is, in order.
 
     Raises:
         CorruptDataError: The bytes end within a field, a varint is longer than 10 bytes, or a tag
@@ -93,7 +93,7 @@ def split_message(data: bytes) -> list[WireField]:
 
 
 def read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the varint at a place and the place behind it.
+    """Return the varint at a place and the place after it.
 
     Raises:
         CorruptDataError: The bytes end within it, or it does not fit in 64 bits.
@@ -141,10 +141,10 @@ def join_frames(number: int, bodies: Collection[bytes]) -> bytes:
 
 
 def parse_message(message_class: type[M], data: bytes) -> M:
-    """Return the message that the bytes hold.
+    """Decode a message.
 
     Raises:
-        CorruptDataError: They hold none.
+        CorruptDataError: The bytes are not such a message.
     """
     try:
         return message_class.FromString(data)
@@ -164,17 +164,17 @@ def serialize(message: Message) -> bytes:
 
 
 def unknown_fields(message: Message, also: Collection[int] = ()) -> bytes:
-    """Return the bytes of the fields of a message that its definition does not name.
+    """Return the bytes of the fields of a message that its definition does not have.
 
     Args:
         message: The message.
-        also: Numbers of fields that the definition names, but the caller does not know.
+        also: Numbers of defined fields that the caller does not know.
 
     Returns:
-        The fields as they came, joined; empty for nearly every message.
+        The unchanged fields, joined; empty for nearly every message.
 
     Raises:
-        CorruptDataError: A field that the definition names has another wire type.
+        CorruptDataError: A defined field has another wire type.
     """
     has_more = any(number in also for number in _set_fields(message)) if also else False
     unknown = UnknownFieldSet(message)

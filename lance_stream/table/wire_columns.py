@@ -1,16 +1,16 @@
-"""Numbers of many messages of one kind, read from their bytes at once.
+"""Reads numbers of many messages of one type from their bytes at once.
 
-The messages lie one behind the other in a buffer, and are walked together: each step takes those
-whose next field has the lowest tag, one field further. Writers put fields in the order of their
-numbers, so there are about as many steps as there are fields in the definition: for 20,000
-fragments eight steps of numpy, where one Python object for each takes ten times as long.
+The messages follow one another in a buffer and are walked together: each step advances those whose
+next field has the lowest tag by one field. Writers put fields in the order of their numbers, so
+there are about as many steps as fields in the definition: eight numpy steps for 20,000 fragments,
+ten times as fast as one Python object for each.
 
-Only what is plain is read here. A message is *odd*, and left to be parsed on its own, if
+Only plain messages are read here. A message is *odd*, and has to be parsed by itself, if
 
     a field has a number above 15, or 0, or is a group
-    a varint is longer than 10 bytes, or a field ends behind the message
-    an embedded message that is asked for comes twice (its parts are to be united)
-    its fields come in an order that takes more than 64 steps
+    a varint is longer than 10 bytes, or a field ends after the message
+    a requested embedded message occurs twice (its parts would have to be merged)
+    its fields are in an order that takes more than 64 steps
 
 Source: the protobuf encoding guide; see `wire`.
 """
@@ -40,7 +40,7 @@ _NONE = np.uint16(0x100)
 
 
 class Spans(NamedTuple):
-    """Where bytes lie in a buffer, for each of n messages.
+    """Ranges of bytes in a buffer, for each of n messages.
 
     Attributes:
         starts: (n,) i64.
@@ -52,12 +52,12 @@ class Spans(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What was read of n messages.
+    """The fields read from n messages.
 
     Attributes:
-        numbers: For each varint field that was asked for (n,) u64; 0 where a message has none.
-        spans: For each embedded message that was asked for where it lies; start -1 for none.
-        is_odd: (n,) which messages were not read; what is said of them means nothing.
+        numbers: For each requested varint field (n,) u64; 0 if a message has none.
+        spans: For each requested embedded message its range; start -1 if there is none.
+        is_odd: (n,) which messages were not read; their other values are meaningless.
     """
 
     numbers: dict[int, Numbers]
@@ -75,8 +75,8 @@ def walk(
 
     Args:
         data: The buffer.
-        messages: Where each message lies in it.
-        varints: The numbers of the varint fields to read; of those that come again the last one.
+        messages: The range of each message in it.
+        varints: The numbers of the varint fields to read; the last occurrence counts.
         embedded: The numbers of the length-delimited fields to find.
     """
     count = len(messages.starts)
@@ -85,7 +85,7 @@ def walk(
         each: Spans(np.full(count, -1, np.int64), np.full(count, -1, np.int64)) for each in embedded
     }
     is_odd = np.zeros(count, np.bool_)
-    # Whoever reads on behind the end meets a varint that does not end.
+    # Reading past the end finds a varint that does not end.
     data = np.concatenate([data, np.full(MAX_VARINT_BYTES + 1, 0xFF, np.uint8)])
     places, stops = messages.starts.copy(), messages.stops
     for _ in range(_MAX_STEPS):
@@ -122,7 +122,7 @@ def walk(
 
 
 def _read_varints(data: npt.NDArray[np.uint8], places: Offsets) -> tuple[Numbers, Offsets, Mask]:
-    """Return the varints at some places, the places behind them, and which are such."""
+    """Return the varints at some places, the places after them, and which are valid."""
     first = data[places]
     values = (first & 0x7F).astype(np.uint64)
     behind = places + 1
