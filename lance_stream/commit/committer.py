@@ -274,7 +274,9 @@ def _check_since(
     for version in range(checked + 1, look.newest.version + 1):
         theirs = _transaction_of(log, version, look)
         if theirs is not None and theirs.uuid == transaction.uuid:
-            return Skipped(look.newest, f"this transaction has already made version {version}")
+            return Skipped(
+                look.newest, f"this transaction was already committed as version {version}"
+            )
         if check(transaction, theirs, version) is Verdict.REBASE:
             verdict = Verdict.REBASE
     return verdict

@@ -1,22 +1,23 @@
-"""Two neighbouring versions, and the rows appended in between: told by whole fragments.
+"""The rows appended between two adjacent versions, found by whole fragments.
 
-Without stable row ids a row cannot be followed from version to version, but fragments can. Their
-ids are never given twice, so of a version and the one before it there are five cases:
+Without stable row ids, rows cannot be followed from version to version, but fragments can. Their
+ids are never reused, so there are five cases:
 
-    a fragment that is the same in both           nothing
-    one that is new, and had an id of its own     its rows are appended
-    one that is new, by a Rewrite                 nothing: a compaction moved its rows there
-    one that came back, by a Restore              rows of the version before count as changed
-    one that is gone, or has other dead rows,     rows of the version before were deleted or
-      or other values                               updated
+    a fragment that is the same in both           no change
+    one that is new, with a new id                its rows are appended
+    one that is new, by a Rewrite                 no change: a compaction moved its rows there
+    one that reappears, by a Restore              rows of the previous version count as changed
+    one that is gone, or has other deleted        rows of the previous version were deleted or
+      rows, or other values                         updated
 
-A version with a case of the last two is no append: what it appends besides cannot be told from
-rows that were updated, and stands in new fragments, too. It says why, and gives no rows.
+A version with one of the last two cases is not an append: rows that it also appends cannot be
+distinguished from updated rows, which are in new fragments, too. For it, the reason is returned
+and no rows.
 
-A column that comes with values (an expression, a join) changes all rows there were, as it does
-where rows have stable ids.
+A column added with values (an expression, a join) changes all existing rows, as it does with stable
+row ids.
 
-This is pure: two manifests, and the operation that made the newer one.
+This is pure: two manifests, and the operation of the newer one.
 
 Source:  facts of the format, section 4; measured on the reference.
 """
@@ -37,8 +38,8 @@ class AppendedFragments:
     Attributes:
         version: The version.
         fragments: The fragments whose live rows are new, in scan order.
-        changes: Why the version is no append, in words that go on "it ..."; None if it is one.
-            Then no fragment is given.
+        changes: Why the version is not an append, as text that continues "it ..."; None if it is
+            one. If it is not, there are no fragments.
     """
 
     version: int
@@ -56,11 +57,11 @@ def appended_fragments(
     """Return the fragments that one version appended to another.
 
     Args:
-        older: The version before; None for the time before the first one.
-        newer: The version after.
-        operation: What made it; None where nobody knows any more. Then a compaction is taken for
-            a version that changes rows, for it looks like one.
-        column_backfills: Whether a column that comes with values changes the rows there were.
+        older: The older version; None for the state before the first one.
+        newer: The newer version.
+        operation: Its operation; None if unknown. Then a compaction is taken for a version that
+            changes rows, because it looks like one.
+        column_backfills: Whether a column added with values changes the existing rows.
 
     Raises:
         CorruptDataError: A fragment that differs is damaged.
@@ -80,7 +81,7 @@ def appended_fragments(
 
 
 def _only_in(manifest: Manifest, other: Manifest) -> dict[int, Fragment]:
-    """Return the fragments of one version that the other does not have byte by byte."""
+    """Return the fragments of one version that the other does not have with the same bytes."""
     raws = frozenset(other.fragments.raws)
     return {
         fragment.id: fragment
@@ -99,7 +100,7 @@ def _reasons(
     *,
     column_backfills: bool,
 ) -> Iterator[str]:
-    """Yield why a version is no append, as far as its fragments tell."""
+    """Yield why a version is not an append, according to its fragments."""
     by = f" (by {operation_name(operation)})" if operation is not None else ""
     fields = {each.id for each in newer.schema.walk()}
     if not column_backfills:
@@ -107,9 +108,9 @@ def _reasons(
     for fragment_id, was in before.items():
         now = after.get(fragment_id)
         if now is None:
-            has_rows = was.num_live_rows > 0 or not was.physical_rows  # old writers say no number
+            has_rows = was.num_live_rows > 0 or not was.physical_rows  # missing from old writers
             if has_rows and not isinstance(operation, Rewrite):
-                yield f"takes away the rows of fragment {fragment_id}{by}"
+                yield f"removes the rows of fragment {fragment_id}{by}"
         elif _without_count(was.deletion_file) != _without_count(now.deletion_file):
             yield f"changes or deletes rows of fragment {fragment_id}{by}"
         elif not _have_same_values(was, now, fields):
@@ -123,12 +124,12 @@ def _reasons(
 
 
 def _without_count(file: DeletionFile | None) -> DeletionFile | None:
-    """Return a deletion file as old writers stated it, who did not say how many offsets it has."""
+    """Return a deletion file as old writers stated it, without its number of offsets."""
     return None if file is None else replace(file, num_deleted_rows=0)
 
 
 def _have_same_values(was: Fragment, now: Fragment, fields: set[int]) -> bool:
-    """Say whether the values of some fields stand where they stood."""
+    """Return whether the values of some fields are stored where they were."""
     if was.files == now.files:
         return True
     places = _places(was), _places(now)
@@ -136,7 +137,7 @@ def _have_same_values(was: Fragment, now: Fragment, fields: set[int]) -> bool:
 
 
 def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
-    """Return for each field the file and the column in it. Files of version 0.1 have no columns."""
+    """Return the file and column of each field. Files of version 0.1 have no columns."""
     return {
         field_id: (file.path, file.base_id, file.column_indices[at] if file.column_indices else -1)
         for file in fragment.files

@@ -1,16 +1,16 @@
-"""Rows that died while they were being rewritten: where they are in the new fragments.
+"""Where rows that were deleted while they were rewritten are in the new fragments.
 
-A rewrite leaves behind the rows that were dead when it was planned, and puts the live ones one
-after the other. Until it is committed, others may kill more of them in the old fragments. These
-have been written, so they have to be dead in the new fragments, too:
+A rewrite drops the rows that were deleted when it was planned, and writes the live ones one after
+another. Until it is committed, other writers may delete more of them in the old fragments. These
+have been written, so they have to be deleted in the new fragments, too:
 
-    old fragment        row offsets      0 1 2 3 4 5
-    dead when planned                      1
-    new fragment        row offsets      0   1 2 3 4
-    killed since                               3
-    dead in the new                            2
+    old fragment          row offsets      0 1 2 3 4 5
+    deleted when planned                     1
+    new fragment          row offsets      0   1 2 3 4
+    deleted since                                3
+    deleted in the new                           2
 
-Reading and writing the deletion files is the caller's.
+The caller reads and writes the deletion files.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class RewrittenRows(NamedTuple):
 
     Attributes:
         physical_rows: How many rows it has.
-        dead: (n,) u32, ascending: the offsets of the rows that were dead when it was planned.
+        dead: (n,) u32, ascending: the offsets of the rows deleted when it was planned.
     """
 
     physical_rows: int
@@ -35,20 +35,20 @@ class RewrittenRows(NamedTuple):
 
     @property
     def num_written(self) -> int:
-        """How many of its rows were written anew."""
+        """How many of its rows were rewritten."""
         return self.physical_rows - len(self.dead)
 
 
 def killed_since(rows: RewrittenRows, dead_now: Offsets | None) -> npt.NDArray[np.int64] | None:
-    """Return which of a fragment's rewritten rows have died since the rewrite was planned.
+    """Return which of a fragment's rewritten rows were deleted since the rewrite was planned.
 
     Args:
         rows: The fragment as it was.
-        dead_now: (n,) u32, ascending: its dead rows now; None where all are to count as dead.
+        dead_now: (n,) u32, ascending: its deleted rows now; None if all count as deleted.
 
     Returns:
-        (n,) i64, ascending: their places among the rows that were written; None if a row lives
-        now that was dead, and so was not written.
+        (n,) i64, ascending: their places among the rewritten rows; None if a row is live now that
+        was deleted, and so was not written.
     """
     if dead_now is None:
         return np.arange(rows.num_written, dtype=np.int64)
@@ -61,12 +61,12 @@ def killed_since(rows: RewrittenRows, dead_now: Offsets | None) -> npt.NDArray[n
 def by_new_fragment(
     places: Sequence[npt.NDArray[np.int64]], num_written: Sequence[int], new_rows: Sequence[int]
 ) -> list[Offsets]:
-    """Return the dead rows of each new fragment.
+    """Return the deleted rows of each new fragment.
 
     Args:
-        places: For each old fragment the dead ones among its written rows; see `killed_since`.
-        num_written: For each old fragment how many of its rows were written.
-        new_rows: For each new fragment how many rows it has; in all, as many as were written.
+        places: The deleted rows among each old fragment's rewritten rows; see `killed_since`.
+        num_written: How many rows of each old fragment were rewritten.
+        new_rows: How many rows each new fragment has; as many in total as were rewritten.
 
     Returns:
         For each new fragment (n,) u32 row offsets, ascending.

@@ -1,6 +1,6 @@
-"""What conflict rules ask of two operations: ours, which is to be committed, and theirs.
+"""Tests used by conflict rules, on two operations: ours, to be committed, and theirs.
 
-Each test takes both, in this order; see `conflicts` for the rules.
+Each test is given both, in this order; see `conflicts` for the rules.
 """
 
 from collections.abc import Iterable
@@ -79,7 +79,7 @@ def _moves_rows(update: Update) -> bool:
 
 
 def more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool:
-    """Whether a fragment of both was changed in another way than by further dead rows."""
+    """Whether a fragment of both was changed other than by further deleted rows."""
     if not same_fragments(ours, theirs):
         return False
     files = {each.id: each.files for each in ours.updated_fragments}
@@ -91,7 +91,7 @@ def more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool:
 
 
 def may_insert_same_keys(ours: Update, theirs: Update) -> bool:
-    """Whether ours keeps its keys unique, and theirs may have brought one of them."""
+    """Whether ours keeps its keys unique, and theirs may have inserted one of them."""
     keys, others = ours.inserted_rows, theirs.inserted_rows
     if keys is None or keys.key_hashes == ():
         return False
@@ -116,19 +116,19 @@ def _may_change_fields(update: Update, field_ids: Iterable[int]) -> bool:
 
 
 def inserts_unique_keys(ours: Update, _theirs: Append) -> bool:
-    """Whether ours keeps its keys unique; an append may bring one of them."""
+    """Whether ours keeps its keys unique; an append may insert one of them."""
     return ours.inserted_rows is not None and ours.inserted_rows.key_hashes != ()
 
 
 def _names_keys_alone(keys: KeyExistenceFilter | None) -> bool:
-    """Whether keys are named that need not be those of new rows: of deletes that are remembered."""
+    """Whether some named keys may not be of new rows, but of remembered deletes."""
     if keys is None:
         return False
     return bool(keys.key_hashes) or (keys.bloom is not None and keys.bloom.holds_anything)
 
 
 def _inserts_rows(update: Update) -> bool:
-    """Whether some row of the new fragments was not in the table before, as far as can be told."""
+    """Whether some row of the new fragments may not have been in the table before."""
     return not all(map(has_only_moved_rows, update.new_fragments))
 
 
@@ -179,7 +179,7 @@ def replaces_same_field(ours: DataReplacement, theirs: DataReplacement) -> bool:
 
 
 def changes_same_index(ours: CreateIndex, theirs: CreateIndex) -> bool:
-    """Whether one makes what the other makes or drops; to drop the same twice does no harm."""
+    """Whether one creates what the other creates or drops; dropping the same twice is harmless."""
     added = _names(ours.new_indices), _names(theirs.new_indices)
     dropped = _names(ours.removed_indices), _names(theirs.removed_indices)
     replaced = {each.uuid for each in ours.removed_indices} & {
@@ -199,7 +199,7 @@ def _names(indices: Iterable[IndexMetadata]) -> set[str]:
 
 
 def indexes_moved_rows(ours: CreateIndex, theirs: Rewrite) -> bool:
-    """Whether an index of ours answers for rows that theirs has moved."""
+    """Whether an index of ours covers rows that theirs has moved."""
     moved = touched_fragments(theirs)
     return any(
         is_system_index(each) or not each.fragment_bitmap or not moved.isdisjoint(coverage(each))
@@ -208,9 +208,9 @@ def indexes_moved_rows(ours: CreateIndex, theirs: Rewrite) -> bool:
 
 
 def rewrites_indices_beside(ours: Rewrite, theirs: CreateIndex) -> bool:
-    """Whether ours moves indices with its rows, and does not know one that theirs made.
+    """Whether ours rewrites indices along with its rows, but lacks one that theirs created.
 
-    Without that the new index is dealt with as ours is applied: it follows the rows, or no longer
+    If ours rewrites no index, applying it handles the new index: it follows the rows, or no longer
     covers them.
     """
     return any(
@@ -219,7 +219,7 @@ def rewrites_indices_beside(ours: Rewrite, theirs: CreateIndex) -> bool:
 
 
 def has_log_index(ours: Operation, theirs: Operation) -> bool:
-    """Whether one of them makes the index of a write-ahead log."""
+    """Whether one of them creates the index of a write-ahead log."""
     return any(
         each.name == _LOG_INDEX
         for operation in (ours, theirs)
@@ -261,7 +261,7 @@ def config_is_overwritten(ours: UpdateConfig, theirs: Overwrite) -> bool:
 
 
 def same_bases(ours: UpdateBases, theirs: UpdateBases) -> bool:
-    """Whether both declare a base path of one id, name or path."""
+    """Whether both declare a base path with the same id, name or path."""
     return any(
         (mine.id and mine.id == other.id)
         or (mine.name is not None and mine.name == other.name)
@@ -322,7 +322,7 @@ def _same_keys(ours: MapUpdate | None, theirs: MapUpdate | None) -> bool:
 
 
 def _config_keys(operation: Overwrite | UpdateConfig) -> tuple[set[str], set[str]]:
-    """Return the config keys that an operation sets, and the ones that it takes away."""
+    """Return the config keys that an operation sets, and those that it removes."""
     if isinstance(operation, Overwrite):
         return set(operation.config_upserts), set()
     entries = operation.config.entries if operation.config else ()

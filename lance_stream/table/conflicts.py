@@ -1,24 +1,24 @@
-"""May our operation follow theirs? One table of rules for every pair of operations.
+"""Conflicts: one table with a rule for every pair of operations.
 
-We planned an operation on some version; meanwhile others made newer ones. For each of those,
-`RULES[ours][theirs]` says what becomes of ours:
+Our operation was planned on some version; meanwhile other writers have committed newer ones. For
+each of those, `RULES[ours][theirs]` decides about ours:
 
-    yes       it means on the newer version what it meant on the older one
-    rebase    so it does, once their change is folded into ours: see `rebase`
-    retry     it is still meant, but has to be planned again
+    yes       it has the same meaning on the newer version
+    rebase    it has, once their change is merged into ours: see `rebase`
+    retry     it has to be planned again
     no        it no longer means the same
 
-A rule is one of these words, or looks into the two operations first (`retry_if`, `rebase_if`,
-`no_if`, ...). Three rules stand above the table, because they hold for whole classes of pairs: see
-`ABOVE`. What cannot be known conflicts: an unknown operation, a missing transaction.
+A rule is one of these words, or first examines the two operations (`retry_if`, `rebase_if`,
+`no_if`, ...). Three rules precede the table, because they hold for whole classes of pairs: see
+`ABOVE`. What is unknown conflicts: an unknown operation, a missing transaction.
 
 Source:  the table format's "Conflict Resolution"; facts of the format, section 5, measured on the
          reference.
-Differs: The reference folds some changes into an index under way; we let such an index be planned
-         again. It plans a rewrite of indexed fragments again after a new index on them; ours, which
-         rewrites no index, follows it. It plans an upsert again after rows that were only changed,
-         or if it inserts none itself. It lets a clone follow anything; a clone is the first
-         version of a table, and follows nothing.
+Differs: The reference merges some changes into a new index that is being committed; here it is
+         planned again. It re-plans a rewrite of indexed fragments after a new index on them; ours,
+         which rewrites no index, follows it. It re-plans an upsert after rows that were only
+         changed, or if the upsert inserts none. It lets a clone follow anything; a clone is the
+         first version of a table, and follows nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -95,13 +95,13 @@ Test: TypeAlias = Callable[[Any, Any], bool]
 
 
 def check(ours: Transaction, theirs: Transaction | None, version: int) -> Verdict:
-    """Return whether our transaction may follow theirs as it is, or once it is rebased.
+    """Return whether our transaction may follow theirs unchanged, or after a rebase.
 
     Args:
         ours: The transaction to commit.
-        theirs: The one that made a version newer than the one ours was planned on; None when it
-            is missing or cannot be read.
-        version: The version it made.
+        theirs: The transaction of a version newer than the one ours was planned on; None if it is
+            missing or cannot be read.
+        version: Their version.
 
     Returns:
         `YES` or `REBASE`.
@@ -113,23 +113,22 @@ def check(ours: Transaction, theirs: Transaction | None, version: int) -> Verdic
     if theirs is None:
         raise RetryableConflictError(
             f"this {operation_name(ours.operation)} was planned on version {ours.read_version}, "
-            f"but what made version {version} is not known: its transaction is missing or cannot "
-            "be read. Plan the operation again on the newest version",
+            f"but the operation of version {version} is unknown: its transaction is missing or "
+            "cannot be read. Plan the operation again on the newest version",
             version,
         )
     verdict = judge(ours.operation, theirs.operation)
     names = f"this {operation_name(ours.operation)}", operation_name(theirs.operation)
     if verdict is Verdict.RETRY:
         raise RetryableConflictError(
-            f"{names[0]} was planned on version {ours.read_version}, and {names[1]} made version "
-            f"{version} meanwhile and changed what it builds on. Plan it again on the newest "
-            "version",
+            f"{names[0]} was planned on version {ours.read_version}, and {names[1]} of version "
+            f"{version} has changed what it depends on. Plan it again on the newest version",
             version,
         )
     if verdict is Verdict.NO:
         raise IncompatibleConflictError(
             f"{names[0]} was planned on version {ours.read_version}, but no longer means the same "
-            f"after {names[1]}, which made version {version} meanwhile",
+            f"after {names[1]} of version {version}",
             version,
         )
     return verdict
@@ -199,7 +198,7 @@ ABOVE: tuple[tuple[Test, Verdict], ...] = (
     (merges_over_metadata, Verdict.RETRY),
     (restores_over_metadata, Verdict.NO),
 )
-"""Rules that come before the table. Each is asked both ways round."""
+"""Rules that precede the table. Each is tested in both directions."""
 
 _dead_rows = first(
     (more_than_rows_died, Verdict.RETRY),

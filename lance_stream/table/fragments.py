@@ -1,8 +1,8 @@
-"""A fragment: a horizontal slice of a table's rows, with its data files and its dead rows.
+"""A fragment: a horizontal slice of a table's rows, with its data files and its deleted rows.
 
-The rows of a fragment have *offsets* 0 to `physical_rows`; the offsets of dead ones stand in its
-deletion file. The columns of the rows lie in one or more data files, each with some of the
-fields. Row ids and row versions stand here as undecoded bytes: see `row_ids`, `row_versions`.
+The rows of a fragment have *offsets* from 0 to `physical_rows`, exclusive; the offsets of deleted
+rows are in its deletion file. The columns are stored in one or more data files, each with some of
+the fields. Row ids and row versions are undecoded bytes here: see `row_ids`, `row_versions`.
 
 Source: table.proto, messages DataFragment, DataFile, DeletionFile, ExternalFile.
 """
@@ -29,11 +29,11 @@ class DataFile:
 
     Attributes:
         path: Below `data/`, or below the base path's own data directory.
-        field_ids: The fields that the file holds; -2 marks one whose data here is void.
+        field_ids: The fields in the file; -2 marks one whose data here is no longer used.
         column_indices: For each of `field_ids` the file's column; -1 for a field without one.
             Empty in files of version 0.1.
         file_version: (major, minor) as stored; (0, 2) and (0, 0) to (0, 3) are old spellings.
-        size_bytes: The file's size; 0 when the writer did not say.
+        size_bytes: The file's size; 0 if unknown.
         base_id: The base path that `path` is relative to; None for the table's own directory.
         unknown: Serialized fields of the message that we do not know, kept as they came.
     """
@@ -47,13 +47,13 @@ class DataFile:
     unknown: bytes = b""
 
     def column_of(self) -> dict[int, int]:
-        """Return which column of the file holds each field that is live in it.
+        """Return the column in the file of each field that is in use.
 
         In files of version 0.1 that is the field's place in the page table, which begins with the
         smallest field id.
 
         Raises:
-            UnsupportedFeatureError: A file of version 0.1 does not say with which id it begins.
+            UnsupportedFeatureError: It is unknown with which id a file of version 0.1 begins.
             CorruptDataError: Two fields are the same, or have the same column.
         """
         self._check_no_field_twice()
@@ -61,8 +61,9 @@ class DataFile:
             first = self.field_ids[0]
             if first == TOMBSTONED_ID:
                 raise UnsupportedFeatureError(
-                    f"the first column of the data file {self.path!r} of version 0.1 is void, and "
-                    "with it is lost where the others are; compact the table with another writer"
+                    f"the first column of the data file {self.path!r} of version 0.1 is no longer "
+                    "used, so the places of the others are unknown; compact the table with "
+                    "another writer"
                 )
             return {each: each - first for each in self.field_ids if each != TOMBSTONED_ID}
         return {
@@ -76,8 +77,8 @@ class DataFile:
         columns = [each for each in self.column_indices if each >= 0]
         if len(set(live)) != len(live) or len(set(columns)) != len(columns):
             raise CorruptDataError(
-                f"the data file {self.path!r} is said to hold a field or a column twice: fields "
-                f"{list(self.field_ids)}, columns {list(self.column_indices)}"
+                f"the manifest lists fields or columns of the data file {self.path!r} twice: "
+                f"fields {list(self.field_ids)}, columns {list(self.column_indices)}"
             )
 
 
@@ -86,12 +87,12 @@ def columns_of_files(
 ) -> list[dict[int, int]]:
     """Return for each data file of a fragment the columns of the fields that are read from it.
 
-    Each field is read from the last file that holds it. Writers of Lance 0.10 left the values of a
-    column that was replaced in its old file, under the same field id.
+    Each field is read from the last file that has it. Lance 0.10 left the values of a replaced
+    column in its old file, under the same field id.
 
     Args:
         files: The files.
-        shared: Ids of fields that may be in several files at once: structs, whose parts are.
+        shared: Ids of fields that may be in several files at once: structs with their parts.
 
     Raises:
         BadDataError: As `DataFile.column_of`.
@@ -114,14 +115,14 @@ class DeletionFileType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeletionFile:
-    """Where the offsets of a fragment's dead rows are written.
+    """The file with the offsets of a fragment's deleted rows.
 
     Attributes:
-        file_type: Its flavour; see `deletion_vectors`.
+        file_type: Its format; see `deletion_vectors`.
         read_version: The version that its writer had read.
-        id: A random u64 that keeps the files of two writers apart.
-        num_deleted_rows: How many offsets it holds; 0 when an old writer did not say.
-        base_id: The base path it lies below; None for the table's own directory.
+        id: A random u64 that distinguishes the files of two writers.
+        num_deleted_rows: How many offsets it has; 0 if an old writer did not state it.
+        base_id: Its base path; None for the table's own directory.
         unknown: Serialized fields of the message that we do not know, kept as they came.
     """
 
@@ -135,7 +136,7 @@ class DeletionFile:
 
 @dataclass(frozen=True, slots=True)
 class ExternalFile:
-    """A slice of a file that holds a sequence too large to stand in the manifest."""
+    """A slice of a file with a sequence that is too large for the manifest."""
 
     path: str
     offset: int
@@ -144,7 +145,7 @@ class ExternalFile:
 
 @dataclass(frozen=True, slots=True)
 class LineageColumn:
-    """Says that a sequence is stored as a hidden column, of u64, of one of the data files.
+    """A sequence that is stored as a hidden u64 column of one of the data files.
 
     Attributes:
         field_id: Which column: one of `LINEAGE_FIELD_IDS`.
@@ -171,10 +172,10 @@ class Fragment:
 
     Attributes:
         id: Unique among all fragments that the table ever had; u32.
-        files: Its data files; together they hold each live field at most once. A field of the
-            schema that none of them holds reads as nulls.
-        physical_rows: The number of rows in its files, dead ones too.
-        deletion_file: Its dead rows, if it has any.
+        files: Its data files; together they have each field in use at most once. A field of the
+            schema that is in none of them reads as nulls.
+        physical_rows: The number of rows in its files, including deleted ones.
+        deletion_file: Its deleted rows, if it has any.
         row_ids: The stable row ids, one for each physical row; None without stable row ids.
         last_updated_at_versions: One version for each physical row; None reads as 1 for all.
         created_at_versions: The same for the version that created the row.
@@ -193,7 +194,7 @@ class Fragment:
 
     @property
     def num_live_rows(self) -> int:
-        """Physical rows less dead ones, as the manifest tells them."""
+        """Physical rows less deleted ones, according to the manifest."""
         dead = self.deletion_file.num_deleted_rows if self.deletion_file else 0
         return self.physical_rows - dead
 
@@ -303,9 +304,9 @@ def fragment_from_proto(message: table_pb2.DataFragment) -> Fragment:
     """Return the fragment that a message describes.
 
     Raises:
-        CorruptDataError: Its id or number of rows is out of range, it has more dead rows than
-            rows, or one of its files is wrong.
-        UnsupportedFeatureError: Its deletion file is of an unknown flavour.
+        CorruptDataError: Its id or number of rows is out of range, it has more deleted rows than
+            rows, or one of its files is invalid.
+        UnsupportedFeatureError: Its deletion file has an unknown format.
     """
     if message.id > MAX_FRAGMENT_ID:
         raise CorruptDataError(f"fragment id {message.id} does not fit in 32 bits")
@@ -320,7 +321,7 @@ def fragment_from_proto(message: table_pb2.DataFragment) -> Fragment:
     )
     if deletion_file and 0 < message.physical_rows < deletion_file.num_deleted_rows:
         raise CorruptDataError(
-            f"fragment {message.id} claims {deletion_file.num_deleted_rows} dead rows, but only "
+            f"fragment {message.id} claims {deletion_file.num_deleted_rows} deleted rows, but only "
             f"{message.physical_rows} rows"
         )
     files = tuple(data_file_from_proto(file) for file in message.files)
@@ -351,10 +352,10 @@ def decode_fragment(data: bytes) -> Fragment:
 
 
 def without_counts(data: bytes) -> bytes:
-    """Return the message of a fragment that does not say how many rows it has, nor how many died.
+    """Return the message of a fragment without its numbers of rows and deleted rows.
 
     Raises:
-        CorruptDataError: The bytes are no such message.
+        CorruptDataError: The bytes are not such a message.
     """
     message = wire.parse_message(table_pb2.DataFragment, data)
     message.ClearField("physical_rows")
@@ -364,7 +365,7 @@ def without_counts(data: bytes) -> bytes:
 
 
 def has_overlays(fragment: Fragment) -> bool:
-    """Return whether data overlay files lie over a fragment's values; we cannot read those."""
+    """Return whether a fragment has data overlay files, which are not supported."""
     return bool(fragment.unknown) and any(
         each.number == _OVERLAYS for each in wire.split_message(fragment.unknown)
     )

@@ -1,6 +1,6 @@
-"""What a table's metadata says of one index: for which columns and fragments it answers.
+"""An index in a table's metadata: which columns and fragments it covers.
 
-The index's own files are not looked into.
+The index's own files are not read.
 
 Source: table.proto, messages IndexMetadata, IndexFile, IndexSection.
 """
@@ -29,16 +29,16 @@ class IndexMetadata:
     Attributes:
         uuid: 16 bytes; also the name of its directory below `_indices`.
         field_ids: The columns that it is keyed on.
-        name: What users call it; the segments of one index share the name.
+        name: The user's name for it, shared by the segments of one index.
         dataset_version: The version that it was built from.
         fragment_bitmap: A roaring bitmap of the ids of the fragments that it covers.
         details: Type URL and bytes of its own description; None when not stated.
         index_version: Version of the index's own format.
         created_at: Milliseconds since 1970-01-01 UTC.
-        base_id: The base path that it lies below; None for the table's own directory.
-        files: Its files, where the writer listed them.
-        covering_field_ids: The columns whose values it carries.
-        unknown: Serialized fields of the message that we do not know, kept as they came.
+        base_id: Its base path; None for the table's own directory.
+        files: Its files, if the writer listed them.
+        covering_field_ids: The columns whose values it contains.
+        unknown: Serialized unknown fields of the message, kept unchanged.
     """
 
     uuid: bytes

@@ -1,8 +1,8 @@
-"""The ledger: which micro-batch of which stream a version has taken in.
+"""The ledger: which micro-batches of which streams a table contains.
 
-A streaming query numbers its micro-batches from 0 and gives one again, under its old number, when
-it does not know whether the sink has it. The table remembers, for each stream (*app id*), the
-newest batch that it took in, as an entry of its config:
+A streaming query numbers its micro-batches from 0 and repeats one under its number if it does not
+know whether the sink has committed it. For each stream (*app id*), the table's config has an entry
+for the newest committed batch:
 
     key      lance_stream.ledger.<app id, percent-encoded>
     value    {"batch": 41, "query": "<query id>", "version": 97,     JSON
@@ -10,21 +10,21 @@ newest batch that it took in, as an entry of its config:
               "recent": [[40, 96, 50000, "<digest>", ""], ...]}
 
 The entry is set in the same commit as the batch's rows, and carried from manifest to manifest:
-history is never searched for it, and may be cleaned up. It is looked at before a batch is written,
-and again on every attempt to commit it.
+history is never searched for it, and may be cleaned up. It is checked before a batch is written,
+and again on every commit attempt.
 
-`rows` and `digest` say which rows the batch had, and `rules` by which rules they were taken in, so
-that other rows under the same number are told from the batch that comes again. `recent` says it of
-the batches before, newest first (`MAX_RECENT`); rules there are "" where they are the entry's own,
-and null where they are not known. Entries of older versions have none of the four.
+`rows` and `digest` identify the batch's rows, and `rules` the rules by which they were applied, so
+that a replay is distinguished from other rows under the same batch id. `recent` has the same for
+earlier batches, newest first (`MAX_RECENT`); rules there are "" if they are the entry's own, and
+null if unknown. Entries of older versions have none of the four.
 
-An entry of a stream that has long been silent (`MAX_SILENT_VERSIONS`) loses `recent`: a table may
+If a stream has had no batch for long (`MAX_SILENT_VERSIONS`), its entry loses `recent`: a table may
 have thousands of streams, and each manifest has all of their entries.
 
-One thing takes an entry back: a restore by another program, which brings the config of the older
-version with it. Versions that took in later batches then lie between the entry's `version` and
-the newest one. A transaction of a sink has a uuid made of app id and batch (`derive_uuid`), so
-they can be searched for it: see `New.search_after`.
+Only one thing reverts an entry: a restore by another program, which also restores the older
+version's config. Versions with later batches are then between the entry's `version` and the newest
+one. The uuid of a sink's transaction is derived from app id and batch id (`derive_uuid`), so these
+versions can be searched for it: see `New.search_after`.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 PREFIX = "lance_stream.ledger."
 """What the config keys of all entries begin with."""
 
-# The UUID namespace of ours; a random one, fixed for ever: the uuids of all sinks hang on it.
+# Our UUID namespace: random, and never changed, because the uuids of all sinks depend on it.
 _NAMESPACE = bytes.fromhex("6f1d3a4c9b5e4f0c8a7e2d9c51b0e3f4")
 _MAX_BATCH = (1 << 63) - 1
 _MAX_SHORTENED = 64
@@ -57,17 +57,16 @@ MAX_SILENT_VERSIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The newest micro-batch of a stream that a table has taken in.
+    """The newest committed micro-batch of a stream.
 
     Attributes:
         batch_id: The batch's number.
         query_id: The streaming query's own id, which a new checkpoint changes; empty if the
             batch came from none.
-        version: The version that took it in; None if its writer did not say.
-        num_rows: How many rows the batch had; None if its writer did not say.
-        digest: Their digest, 32 hexadecimal digits; empty if its writer did not say.
-        rules: A fingerprint of the rules by which they were taken in; empty if its writer did not
-            say.
+        version: The version that committed it; None if unknown.
+        num_rows: How many rows the batch had; None if unknown.
+        digest: Their digest, 32 hexadecimal digits; empty if unknown.
+        rules: A fingerprint of the rules by which they were applied; empty if unknown.
         recent: The batches of the stream before this one, newest first; at most `MAX_RECENT`.
     """
 
@@ -80,16 +79,16 @@ class LedgerEntry:
     recent: tuple["LedgerEntry", ...] = ()
 
     def before(self) -> tuple["LedgerEntry", ...]:
-        """Return what the entry of the next batch says of the batches before it."""
+        """Return the earlier batches for the entry of the next batch."""
         return (replace(self, query_id="", recent=()), *self.recent)[:MAX_RECENT]
 
 
 @dataclass(frozen=True, slots=True)
-class TakenIn:
-    """The batch is in the table: there is nothing to do.
+class AlreadyCommitted:
+    """The batch is already committed.
 
     Attributes:
-        entry: The entry that says so.
+        entry: Its entry.
     """
 
     entry: LedgerEntry
@@ -107,14 +106,14 @@ class New:
 
     @property
     def search_after(self) -> int:
-        """The version after which the batch could stand all the same, if a restore took place.
+        """The version after which the batch could still have been committed, if one was restored.
 
         See `write.micro_batches`, which bounds the search.
         """
         return (self.entry.version or 0) if self.entry else 0
 
 
-Decision: TypeAlias = TakenIn | New
+Decision: TypeAlias = AlreadyCommitted | New
 
 
 def read_entry(config: Mapping[str, str], app_id: str) -> LedgerEntry | None:
@@ -144,8 +143,8 @@ def read_entries(config: Mapping[str, str]) -> dict[str, LedgerEntry]:
 def read_entries_of_query(config: Mapping[str, str], query_id: str) -> dict[str, LedgerEntry]:
     """Return the entries that a streaming query wrote, by app id.
 
-    Entries without the query's id in their text are not parsed: a table may have thousands, and
-    a damaged one of another stream is none of this one's business.
+    Entries without the query's id in their text are not parsed: a table may have thousands, and a
+    damaged entry of another stream does not matter here.
 
     Raises:
         CorruptDataError: An entry with the query's id is not one.
@@ -160,22 +159,22 @@ def read_entries_of_query(config: Mapping[str, str], query_id: str) -> dict[str,
 
 
 def decide(config: Mapping[str, str], app_id: str, batch_id: int, query_id: str = "") -> Decision:
-    """Return whether a table has taken in a micro-batch.
+    """Return whether a table has committed a micro-batch.
 
     Args:
         config: The config of the newest version.
         app_id: The stream.
-        batch_id: The batch's number; they grow, but not every number need come.
+        batch_id: The batch's number; numbers ascend, but may be skipped.
         query_id: The streaming query's own id; empty if there is none.
 
     Raises:
-        InvalidInputError: The number is negative; or it is not newer than what the table has of
-            this stream, but comes from another query: one that lost its checkpoint, or a second
-            one under the same app id.
+        InvalidInputError: The number is negative; or it is not newer than the stream's newest
+            batch but comes from another query: one that lost its checkpoint, or a second one under
+            the same app id.
         CorruptDataError: The config has an entry that is not one.
     """
     if not 0 <= batch_id <= _MAX_BATCH:
-        raise InvalidInputError(f"{batch_id} is no batch id: they begin at 0")
+        raise InvalidInputError(f"{batch_id} is not a batch id: batch ids start at 0")
     entry = read_entry(config, app_id)
     if entry is None or batch_id > entry.batch_id:
         return New(entry)
@@ -183,21 +182,21 @@ def decide(config: Mapping[str, str], app_id: str, batch_id: int, query_id: str 
         where = "" if entry.version is None else f" in version {entry.version}"
         raise InvalidInputError(
             f"batch {batch_id} of app id {app_id!r} comes from the streaming query {query_id}, "
-            f"but the table has already taken in batch {entry.batch_id} of this app id from the "
-            f"query {entry.query_id}{where}. Either the checkpoint was deleted or replaced, so "
-            "that batch numbers began again at 0, or two queries run under one app id. Nothing "
-            "was written. Go on from the old checkpoint; or, if the rows that this query reads "
-            "are not in the table yet, give it an app id of its own; or forget the old stream by "
-            f"taking the key {config_key(app_id)!r} out of the table's config"
+            f"but the table already has batch {entry.batch_id} of this app id from the query "
+            f"{entry.query_id}{where}. Either the checkpoint was deleted or replaced, so that "
+            "batch ids started over at 0, or two queries use the same app id. Nothing was "
+            "written. Continue from the old checkpoint; or, if the rows that this query reads "
+            "are not in the table yet, give it its own app id; or forget the old stream by "
+            f"removing the key {config_key(app_id)!r} from the table's config"
         )
-    return TakenIn(entry)
+    return AlreadyCommitted(entry)
 
 
 def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
-    """Return the config entries that say that a table has taken in a batch.
+    """Return the config entries for a committed batch.
 
     Raises:
-        InvalidInputError: The app id is empty, or no text.
+        InvalidInputError: The app id is empty, or not valid text.
     """
     value: dict[str, Any] = {"batch": entry.batch_id, "query": entry.query_id}
     if entry.version is not None:
@@ -218,19 +217,18 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
 
 
 def _rules_in(entry: LedgerEntry, recent: LedgerEntry) -> str | None:
-    """Return what stands for the rules of an earlier batch in an entry's text."""
+    """Return how an entry's text states the rules of an earlier batch."""
     return "" if recent.rules == entry.rules else recent.rules or None
 
 
 def silent_entries(config: Mapping[str, str], version: int) -> dict[str, str]:
-    """Return the config entries of streams that have long been silent, without earlier batches.
+    """Return the entries of streams without a batch for long, shortened by their earlier batches.
 
-    Only entries that would be changed are parsed, and few at a time; what is no entry is left as
-    it is.
+    Only entries that would change are parsed, and few at a time; invalid entries are left alone.
 
     Args:
         config: The config of the newest version.
-        version: The one that is made of it.
+        version: The version that is created from it.
     """
     shortened: dict[str, str] = {}
     for key, value in config.items():
@@ -247,10 +245,10 @@ def silent_entries(config: Mapping[str, str], version: int) -> dict[str, str]:
 
 
 def newest_entries(config: Mapping[str, str], newest: Mapping[str, str]) -> dict[str, str]:
-    """Return the ledger that holds after a restore: of each stream the newer of two entries.
+    """Return the ledger after a restore: the newer of two entries for each stream.
 
     Args:
-        config: The config of the version that is restored.
+        config: The config of the restored version.
         newest: The config of the newest version.
 
     Returns:
@@ -272,21 +270,21 @@ def newest_entries(config: Mapping[str, str], newest: Mapping[str, str]) -> dict
 
 
 def config_key(app_id: str) -> str:
-    """Return the config key of a stream's entry, which holds ASCII letters and marks only.
+    """Return the config key of a stream's entry, which is printable ASCII.
 
     Raises:
-        InvalidInputError: The app id is empty, or no text.
+        InvalidInputError: The app id is empty, or not valid text.
     """
     if not app_id:
         raise InvalidInputError("the app id of a stream is empty")
     try:
         return PREFIX + quote(app_id, safe="")
     except UnicodeEncodeError as error:
-        raise InvalidInputError(f"the app id {app_id!r} is no text: {error}") from error
+        raise InvalidInputError(f"the app id {app_id!r} is not valid text: {error}") from error
 
 
 def derive_uuid(app_id: str, batch_id: int) -> str:
-    """Return the uuid of the transaction that takes in a batch; always the same one.
+    """Return the uuid of the transaction that commits a batch; always the same one.
 
     Source:
         RFC 9562, version 5: SHA-1 of a namespace and a name. The name is the batch id in decimal,
@@ -320,7 +318,7 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
             if all(earlier):
                 return replace(entry, recent=tuple(filter(None, earlier)))
     raise CorruptDataError(
-        f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. Take it out of the "
+        f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. Remove it from the "
         "table's config if another program put it there"
     )
 
@@ -328,7 +326,7 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
 def _entry_of(
     batch: object, query: object, version: object, rows: object, digest: object, rules: object
 ) -> LedgerEntry | None:
-    """Return an entry of values that stand in JSON; None if they are none."""
+    """Return an entry from JSON values; None if they are not one."""
     texts = [query or "", digest or "", rules or ""]
     numbers = [each for each in (version, rows) if each is not None]
     if not _is_number(batch) or not all(map(_is_number, numbers)):
@@ -346,7 +344,7 @@ def _entry_of(
 
 
 def _recent_of(values: object, rules: str) -> LedgerEntry | None:
-    """Return an earlier batch of values that stand in JSON; None if they are none.
+    """Return an earlier batch from JSON values; None if they are not one.
 
     Args:
         values: The values.

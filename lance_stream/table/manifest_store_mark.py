@@ -1,13 +1,13 @@
-"""The mark of an external manifest store: a config entry that says how versions are published.
+"""The mark of an external manifest store: a config entry that names where versions are published.
 
     lance_stream.manifest_store     "{kind of store} {base uri}"     "postgresql s3://bucket/t"
 
-Whoever opens a table without its manifest store sees versions that are up to one behind, and could
-publish a version that the store has given to another. Each version that we publish through a store
-has the mark, so that writers of ours who do not know of the store learn of it. It holds nothing
-secret: not where the store is, and no name of a user.
+A writer that opens a table without its manifest store may be one version behind, and could publish
+a version number that the store has given to another writer. Each version that we publish through a
+store has the mark, so that our own writers without the store notice. It contains no secrets:
+neither the store's address nor a user name.
 
-A restore does not bring an older version's mark back: the mark is the newest version's.
+A restore does not bring back an older version's mark: the newest version's is kept.
 """
 
 from collections.abc import Mapping
@@ -24,20 +24,20 @@ def mark_of(kind: str, base_uri: str) -> str:
 
     Args:
         kind: "dynamodb", "postgresql", "sqlite".
-        base_uri: What the store knows the table by.
+        base_uri: The table's name in the store.
     """
     return f"{kind} {base_uri}"
 
 
 def is_of_one_table(mark: str, own: str, branch: str) -> bool:
-    """Return whether a mark that a branch was made with is one of the same table.
+    """Return whether the mark that a branch was created with belongs to the same table.
 
-    The first version of a branch has the mark of the version that it was made from, of the main
-    branch or another one: each is known to the store by its own directory.
+    The first version of a branch has the mark of the version that it was created from, of the main
+    branch or another one: the store identifies each by its own directory.
 
     Args:
-        mark: The one that a version has.
-        own: That of the branch.
+        mark: The mark of a version.
+        own: The mark of the branch.
         branch: The branch's name.
     """
     for ending in (f"/{branch_directory(branch)}", f"/{quote(branch_directory(branch))}"):

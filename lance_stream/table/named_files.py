@@ -1,7 +1,7 @@
-"""Which files a version names, and what a file in the table's directory would be named as.
+"""Which files a version names, and how a file in the table's directory would be named by one.
 
-A file that no version names is of no use to a reader: it is left over from a version that is gone
-or from a commit that failed, or it belongs to a commit that is under way.
+A file that no version names is useless to readers: it is left over from a removed version or a
+failed commit, or it belongs to a commit under way.
 
     data/*                            by its path, in a fragment
     data/{data file}/*.blob           with its data file
@@ -13,8 +13,8 @@ or from a commit that failed, or it belongs to a commit that is under way.
     _versions/{manifest}-{uuid}       never: staged for an external manifest store
     temporary files in those folders  never
 
-Whatever else lies in the directory is none of these, and belongs to somebody else: so does what
-lies deeper in one of these folders, such as a branch called `x/data` in that of the branch `x`.
+Anything else in the directory is not the table's own; nor are files deeper in one of these folders,
+such as those of a branch called `x/data` in the directory of the branch `x`.
 """
 
 import re
@@ -50,10 +50,10 @@ class Nameable(NamedTuple):
 
     Attributes:
         kind: What it is.
-        name: One of those that `names_of` gives for the versions that need the file; None if no
+        name: One of the names that `names_of` yields for versions that need the file; None if no
             version ever does.
-        is_certain: Whether its path alone says that it is the table's. One of which it does not
-            is the table's if a version names it, or did.
+        is_certain: Whether its path alone proves that it is the table's. Otherwise it is the
+            table's only if a version names it, or did.
     """
 
     kind: FileKind
@@ -64,19 +64,19 @@ class Nameable(NamedTuple):
 def names_of(manifest: Manifest, known: set[bytes], *, with_bases: bool = True) -> Iterator[str]:
     """Yield the names of all files in the table's own directory that a version needs.
 
-    Where a base path is the directory of a table or branch that is being cleaned up, or a folder
-    in it, is not looked into: a file below a base has all names that it may have there.
+    It is not checked whether a base path is the directory being cleaned up, or a folder in it: a
+    file below a base path gets all names that it may have there.
 
     Args:
         manifest: The version, of this table or of another; its features must be known (see
             `feature_flags`).
-        known: Bytes of fragments that are passed over. The version's are added to them: most
-            fragments stand in many versions.
-        with_bases: Whether files below a base path are among them.
+        known: Bytes of fragments to skip. The version's are added to them: most fragments are in
+            many versions.
+        with_bases: Whether to include files below a base path.
 
     Raises:
-        CorruptDataError: A stored path leads out of the directory, or the bytes of a fragment, of
-            the indices or of the tombstones are damaged.
+        CorruptDataError: A stored path points outside the directory, or the bytes of a fragment,
+            of the indices or of the tombstones are damaged.
         UnsupportedFeatureError: A fragment has overlays.
     """
     if manifest.transaction_file:
@@ -101,7 +101,7 @@ def _names_of_fragment(
 ) -> Iterator[str]:
     if has_overlays(fragment):
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} has overlays, and which files those name is not known"
+            f"fragment {fragment.id} has overlays, and the files that they name are unknown"
         )
     for file in fragment.files:
         if file.base_id is None:
@@ -126,7 +126,7 @@ def _names_of_fragment(
 
 
 def _names_below(base: BasePath | None, path: str) -> Iterator[str]:
-    """Yield what a file below a base can be called in any directory that holds it."""
+    """Yield the paths that a file below a base path can have in any directory that contains it."""
     yield path
     parts = f"{base.path if base else ''}/{path}".split("/")
     for start, part in enumerate(parts):
@@ -141,7 +141,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def nameable(path: str) -> Nameable | None:
-    """Return what a file is; None if it is none of the table's, or one that is never in the way.
+    """Return what a file is; None if it is not the table's, or is never cleaned up.
 
     Args:
         path: Relative to the table's directory.
@@ -187,7 +187,7 @@ def _index(path: str) -> Nameable | None:
 
 
 def _own(kind: FileKind) -> Callable[[str], Nameable | None]:
-    """Return what looks at the files of a folder of ours, which has no folders."""
+    """Return the parser for the files of a folder of ours, which has no folders."""
     return lambda path: Nameable(kind, path) if _depth(path) == 2 else None
 
 

@@ -1,18 +1,18 @@
-"""Folding their change into ours: rows that others killed in fragments where we kill others.
+"""Merges their deletes into ours, in fragments in which both sides delete rows.
 
-Our Delete (or Update) was planned on one version, and states for each fragment it touches a
-deletion file that holds what was dead then and what we kill. Others published a newer version in
-which further rows of such a fragment are dead. The two belong together, unless both sides killed
-the same row:
+Our Delete (or Update) was planned on one version. For each fragment that it touches, it has a
+deletion file with the rows deleted by then and the rows that we delete. Others have published a
+newer version in which further rows of such a fragment are deleted. Both can be merged, unless both
+sides deleted the same row:
 
-    ours              what was dead when we planned, and ours
-    read              what was dead when we planned
-    newest            what is dead now
-    ours - read       what we kill; must not be in newest
-    ours | newest     what will be dead
+    ours              deleted when we planned, and by us
+    read              deleted when we planned
+    newest            deleted now
+    ours - read       deleted by us; must not be in newest
+    ours | newest     deleted after the rebase
 
-Reading and writing the deletion files is the caller's: `plan_rebase` says which, `unite` makes the
-new contents, `rebased` the operation that states them.
+The caller reads and writes the deletion files: `plan_rebase` returns which, `unite` the merged
+contents, `rebased` the operation with the new files.
 
 Source:  facts of the format, section 5: different rows of one fragment merge, the same row
          conflicts.
@@ -37,14 +37,14 @@ _NUM_EXAMPLES = 5
 
 
 class DeletionFilesToUnite(NamedTuple):
-    """The deletion files of one fragment that have to be read and made one.
+    """The deletion files of one fragment that have to be read and merged.
 
     Attributes:
         fragment_id: The fragment.
         physical_rows: How many rows it has.
-        ours: The file that our operation states.
-        read: The file of the version that we planned on; None if no row was dead.
-        newest: The file of the newest version; None if no row is dead.
+        ours: The file of our operation.
+        read: The file of the version that we planned on; None if no row was deleted.
+        newest: The file of the newest version; None if no row is deleted.
     """
 
     fragment_id: int
@@ -57,23 +57,23 @@ class DeletionFilesToUnite(NamedTuple):
 def plan_rebase(
     operation: Delete | Update, read: Manifest, newest: Manifest
 ) -> list[DeletionFilesToUnite]:
-    """Return which deletion files have to be made one for ours to follow the newest version.
+    """Return which deletion files have to be merged to rebase ours on the newest version.
 
     Args:
-        operation: Ours.
+        operation: Our operation.
         read: The version that it was planned on.
-        newest: The newest version; every version between was found to allow a rebase.
+        newest: The newest version; all versions between allow a rebase.
 
     Raises:
-        RetryableConflictError: A fragment that ours changes is gone.
+        RetryableConflictError: A fragment that ours changes no longer exists.
     """
     found: list[DeletionFilesToUnite] = []
     for fragment in operation.updated_fragments:
         before, now = read.fragments.by_id(fragment.id), newest.fragments.by_id(fragment.id)
         if before is None or now is None:
             raise RetryableConflictError(
-                f"fragment {fragment.id}, in which rows were to be deleted, is not in version "
-                f"{newest.version} any more. Plan the operation again on it",
+                f"fragment {fragment.id}, in which rows were to be deleted, is no longer in "
+                f"version {newest.version}. Plan the operation again on that version",
                 newest.version,
             )
         if before.deletion_file != now.deletion_file and fragment.deletion_file is not None:
@@ -92,27 +92,27 @@ def plan_rebase(
 def unite(
     files: DeletionFilesToUnite, ours: Offsets, read: Offsets, newest: Offsets, version: int
 ) -> Offsets:
-    """Return the offsets of all rows of a fragment that are dead once ours follows.
+    """Return the offsets of all rows of a fragment that are deleted after the rebase.
 
     Args:
-        files: Which fragment and files these are.
-        ours: What the file that our operation states holds.
-        read: What the file of the version that we planned on holds; empty without one.
-        newest: What the file of the newest version holds; empty without one.
+        files: The fragment and its files.
+        ours: The offsets in our operation's file.
+        read: The offsets in the file of the version that we planned on; empty without one.
+        newest: The offsets in the file of the newest version; empty without one.
         version: The newest version.
 
     Returns:
         (n,) u32, ascending.
 
     Raises:
-        RetryableConflictError: A row that we kill was killed, or moved, by somebody else.
+        RetryableConflictError: A row that we delete was deleted or moved by another writer.
     """
     new = difference(ours, read)
     twice = difference(new, difference(new, newest))
     if len(twice):
         raise RetryableConflictError(
             f"{len(twice)} rows of fragment {files.fragment_id} were to be deleted or changed, "
-            f"but others did so up to version {version}, for example the ones at offsets "
+            f"but other writers have done so by version {version}, for example those at offsets "
             f"{twice[:_NUM_EXAMPLES].tolist()}. Plan the operation again on that version",
             version,
         )
@@ -125,8 +125,8 @@ def rebased(
     """Return the operation with other deletion files.
 
     Args:
-        operation: Ours.
-        files: For the id of a fragment its new deletion file; None when every row of it is dead.
+        operation: Our operation.
+        files: The new deletion file by fragment id; None if all of the fragment's rows are deleted.
     """
     updated = tuple(
         replace(each, deletion_file=files[each.id]) if each.id in files else each

@@ -2,9 +2,9 @@
 
     row address    u64    fragment id << 32 | row offset
 
-The address of a row changes when the row is moved by an update or a compaction; its row id does
-not. The index says where each row id stands in one version: it is made of the row id sequences of
-all fragments, without the dead rows, and only when somebody asks for rows by id.
+The address of a row changes when an update or a compaction moves the row; its row id does not. The
+index maps the row ids of one version to addresses. It is built from the row id sequences of all
+fragments, without deleted rows, and only when rows are requested by id.
 
 Source: the specification of row ids, "Row Address" and "Row ID Index".
 """
@@ -22,11 +22,11 @@ Addresses: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 NO_ADDRESS = np.uint64((1 << 64) - 1)
-"""Stands for an address where there is none; no row can have it."""
+"""Means no address; no row can have it."""
 
 _OFFSET_BITS = np.uint64(32)
 _OFFSET_MASK = np.uint64((1 << 32) - 1)
-# A table with a place for every id of the span is used up to this many places a row.
+# A table with a place for every id of the span is used up to this many places per row.
 _MAX_PLACES_PER_ROW = 2
 
 
@@ -43,12 +43,12 @@ def unpack_addresses(addresses: npt.ArrayLike) -> tuple[npt.NDArray[np.uint32], 
 
 
 class FragmentRows(NamedTuple):
-    """What the index needs to know of a fragment.
+    """A fragment's rows, for the index.
 
     Attributes:
         fragment_id: The fragment's id.
         row_ids: The row id of each physical row.
-        dead: (n,) ascending offsets of the dead rows; None if there are none.
+        dead: (n,) ascending offsets of the deleted rows; None if there are none.
     """
 
     fragment_id: int
@@ -57,7 +57,7 @@ class FragmentRows(NamedTuple):
 
 
 class RowIdIndex:
-    """Where each row id stands in one version of a table.
+    """The row address of each row id in one version of a table.
 
     Args:
         fragments: All fragments of the version.
@@ -121,24 +121,24 @@ class RowIdIndex:
     def _refuse_twins(sorted_ids: Ids) -> None:
         twins = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
         raise CorruptDataError(
-            f"{len(twins)} row ids stand for two live rows each, for example {int(twins[0])}: an "
+            f"{len(twins)} row ids belong to two live rows each, for example {int(twins[0])}: an "
             "older writer may have used a next_row_id that was too low"
         )
 
     def find(self, row_ids: npt.ArrayLike) -> tuple[Addresses, Mask]:
-        """Return where some rows are.
+        """Return the addresses of some rows.
 
         Args:
             row_ids: (n,) u64, in any order; an id may occur more than once.
 
         Returns:
-            (n,) addresses in the order of the ids, and (n,) whether there is such a live row;
-            where there is none, the address is `NO_ADDRESS`.
+            (n,) addresses in the order of the ids, and (n,) whether there is such a live row; if
+            not, the address is `NO_ADDRESS`.
         """
         wanted = np.asarray(row_ids, np.uint64)
         places: npt.NDArray[np.int64]
         if self._ids is None:
-            # Modulo 2^64: an id below the first becomes a place far behind the last.
+            # Modulo 2^64: an id below the first becomes a place far after the last.
             shifted = wanted - np.uint64(self._first)
             is_there = shifted < np.uint64(len(self._addresses))
             places = np.where(is_there, shifted, np.uint64(0)).astype(np.int64)

@@ -1,17 +1,17 @@
 """Tombstones: the deletes that a table remembers, so that a late row does not undo one.
 
-A deleted row leaves nothing behind that an older insert or update of its key, which arrives late,
-could be held against. So deletes are remembered for a while: key, sequence, and when it was. Files
-beside the data hold them, and an entry of the table's config says which of the files count:
+A deleted row leaves nothing that an older insert or update of its key could be compared with when
+it arrives late. So deletes are remembered for a while: key, sequence and time. They are stored in
+files beside the data, and an entry of the table's config names the files that are valid:
 
     key      lance_stream.tombstones
     value    {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64",
               "files": [{"name": "0b1c….arrow", "ms": 1763740000000, "rows": 12}]}     JSON
 
-The entry is set in the same commit as the deletes, carried from manifest to manifest, and goes
-back with a restore. Of several writers each adds its file to what the newest version names. A
-file never changes; when there are many small ones, the next one takes in their rows
-(`files_to_join`), so that there are at most `MAX_FILES_A_TIER` of each order of magnitude.
+The entry is set in the same commit as the deletes, carried from manifest to manifest, and reverted
+by a restore. Each of several writers adds its file to those of the newest version. A file never
+changes; if there are many small ones, the next one includes their rows (`files_to_join`), so there
+are at most `MAX_FILES_A_TIER` of each order of magnitude.
 """
 
 import json
@@ -27,7 +27,7 @@ CONFIG_KEY: Final = "lance_stream.tombstones"
 
 MAX_FILES_A_TIER: Final = 7
 MAX_ROWS_TO_JOIN: Final = 1 << 20
-"""A file of so many rows is not written again."""
+"""A file with this many rows is not rewritten."""
 
 _NAME = re.compile(r"[0-9a-f]{32}\.arrow")
 _MAX_NUMBER = (1 << 63) - 1
@@ -39,7 +39,7 @@ class TombstoneFile:
 
     Attributes:
         name: Its name (see `paths.tombstone_path`).
-        newest_ms: When the newest of them was, in milliseconds since 1970-01-01 UTC.
+        newest_ms: The time of the newest of them, in milliseconds since 1970-01-01 UTC.
         num_rows: How many there are.
     """
 
@@ -56,7 +56,7 @@ class Tombstones:
         on: The key columns.
         sequence_by: The column that orders rows of one key.
         sequence_type: The format's name of its type (see `schema.logical_types`).
-        files: The files that hold them.
+        files: Their files.
     """
 
     on: tuple[str, ...]
@@ -66,16 +66,16 @@ class Tombstones:
 
 
 def read_tombstones(config: Mapping[str, str]) -> Tombstones | None:
-    """Return what a version remembers; None if nothing was ever remembered.
+    """Return the tombstones of a version; None if no delete was ever remembered.
 
     Raises:
-        CorruptDataError: The config's entry is not one.
+        CorruptDataError: The config's entry is invalid.
     """
     return _parse(config[CONFIG_KEY]) if CONFIG_KEY in config else None
 
 
 def config_entries(tombstones: Tombstones) -> dict[str, str]:
-    """Return the config entry that says what a version remembers."""
+    """Return the config entry for a version's tombstones."""
     value = {
         "on": list(tombstones.on),
         "sequence_by": tombstones.sequence_by,
@@ -89,7 +89,7 @@ def config_entries(tombstones: Tombstones) -> dict[str, str]:
 
 
 def is_of(tombstones: Tombstones, on: Sequence[str], sequence_by: str | None) -> bool:
-    """Return whether deletes were remembered by these key columns and this order."""
+    """Return whether deletes are remembered by these key columns and this order."""
     return set(tombstones.on) == set(on) and tombstones.sequence_by == sequence_by
 
 
@@ -97,36 +97,36 @@ def check_is_of(tombstones: Tombstones, on: Sequence[str], sequence_by: str) -> 
     """Raise unless deletes can be remembered by these key columns and this order.
 
     Raises:
-        InvalidInputError: The table remembers some by others.
+        InvalidInputError: The table remembers deletes by others.
     """
     if tombstones.files and not is_of(tombstones, on, sequence_by):
         raise InvalidInputError(
             f"the table remembers deletes by the key {_listed(tombstones.on)} in the order of "
             f"{tombstones.sequence_by!r}, but this upsert is by {_listed(on)} in the order of "
-            f"{sequence_by!r}: a delete of the one is not found by the other. Nothing was "
-            f"written. Upsert by the same columns; or leave out `tombstones`; or forget what was "
-            f"deleted by taking the key {CONFIG_KEY!r} out of the table's config"
+            f"{sequence_by!r}: it would not find those deletes. Nothing was written. Upsert by "
+            f"the same columns; or leave out `tombstones`; or forget the remembered deletes by "
+            f"removing the key {CONFIG_KEY!r} from the table's config"
         )
 
 
 def without_expired(files: Iterable[TombstoneFile], oldest_ms: int) -> tuple[TombstoneFile, ...]:
-    """Return the files that hold a delete which is not older than a moment."""
+    """Return the files that have a delete at or after a given time."""
     return tuple(each for each in files if each.newest_ms >= oldest_ms)
 
 
 def with_change(
     newest: Tombstones | None, added: Tombstones, joined: Iterable[str], oldest_ms: int
 ) -> Tombstones:
-    """Return what the next version remembers.
+    """Return the tombstones of the next version.
 
     Args:
-        newest: What the newest version remembers, whoever made it.
-        added: What the commit adds, and by which columns.
-        joined: The names of files whose rows the added ones hold, too.
-        oldest_ms: Files without a delete since then are forgotten.
+        newest: The tombstones of the newest version.
+        added: The tombstones that the commit adds, and their columns.
+        joined: The names of files whose rows are also in the added ones.
+        oldest_ms: Files without a delete since then are dropped.
 
     Raises:
-        InvalidInputError: The newest version remembers by other columns.
+        InvalidInputError: The newest version remembers deletes by other columns.
     """
     if newest is None:
         return added
@@ -137,15 +137,15 @@ def with_change(
 
 
 def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[TombstoneFile, ...]:
-    """Return the files whose rows a new file is to take in, so that small ones do not pile up.
+    """Return the files whose rows a new file should include, so that small files do not pile up.
 
-    Files are told apart by the order of magnitude of their rows, to the base 8. Where the new file
-    would be one too many of its order, it takes in that order and all lower ones; so a delete is
-    written again once for each order, and not with each commit.
+    Files are grouped by the order of magnitude of their rows, to the base 8. If the new file would
+    be one too many of its order, it includes that order and all lower ones; so a delete is
+    rewritten once per order, not with each commit.
 
     Args:
-        files: The files there are.
-        num_rows: How many rows the new one has of its own.
+        files: The existing files.
+        num_rows: How many rows the new file has of its own.
     """
     small = [each for each in files if each.num_rows < MAX_ROWS_TO_JOIN]
     joined: list[TombstoneFile] = []
@@ -189,8 +189,8 @@ def _parse(value: str) -> Tombstones:
                 tuple(TombstoneFile(each["name"], each["ms"], each["rows"]) for each in files),
             )
     raise CorruptDataError(
-        f"the config entry {CONFIG_KEY!r} does not say which deletes are remembered: "
-        f"{value[:200]!r}. Take it out of the table's config if another program put it there"
+        f"the config entry {CONFIG_KEY!r} does not describe tombstones: {value[:200]!r}. Remove "
+        "it from the table's config if another program put it there"
     )
 
 

@@ -1,11 +1,11 @@
-"""A transaction: an operation, the version it was planned on, and what its writer noted.
+"""A transaction: an operation, the version it was planned on, and its writer's properties.
 
-A transaction file is the bare Transaction message; there is no header and no end mark. The same
-bytes stand in the manifest of the version that the transaction made (see `manifest`).
+A transaction file is the bare Transaction message, without header or end mark. The manifest of the
+version that the transaction created contains the same bytes (see `manifest`).
 
 Source:  transaction.proto, message Transaction.
-Differs: A field that we do not know, of a number from 100 to 199, without a known operation
-         beside it, is an operation: those numbers are kept for them.
+Differs: An unknown field with a number from 100 to 199, without a known operation beside it, is an
+         operation: those numbers are reserved for operations.
 """
 
 from collections.abc import Mapping
@@ -33,15 +33,15 @@ _OPERATION_NUMBERS = range(100, 200)
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """An operation, and what its writer says of it.
+    """An operation, and what its writer stated about it.
 
     Attributes:
         read_version: The version that it was planned on; 0 for a table that does not exist yet.
-        uuid: Tells it from every other transaction, with hyphens.
-        operation: What is done.
+        uuid: Unique to this transaction, with hyphens.
+        operation: The operation.
         tag: Unused.
-        properties: What the writer noted.
-        unknown: Serialized fields of the message that we do not know, kept as they came.
+        properties: The writer's properties.
+        unknown: Serialized unknown fields of the message, kept unchanged.
     """
 
     read_version: int
@@ -86,8 +86,8 @@ def decode_transaction(data: bytes | bytearray | memoryview) -> Transaction:
     """Return the transaction that the bytes of a message describe.
 
     Raises:
-        CorruptDataError: The bytes are no such message, or it says no operation.
-        UnsupportedFeatureError: A part of the operation is one that we do not know.
+        CorruptDataError: The bytes are not such a message, or it has no operation.
+        UnsupportedFeatureError: A part of the operation is unknown.
     """
     message = wire.parse_message(transaction_pb2.Transaction, bytes(data))
     unknown = wire.unknown_fields(message)
@@ -108,15 +108,15 @@ def decode_transaction(data: bytes | bytearray | memoryview) -> Transaction:
 
 
 def operation_kind(data: bytes) -> type[KnownOperation] | None:
-    """Return what kind of operation the bytes of a transaction hold, without decoding it.
+    """Return the class of a transaction's operation without decoding it.
 
-    An upsert's operation lists the row ids of all rows that it changed.
+    Decoding is costly: an upsert's operation lists the row ids of all rows that it changed.
 
     Returns:
-        Its class; None if it is one that we do not know, or if there is none.
+        The class; None if the operation is unknown, or if there is none.
 
     Raises:
-        CorruptDataError: The bytes are no message.
+        CorruptDataError: The bytes are not a message.
     """
     known = transaction_pb2.Transaction.DESCRIPTOR.fields_by_number
     for each in wire.split_message(data):
@@ -137,5 +137,5 @@ def _split_off_operation(unknown: bytes) -> tuple[UnknownOperation, bytes]:
         else:
             rest.append(raw)
     if operation is None:
-        raise CorruptDataError("the transaction says no operation: it is damaged or cut short")
+        raise CorruptDataError("the transaction has no operation: it is damaged or cut short")
     return operation, b"".join(rest)

@@ -88,7 +88,7 @@ class WriteJob:
         found = ledger.decide(
             self.config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id
         )
-        return isinstance(found, ledger.TakenIn)
+        return isinstance(found, ledger.AlreadyCommitted)
 
 
 def plan_job(

@@ -72,7 +72,7 @@ def find_committed(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledge
     """
     app_id, batch_id = micro_batch.app_id, micro_batch.batch_id
     decision = ledger.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
-    if isinstance(decision, ledger.TakenIn):
+    if isinstance(decision, ledger.AlreadyCommitted):
         return settle(table, decision.entry, micro_batch)
     if decision.entry is None:
         found = find_under_another_name(table, micro_batch)

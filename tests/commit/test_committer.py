@@ -134,7 +134,7 @@ def test_large_transactions_are_not_inlined() -> None:
     manifest = commit_to(log, planned)
     assert manifest.inline_transaction is None
     commit_to(log, append(1, 3))
-    assert skip(log, planned).reason == "this transaction has already made version 2"
+    assert skip(log, planned).reason == "this transaction was already committed as version 2"
 
 
 def test_a_repeated_transaction_commits_once() -> None:
@@ -272,7 +272,7 @@ def test_waits_grow_up_to_a_limit() -> None:
 def test_a_version_without_stated_transaction_conflicts() -> None:
     log = create(10)
     publish_foreign(log, None)
-    with pytest.raises(RetryableConflictError, match="what made version 2 is not known"):
+    with pytest.raises(RetryableConflictError, match="the operation of version 2 is unknown"):
         commit(log, append(1, 4), environment=make_environment())
     commit_to(log, append(2, 4))
 
@@ -355,7 +355,7 @@ def test_appends_conflict_with_overwrites_and_restores() -> None:
     """After one of them the append would no longer mean the same."""
     log = create(10)
     publish_foreign(log, Restore(1))
-    with pytest.raises(IncompatibleConflictError, match="Restore, which made version 2"):
+    with pytest.raises(IncompatibleConflictError, match="Restore of version 2"):
         commit(log, append(1, 4), environment=make_environment())
     commit_to(log, overwrite(2, 4))
     with pytest.raises(IncompatibleConflictError, match="Overwrite"):
@@ -435,7 +435,7 @@ def test_a_compacted_fragment_requires_replanning() -> None:
     commit_to(log, ours)
     ours = delete(log, 3, [11])
     publish_foreign(log, Rewrite((RewriteGroup(old, (new_fragment(14),)),)))
-    with pytest.raises(RetryableConflictError, match="Rewrite made version 4"):
+    with pytest.raises(RetryableConflictError, match="Rewrite of version 4"):
         commit(log, ours, environment=make_environment())
 
 
@@ -472,7 +472,7 @@ def test_reused_uuids_write_two_transaction_files() -> None:
 
     store.before = rival
     done = commit(ObjectStoreLog(store), one, environment=make_environment())
-    assert done.reason == "this transaction has already made version 2"
+    assert done.reason == "this transaction was already committed as version 2"
     assert len(live_ids(log)) == 14
     made = log.read(2)
     assert log.store.read(f"_transactions/{made.transaction_file}") == made.inline_transaction

@@ -391,7 +391,7 @@ def test_an_unreachable_manifest_store_leaves_uncertainty(
         commit_to(writer.log, planned)
     assert len(staged(writer.store)) == 1  # it may be the version's
     revive(writer)
-    with pytest.raises(AssertionError, match="already made version 4"):
+    with pytest.raises(AssertionError, match="already committed as version 4"):
         commit_to(writer.log, planned)
     assert len(live_ids(writer.others())) == 4
 

@@ -54,7 +54,7 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
     def is_in(manifest: Manifest | None) -> str | None:
         assert manifest is not None
         decision = ledger.decide(manifest.config, APP, batch_id, QUERY)
-        return "taken in" if isinstance(decision, ledger.TakenIn) else None
+        return "taken in" if isinstance(decision, ledger.AlreadyCommitted) else None
 
     done = commit(
         log,

@@ -60,7 +60,7 @@ def test_each_version_gives_its_appended_rows(made: Any) -> None:
     ("change", "because"),
     [
         (lambda ds: ds.delete("id = 1"), "changes or deletes rows of fragment 0 (by Delete)"),
-        (lambda ds: ds.delete("id = 2"), "takes away the rows of fragment 1 (by Delete)"),
+        (lambda ds: ds.delete("id = 2"), "removes the rows of fragment 1 (by Delete)"),
         (lambda ds: ds.update({"name": "'x'"}, "id = 1"), "fragment 0 (by Update)"),
         (
             lambda ds: (
@@ -73,12 +73,12 @@ def test_each_version_gives_its_appended_rows(made: Any) -> None:
         ),
         (
             lambda ds: lance.write_dataset(rows(9), ds.uri, mode="overwrite"),
-            "takes away the rows of fragment 0 (by Overwrite)",
+            "removes the rows of fragment 0 (by Overwrite)",
         ),
         (lambda ds: ds.add_columns({"x": "id * 2"}), "other values (by Merge)"),
         (
             lambda ds: ds.checkout_version(1).restore(),
-            "takes away the rows of fragment 1 (by Restore)",
+            "removes the rows of fragment 1 (by Restore)",
         ),
     ],
 )

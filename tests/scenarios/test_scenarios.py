@@ -133,7 +133,7 @@ class Story:
         def is_in(manifest: Manifest | None) -> str | None:
             assert manifest is not None
             decision = ledger.decide(manifest.config, app_id, batch_id, "query")
-            taken = isinstance(decision, ledger.TakenIn)
+            taken = isinstance(decision, ledger.AlreadyCommitted)
             return f"batch {batch_id} of {app_id} is in the table" if taken else None
 
         def entries(_newest: Manifest | None, made: int) -> dict[str, str]:

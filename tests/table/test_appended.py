@@ -85,14 +85,14 @@ def test_an_ambiguous_compaction_is_no_append() -> None:
     """What looks like a compaction may be an update."""
     appended, changes = outcome(FIRST, version(2, fragment(2, 20)), None)
     assert appended == []
-    assert changes == "takes away the rows of fragment 0"
+    assert changes == "removes the rows of fragment 0"
 
 
 @pytest.mark.parametrize(
     ("fragments", "operation", "changes"),
     [
         ([fragment(0), fragment(1, dead=2)], Delete((), ()), "changes or deletes rows of"),
-        ([fragment(0)], Delete((), ()), "takes away the rows of fragment 1 (by Delete)"),
+        ([fragment(0)], Delete((), ()), "removes the rows of fragment 1 (by Delete)"),
         ([fragment(0), fragment(1, dead=2), fragment(2)], Update((), (), ()), "by Update"),
         ([fragment(2), fragment(3)], Overwrite((), SCHEMA), "rows of fragment 0 (by Overwrite)"),
         ([fragment(0), with_values(1, "new", 1)], Update((), (), ()), "other values (by Update)"),

@@ -354,18 +354,18 @@ def test_an_unknown_operation_conflicts_with_every_operation(operation: Operatio
 
 def test_a_missing_transaction_conflicts_with_every_operation() -> None:
     for operation in ONE_OF_EACH.values():
-        with pytest.raises(RetryableConflictError, match="what made version 8 is not known"):
+        with pytest.raises(RetryableConflictError, match="the operation of version 8 is unknown"):
             check(Transaction(7, "a", operation), None, 8)
 
 
 def test_conflicts_name_both_operations_and_the_version() -> None:
     ours = Transaction(7, "a", delete(0))
     with pytest.raises(
-        RetryableConflictError, match=r"Delete .* version 7, and Rewrite made version 9"
+        RetryableConflictError, match=r"Delete .* version 7, and Rewrite of version 9"
     ) as retryable:
         check(ours, Transaction(8, "b", compact(0)), 9)
     assert retryable.value.version == 9
-    with pytest.raises(IncompatibleConflictError, match=r"after Restore, which made version 9"):
+    with pytest.raises(IncompatibleConflictError, match=r"after Restore of version 9"):
         check(ours, Transaction(8, "b", RESTORE), 9)
     assert check(ours, Transaction(8, "b", APPEND), 9) is YES
     assert check(ours, Transaction(8, "b", delete(0)), 9) is REBASE

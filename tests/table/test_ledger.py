@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table import ledger
-from lance_stream.table.ledger import LedgerEntry, New, TakenIn, decide
+from lance_stream.table.ledger import AlreadyCommitted, LedgerEntry, New, decide
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 ENTRY = LedgerEntry(41, "query-1", 97)
@@ -114,7 +114,7 @@ def test_a_newer_batch_is_new() -> None:
 @pytest.mark.parametrize("batch_id", [0, 40, 41])
 @pytest.mark.parametrize("query_id", ["query-1", ""])
 def test_old_batches_of_the_query_are_known(batch_id: int, query_id: str) -> None:
-    assert decide(CONFIG, "app", batch_id, query_id) == TakenIn(ENTRY)
+    assert decide(CONFIG, "app", batch_id, query_id) == AlreadyCommitted(ENTRY)
 
 
 @pytest.mark.parametrize("batch_id", [0, 41])

@@ -68,7 +68,7 @@ def test_updated_rows_are_found_where_they_moved() -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("far", [10, 1 << 50])
 def test_a_row_id_live_twice_is_corrupt(far: int) -> None:
-    with pytest.raises(CorruptDataError, match="1 row ids stand for two live rows each"):
+    with pytest.raises(CorruptDataError, match="1 row ids belong to two live rows each"):
         index_of((1, [5, far], []), (2, [7, 5], []))
     assert len(index_of((1, [5, far], [0]), (2, [7, 5], []))) == 3
 
