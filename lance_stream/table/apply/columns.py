@@ -1,10 +1,10 @@
-"""Operations on columns: they come, go, or get other values.
+"""Operations on columns: adding, dropping and replacing them.
 
-    Merge              every fragment anew, with more data files, and the schema
-    Project            another schema; data files without a column left are dropped
-    DataReplacement    a data file in the place of another for the same columns
+    Merge              replaces the schema and all fragments, which have more data files
+    Project            replaces the schema; data files without a remaining column are dropped
+    DataReplacement    replaces a data file by another with the same columns
 
-A row whose values were replaced was updated in this version; a row that got a new column, too.
+A row whose values were replaced counts as updated in this version; so does a row with a new column.
 
 Source:  facts of the format, section 4; measured on the reference.
 """
@@ -43,7 +43,7 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
         if old is None:
             new.append(replace(planned, id=0))
             continue
-        # old writers did not state the number of rows, and the plan carries what they stated
+        # old writers did not state the number of rows, and neither does the plan
         if planned.physical_rows and old.physical_rows != planned.physical_rows:
             raise InvalidInputError(
                 f"fragment {old.id} has {old.physical_rows} rows, but {planned.physical_rows} "
@@ -67,7 +67,7 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
 
 
 def project(start: Manifest, operation: Project) -> Manifest:
-    """Return the version with some columns left, or renamed."""
+    """Return the version with some of the columns, or with renamed ones."""
     schema = Schema(operation.fields, start.schema.metadata)
     left = {*LINEAGE_IDS, *(each.id for each in schema.walk())}
     fragments = start.fragments
@@ -85,10 +85,10 @@ def project(start: Manifest, operation: Project) -> Manifest:
 
 
 def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
-    """Return the version in which some columns of fragments stand in other files.
+    """Return the version in which some columns of fragments are in other files.
 
     Raises:
-        InvalidInputError: A fragment is not there, or the files hold different columns.
+        InvalidInputError: A fragment does not exist, or the files have different columns.
     """
     if len({file.field_ids for _, file in operation.replacements}) > 1:
         raise InvalidInputError("all files of a data replacement must hold the same columns")
@@ -114,7 +114,7 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
 
 
 def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataFile, ...]:
-    """Return the files of a fragment, of which a new one answers for the columns it holds."""
+    """Return the files of a fragment, with a new one that replaces its columns."""
     for at, old in enumerate(fragment.files):
         if old.field_ids == file.field_ids and old.file_version == file.file_version:
             return (*fragment.files[:at], file, *fragment.files[at + 1 :])
@@ -129,8 +129,8 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
     wanted = set(file.field_ids)
     if any(each.file_version[0] < 2 and wanted & set(each.field_ids) for each in fragment.files):
         raise InvalidInputError(
-            f"columns of fragment {fragment.id} stand in a file of version 0.1, which can only be "
-            "replaced as a whole"
+            f"columns of fragment {fragment.id} are stored in a file of version 0.1, which can "
+            "only be replaced as a whole"
         )
     live = {*LINEAGE_IDS, *(each.id for each in schema.walk())}
     kept = [_without(old, file.field_ids) for old in fragment.files]
@@ -145,7 +145,7 @@ def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
 
 
 def _refiled(old: Fragment, now: Fragment) -> set[int]:
-    """Return the fields that stand in another file than before."""
+    """Return the fields that are in another file than before."""
     before = {each: file.path for file in old.files for each in file.field_ids if each >= 0}
     after = {each: file.path for file in now.files for each in file.field_ids if each >= 0}
     return {each for each, path in after.items() if before.get(each, path) != path}

@@ -1,9 +1,9 @@
-"""Config and metadata: entries are set, taken away, or replaced as a whole.
+"""Config and metadata: entries are set, removed, or replaced as a whole.
 
-Differs: Replacing the whole config keeps our own entries: without the ledger's a stream would write
-         its last batches twice, without the tombstones' a late row would undo a delete, without
-         the manifest store's mark others would publish past it. An entry that is named is still
-         taken away.
+Differs: Replacing the whole config keeps our own entries: without the ledger a stream would write
+         its last batches twice, without the tombstones a late row would undo a delete, without
+         the manifest store's mark others would publish elsewhere. An entry can still be removed
+         by its name.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def update_config(start: Manifest, operation: UpdateConfig) -> Manifest:
     """Return the version with other config and metadata.
 
     Raises:
-        InvalidInputError: A field is not there, or the primary key would be changed.
+        InvalidInputError: A field does not exist, or the primary key would change.
     """
     config = dict(start.config)
     config.update(operation.old_upserts)

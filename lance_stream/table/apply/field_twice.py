@@ -1,16 +1,16 @@
-"""Fields that two data files of a fragment hold, as writers of Lance 0.10 left them.
+"""Fields that are in two data files of a fragment, as Lance 0.10 left them.
 
-A column that was replaced got its new values in another file under its old id, and the old file
-kept the id. The last file is the one that is read (`table.fragments.columns_of_files`). The next
-version says of the old files that their column is void, so that no reader can take the old values
-for the new ones; a file in which nothing is left is dropped.
+The new values of a replaced column were written to another file under its old id, and the old file
+kept the id. The last file is read (`table.fragments.columns_of_files`). The next version marks the
+column in the old files as no longer used, so that no reader mistakes the old values for the new
+ones; a file without any used column is dropped.
 
-Of a file of version 0.1, whose columns are counted from the first field's id, the first field
-cannot be void: such a fragment is left as it is.
+In a file of version 0.1, whose columns are counted from the first field's id, the first field
+cannot be marked: such a fragment is left unchanged.
 
 Source:  the reference's crate lance, io/commit, fix_schema.
 Differs: The reference gives the column a new id, in the schema and in the last files. A file of
-         0.1 that is appended by the same commit then has its columns elsewhere.
+         0.1 that the same commit appends then has its columns in other places.
 """
 
 from collections.abc import Container, Sequence
@@ -24,8 +24,8 @@ _LAST_RELEASE = (0, 10)
 
 
 def may_have_field_twice(manifest: Manifest | None) -> bool:
-    """Say whether a version comes from a writer that may have left a field in two files."""
-    # writers before 0.8 did not say who they are, and added no columns to files
+    """Return whether a version is by a writer that may have left a field in two files."""
+    # writers before 0.8 stated no writer version, and added no columns to files
     return (
         manifest is not None
         and manifest.writer_version is not None
@@ -42,8 +42,8 @@ def _is_old(writer: WriterVersion) -> bool:
 
 
 def with_fields_once(made: Manifest) -> Manifest:
-    """Return a version in which no field lies in two data files of a fragment."""
-    # the parts of a struct may lie in several files, which name the struct, too
+    """Return a version in which no field is in two data files of a fragment."""
+    # the parts of a struct may be in several files, which name the struct, too
     structs = {each.id for each in made.schema.walk() if not each.is_leaf}
     changes: dict[int, Fragment | None] = {}
     for place, fragment in enumerate(made.fragments):

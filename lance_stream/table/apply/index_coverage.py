@@ -1,24 +1,24 @@
-"""What indices still answer for after an operation.
+"""The coverage of indices after an operation.
 
 An index lists the fragments that it covers. A query takes the rows of these from the index and
-scans the others, so a fragment too few costs time, and one too many gives wrong answers. Most
-indices say row ids, which stay with the rows as they move; some say row addresses, which do not.
+scans the others, so a missing fragment costs time, and one too many gives wrong results. Most
+indices refer to rows by row id, which moved rows keep; some by row address, which they do not.
 
     a column is rewritten in place   the fragments leave the coverage of indices on the column
-    rows move to a new fragment      it enters the coverage of indices that say row ids, are on no
-                                     changed column, and covered every fragment the rows came from
-    fragments are rewritten          indices that say row ids follow; of others the old fragments
-                                     leave the coverage. Old fragments with dead rows stay in it,
-                                     beside the new ones: that a covered fragment is gone tells
-                                     readers that the index has rows which are dead
-    a column is dropped              indices on it go
-    an index covers nothing          it stays as the last segment of its name, as a definition to
-                                     build again; else it goes
+    rows move to a new fragment      it enters the coverage of indices by row id that are on no
+                                     changed column and covered every fragment the rows came from
+    fragments are rewritten          indices by row id follow; the old fragments leave the coverage
+                                     of others. Old fragments with deleted rows stay covered beside
+                                     the new ones: a covered fragment that no longer exists tells
+                                     readers that the index has deleted rows
+    a column is dropped              indices on it are dropped
+    an index covers nothing          the last segment of its name is kept, as a definition to
+                                     rebuild; others are dropped
 
 Source:  table.proto, IndexMetadata; measured on the reference.
-Differs: Indices on parts of a rewritten struct lose the coverage, too. After a rewrite that leaves
-         dead rows behind the reference forgets the old fragments, and its search for the nearest
-         vectors gives fewer than it was asked for: dead ones take their places.
+Differs: Indices on parts of a rewritten struct lose the coverage, too. After a rewrite that drops
+         deleted rows, the reference removes the old fragments from the coverage, and its nearest
+         vector search returns fewer rows than requested: deleted rows take their places.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ from lance_stream.table.operations import RewriteGroup, RewrittenIndex
 
 FRAGMENT_REUSE = "__lance_frag_reuse"
 WRITE_AHEAD_LOG = "__lance_mem_wal"
-"""The names of indices that are not for queries but say how the table is kept."""
+"""The names of indices that do not serve queries, but maintenance."""
 
 Indices = tuple[IndexMetadata, ...]
 
@@ -46,7 +46,7 @@ _FM = "lance.index.pb.FMIndexDetails"
 
 
 def with_indices(manifest: Manifest, change: Callable[[Indices], Indices]) -> Manifest:
-    """Return the version with its indices changed; the same one where nothing changes.
+    """Return the version with its indices changed; the same object if nothing changes.
 
     Raises:
         CorruptDataError: The index section is damaged.
@@ -61,7 +61,7 @@ def with_indices(manifest: Manifest, change: Callable[[Indices], Indices]) -> Ma
 
 
 def says_addresses(index: IndexMetadata) -> bool:
-    """Say whether an index names rows by address, so that it cannot follow rows that move."""
+    """Return whether an index refers to rows by address, so that it cannot follow moved rows."""
     if index.details is None:
         return False
     type_url = index.details[0]
@@ -75,11 +75,11 @@ def says_addresses(index: IndexMetadata) -> bool:
 def without_rewritten_columns(
     indices: Indices, rewritten: Mapping[int, Collection[int]], schema: Schema
 ) -> Indices:
-    """Return indices that do not cover fragments whose columns have other values now.
+    """Return indices that no longer cover fragments whose columns have new values.
 
     Args:
-        indices: As they were.
-        rewritten: For the id of a fragment the ids of the fields that were rewritten in it.
+        indices: The indices before.
+        rewritten: By fragment id, the ids of the fields that were rewritten in it.
         schema: The table's columns.
     """
     by_fields: dict[frozenset[int], BitMap] = {}
@@ -103,13 +103,13 @@ def with_moved_rows(
     source_ids: Iterable[int],
     changed_fields: Collection[int],
 ) -> Indices:
-    """Return indices that cover new fragments which hold nothing but rows that they know.
+    """Return indices that cover new fragments if they have all of their rows.
 
     Args:
-        indices: As they were.
+        indices: The indices before.
         new_ids: Fragments whose rows were all in the table before.
-        source_ids: All fragments that rows were taken from.
-        changed_fields: The fields that have other values in the moved rows.
+        source_ids: All fragments from which rows were moved.
+        changed_fields: The fields that have new values in the moved rows.
     """
     added, sources = BitMap(new_ids), BitMap(source_ids)
 
@@ -136,14 +136,14 @@ def with_rewritten_fragments(
     """Return indices after fragments were rewritten without a change to their rows.
 
     Args:
-        indices: As they were.
-        groups: Which fragments took the place of which; the new ones have their ids.
+        indices: The indices before.
+        groups: Which fragments replaced which; the new ones have their ids.
         rewritten: The indices that were rewritten with them.
         stable_row_ids: Whether rows keep their ids as they move.
 
     Raises:
         UnsupportedFeatureError: The table keeps a history of moved rows for its indices.
-        InvalidInputError: An index is said to be rewritten twice.
+        InvalidInputError: An index is listed as rewritten twice.
     """
     replacements: dict[bytes, RewrittenIndex] = {}
     for each in rewritten:
@@ -175,14 +175,14 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
     """Return the indices that are worth keeping.
 
     Args:
-        indices: As they were.
-        schema: The columns that there are from now on.
-        fragment_ids: The fragments that there are from now on.
+        indices: The indices before.
+        schema: The columns of the new version.
+        fragment_ids: The fragments of the new version.
     """
     known = {each.id for each in schema.walk()}
     left = [each for each in indices if is_system_index(each) or known.issuperset(each.field_ids)]
     if any(each.name == FRAGMENT_REUSE and each.index_version for each in left):
-        # Their coverage is followed through the history: what looks empty may not be.
+        # Their coverage is followed through the history: it may look empty without being so.
         return tuple(left)
     living = BitMap(fragment_ids)
     serving: dict[str, int] = {}
@@ -196,7 +196,7 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
                 first[each.name] = each
 
     def keeps(index: IndexMetadata) -> bool:
-        # Without a bitmap the coverage is not known, which is not the same as empty.
+        # Without a bitmap the coverage is unknown, which is not the same as empty.
         if index.name == FRAGMENT_REUSE or not index.fragment_bitmap:
             return True
         if serving[index.name]:
@@ -208,7 +208,7 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
 
 
 def is_system_index(index: IndexMetadata) -> bool:
-    """Say whether an index is not for queries."""
+    """Return whether an index does not serve queries."""
     return index.name in {FRAGMENT_REUSE, WRITE_AHEAD_LOG}
 
 
@@ -226,7 +226,7 @@ def coverage(index: IndexMetadata) -> BitMap:
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:
-    # The version that an index was built from is no age: rewriting the index raises it.
+    # The version that an index was built from is not its age: rewriting the index raises it.
     return index.created_at is None, index.created_at or 0, index.dataset_version
 
 
@@ -245,9 +245,9 @@ def _following(
     """Return an index that covers the new fragments of a group if it covered all old ones.
 
     Args:
-        index: As it was.
-        groups: Which fragments took the place of which.
-        has_dead_rows: Whether the index still has the dead rows that the groups leave behind.
+        index: The index before.
+        groups: Which fragments replaced which.
+        has_dead_rows: Whether the index still has the deleted rows that the groups drop.
     """
     before = covered = coverage(index)
     for group in groups:

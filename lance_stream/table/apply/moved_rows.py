@@ -1,7 +1,7 @@
 """Operations that move rows without changing them.
 
-    ReserveFragments    ids that no new fragment will get: a compaction gives them to its own
-    Rewrite             fragments in the place of others, with the same rows, ids and stamps
+    ReserveFragments    reserves fragment ids for the new fragments of a compaction
+    Rewrite             replaces fragments by others with the same rows, row ids and row versions
 
 Source:  facts of the format, section 4; measured on the reference.
 """
@@ -32,13 +32,12 @@ def reserve_fragments(start: Manifest, operation: ReserveFragments) -> Manifest:
 
 
 def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
-    """Return the version in which fragments stand in the place of others.
+    """Return the version in which fragments are replaced by others.
 
     Raises:
-        IncompatibleConflictError: A fragment that is replaced is not there.
-        InvalidInputError: A fragment is replaced twice, a new one has an id that is taken, or
-            lacks the ids and stamps of its rows, or the rows of a group are not as many as they
-            were.
+        IncompatibleConflictError: A replaced fragment does not exist.
+        InvalidInputError: A fragment is replaced twice, a new one has an id that is taken or lacks
+            its row ids and row versions, or a group does not have as many rows as before.
     """
     groups = operation.groups or _one_group(operation)
     places = start.fragments.place_of
@@ -81,7 +80,7 @@ def _one_group(operation: Rewrite) -> tuple[RewriteGroup, ...]:
 
 
 def _with_ids(start: Manifest, groups: Sequence[RewriteGroup]) -> tuple[RewriteGroup, ...]:
-    """Give ids to the new fragments that have none; those reserved for them stay."""
+    """Give ids to the new fragments that have none; reserved ids are kept."""
     highest = max_fragment_id(start)
     next_id = 0 if highest is None else highest + 1
     taken = set(start.fragments.ids)
@@ -102,14 +101,14 @@ def _with_ids(start: Manifest, groups: Sequence[RewriteGroup]) -> tuple[RewriteG
 
 
 def _check_group(start: Manifest, group: RewriteGroup) -> None:
-    # Rows that died while they were rewritten are dead in the new fragments.
+    # Rows that were deleted while they were rewritten are deleted in the new fragments.
     alive = [replace(each, deletion_file=None) for each in group.new_fragments]
     check_new_fragments(start, alive)
     if not all(each.num_live_rows > 0 for each in group.new_fragments):
         raise InvalidInputError("a rewritten fragment has no live row")
     stable = has_stable_row_ids(start)
     if any(each.row_ids is None for each in group.new_fragments) and stable:
-        raise InvalidInputError("a rewritten fragment does not say the row ids of its rows")
+        raise InvalidInputError("a rewritten fragment does not state the row ids of its rows")
     old = sum(
         start.fragments[start.fragments.place_of[each.id]].num_live_rows
         for each in group.old_fragments

@@ -1,14 +1,14 @@
-"""New fragments get what only the newest version knows: ids, row ids, version stamps.
+"""Assigns what depends on the newest version to new fragments: ids, row ids, row versions.
 
     fragment id     one after the largest ever used
-    row ids         from next_row_id on; rows that moved here keep theirs, and stand first
-    created at      this version; the version that it was for rows that moved
+    row ids         from next_row_id on; moved rows keep theirs, and come first
+    created at      this version; moved rows keep theirs
     last updated    this version
 
 Source:  facts of the format, section 4.
-Differs: Where a moved row was created is looked up in the fragments that the operation takes rows
-         from, and in the others only if it is not found there: an upsert into a table of 20,000
-         fragments decodes the few it changes.
+Differs: The created-at version of a moved row is looked up in the fragments from which the
+         operation moves rows, and in the others only if it is not found there: an upsert into a
+         table of 20,000 fragments decodes only the few that it changes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ MAX_ROW_ID = (1 << 64) - 1
 def with_new_fragments(
     start: Manifest, carried: FragmentList, fragments: Sequence[Fragment]
 ) -> Manifest:
-    """Return the version with new fragments, of new rows only, behind those that it carries.
+    """Return the version with new fragments, of new rows only, after those carried over.
 
     Raises:
         InvalidInputError: A fragment is not new, or of another file version; or the table has used
@@ -56,14 +56,14 @@ def with_moved_rows(
     fragments: Sequence[Fragment],
     sources: Sequence[Fragment],
 ) -> Manifest:
-    """Return the version with new fragments, in which rows that were changed may stand first.
+    """Return the version with new fragments, which may begin with changed rows.
 
     Args:
-        start: The version being made.
+        start: The version being created.
         carried: Its other fragments.
-        fragments: The new ones. Those whose first rows were in the table before state the row ids
-            of these, and of no others.
-        sources: The fragments that these rows were in, as they were.
+        fragments: The new ones. If their first rows were in the table before, they state the row
+            ids of these, and of no others.
+        sources: The fragments that had these rows, as they were.
 
     Raises:
         InvalidInputError: A fragment states ids that no row can have; and as in
@@ -85,7 +85,7 @@ def with_moved_rows(
 
 
 def with_ids(start: Manifest, fragments: Iterable[Fragment]) -> list[Fragment]:
-    """Return fragments with ids that no fragment of the table ever had.
+    """Return fragments with ids that no fragment of the table has ever had.
 
     Raises:
         InvalidInputError: The table has used up its fragment ids.
@@ -99,7 +99,7 @@ def with_ids(start: Manifest, fragments: Iterable[Fragment]) -> list[Fragment]:
 
 
 def check_new_fragments(start: Manifest, fragments: Iterable[Fragment]) -> None:
-    """Raise unless fragments have rows, live ones, in files of the table's version.
+    """Raise unless fragments have rows, all live, in files of the table's file version.
 
     Raises:
         InvalidInputError: They do not.
@@ -108,16 +108,16 @@ def check_new_fragments(start: Manifest, fragments: Iterable[Fragment]) -> None:
         if fragment.physical_rows < 1 or not fragment.files:
             raise InvalidInputError("a new fragment has no rows, or no data file")
         if fragment.deletion_file is not None:
-            raise InvalidInputError("a new fragment has dead rows before it is committed")
+            raise InvalidInputError("a new fragment has deleted rows before it is committed")
         for file in fragment.files:
             check_file_version(start, file)
 
 
 def check_file_version(start: Manifest, file: DataFile) -> None:
-    """Raise unless a data file is of the file version that the table's files have.
+    """Raise unless a data file has the file version of the table's files.
 
     Raises:
-        InvalidInputError: It is not, and the table does not admit several.
+        InvalidInputError: It does not, and the table does not allow several.
     """
     major, minor = file.file_version
     wanted = start.data_format.version
@@ -133,8 +133,8 @@ def check_file_version(start: Manifest, file: DataFile) -> None:
 def max_fragment_id(manifest: Manifest) -> int | None:
     """Return the largest fragment id ever used; None if none was.
 
-    Old writers did not state it. One that is stated and less than an id in use is not gone by:
-    new fragments would get ids that others have, and the next version states the right one.
+    Old writers did not state it. A stated one that is less than an id in use is ignored, because
+    new fragments would get ids that others have; the next version states the right one.
 
     Raises:
         CorruptDataError: It is larger than an id can be.
@@ -149,7 +149,7 @@ def max_fragment_id(manifest: Manifest) -> int | None:
 
 
 def has_only_moved_rows(planned: Fragment) -> bool:
-    """Say whether a new fragment states a row id for each row: all were in the table before."""
+    """Return whether a new fragment states an id for each row: all were in the table before."""
     return (
         isinstance(planned.row_ids, bytes)
         and len(decode_row_ids(planned.row_ids)) == planned.physical_rows
@@ -157,7 +157,7 @@ def has_only_moved_rows(planned: Fragment) -> bool:
 
 
 def uniform_stamps(fragment: Fragment, version: int) -> bytes:
-    """Return the stamps that say one version of every row of a fragment."""
+    """Return the row versions of a fragment whose rows all have the same one."""
     return encode_row_versions(RowVersionSequence.uniform(fragment.physical_rows, version))
 
 
@@ -211,7 +211,7 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
 
 
 def _created_at(start: Manifest, ids: Ids, sources: Sequence[Fragment]) -> Versions:
-    """Return in which version each of some rows was created, (n,) u64.
+    """Return the created-at version of some rows, (n,) u64.
 
     A row that no fragment has counts as created now, as in the reference.
     """
@@ -234,8 +234,8 @@ def _fill_created(created: Versions, ids: Ids, missing: Places, fragment: Fragme
     stored_ids, stored_versions = fragment.row_ids, fragment.created_at_versions
     if not isinstance(stored_ids, bytes) or not isinstance(stored_versions, bytes | None):
         raise UnsupportedFeatureError(
-            f"the row ids or versions of fragment {fragment.id} stand outside the manifest; which "
-            "rows an operation moves cannot be told"
+            f"the row ids or row versions of fragment {fragment.id} are stored outside the "
+            "manifest; which rows an operation moves cannot be determined"
         )
     offsets = decode_row_ids(stored_ids, fragment.physical_rows).find(ids[missing])
     hit = offsets >= 0

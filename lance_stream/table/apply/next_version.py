@@ -1,9 +1,9 @@
-"""A version and a transaction make the next version.
+"""Applies a transaction to a version, giving the next version.
 
-What depends on the newest version is settled here, and anew on each attempt to commit: the ids of
-new fragments, the row ids of new rows, the version stamps of rows, config entries.
+What depends on the newest version is assigned here, again on each commit attempt: the ids of new
+fragments, the row ids of new rows, row versions, config entries.
 
-`APPLY` is the table of operations: what each does stands in the modules beside this one.
+`APPLY` is the table of operations; the other modules of this package apply them.
 
 Source:  facts of the format, sections 1.2 and 4; measured on the reference.
 """
@@ -61,11 +61,11 @@ from lance_stream.table.operations import (
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """What a new table is, and cannot become later.
+    """Properties of a new table that cannot be changed later.
 
     Attributes:
         data_format: The format of its data files.
-        stable_row_ids: Whether its rows have stable row ids: the one thing that it can become (see
+        stable_row_ids: Whether its rows have stable row ids; only this can be changed later (see
             `stable_row_ids`).
         table_metadata: Its metadata.
     """
@@ -77,15 +77,15 @@ class Creation:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the next version says of its making.
+    """How the next version is created.
 
     Attributes:
-        timestamp_nanos: When it is made, nanoseconds since 1970-01-01 UTC. A version is later
-            than the one before it, whatever the clock says.
+        timestamp_nanos: The time, in nanoseconds since 1970-01-01 UTC. A version gets a later one
+            than the previous version, even if the clock is behind.
         transaction_file: Name of the transaction's file; empty for none.
-        inline_transaction: The transaction's bytes; None where they are too many.
-        writer_version: Who makes it.
-        config_entries: Config entries that it sets besides what the operation says.
+        inline_transaction: The transaction's bytes; None if there are too many.
+        writer_version: The program that creates it.
+        config_entries: Config entries to set in addition to the operation's.
     """
 
     timestamp_nanos: int
@@ -102,27 +102,28 @@ def apply(
     creation: Creation | None = None,
     restored: Manifest | None = None,
 ) -> Manifest:
-    """Return the version that follows on a version by an operation.
+    """Return the version that results from applying an operation to a version.
 
     Args:
-        manifest: The newest version; None when there is no table yet.
-        operation: What is done; it was found, or made, to mean on this version what was planned.
-        commit: What the next version says of its making.
-        creation: What a new table is; needed when there is none yet. On an existing table an
-            Overwrite takes from it the data format of its files, a Merge whether rows get stable
-            row ids that have none, and nothing else.
+        manifest: The newest version; None if there is no table yet.
+        operation: The operation, checked for conflicts with this version, or rebased on it.
+        commit: How the next version is created.
+        creation: Properties of a new table; required if there is none yet. On an existing table,
+            an Overwrite uses its data format, a Merge whether to add stable row ids, and nothing
+            else is used.
         restored: The older version that a Restore brings back.
 
     Raises:
-        UnsupportedFeatureError: The operation cannot be made yet, or the table uses a feature
+        UnsupportedFeatureError: The operation is not supported yet, or the table uses a feature
             that we may not write.
-        InvalidInputError: The operation does not fit on the version.
-        NotFoundError: There is no table, and the operation does not make one.
+        InvalidInputError: The operation does not fit the version.
+        NotFoundError: There is no table, and the operation does not create one.
     """
     if isinstance(operation, UnknownOperation) or type(operation) not in APPLY:
         raise UnsupportedFeatureError(
-            f"a transaction that does {operation_name(operation)} cannot be committed by this "
-            f"version of lance-stream; it can commit {', '.join(each.__name__ for each in APPLY)}"
+            f"a transaction with the operation {operation_name(operation)} cannot be committed by "
+            "this version of lance-stream; it supports "
+            f"{', '.join(each.__name__ for each in APPLY)}"
         )
     if manifest is None:
         start = _first_version(operation, creation)
@@ -145,7 +146,7 @@ def apply(
 
 
 def check_may_write(manifest: Manifest) -> None:
-    """Return if a next version can be made; asked before anything is written for it, too.
+    """Raise unless a next version can be created; also called before anything is written for it.
 
     Raises:
         UnsupportedFeatureError: The table uses a feature that we may not write.
@@ -157,14 +158,14 @@ def check_may_write(manifest: Manifest) -> None:
 
 
 def _is_ours(manifest: Manifest) -> bool:
-    """Say whether a version was made by this code, which counts row ids on."""
+    """Return whether a version was created by this code, which keeps next_row_id correct."""
     writer = manifest.writer_version
     return writer is not None and writer.library == WRITER_LIBRARY
 
 
 def _first_version(operation: Operation, creation: Creation | None) -> Manifest:
     if not isinstance(operation, Overwrite):
-        raise NotFoundError(f"there is no table to {operation_name(operation)} on")
+        raise NotFoundError(f"there is no table for the operation {operation_name(operation)}")
     if creation is None:
         raise InvalidInputError("a new table needs a data format")
     flags = STABLE_ROW_IDS if creation.stable_row_ids else 0
@@ -190,7 +191,7 @@ Applier: TypeAlias = Callable[[Manifest, Any, "_Given"], Manifest]
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What some operations need besides the version."""
+    """What some operations need in addition to the version."""
 
     creation: Creation | None
     restored: Manifest | None
@@ -234,6 +235,6 @@ APPLY: Mapping[type[KnownOperation], Applier] = MappingProxyType(
 )
 """How each operation is applied.
 
-Left out, and refused: Clone (it makes another table), UpdateMemWalState and DataOverlay (what they
-keep we do not read).
+Left out and refused: Clone (it creates another table), UpdateMemWalState and DataOverlay (their
+data is not supported).
 """

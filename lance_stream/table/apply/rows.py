@@ -1,11 +1,11 @@
-"""Operations on rows: they come, die, are changed, or are all replaced.
+"""Operations on rows: inserting, deleting, updating and replacing them.
 
-    Append       new fragments behind the old ones, which are carried as bytes
-    Delete       new deletion files; a fragment without a live row is dropped
-    Update       changed rows die in their fragments and stand in new ones, with their row ids, or
-                 changed columns stand in new files of the same fragments
-    Overwrite    new fragments and another schema; fragment ids and row ids go on counting;
-                 or the first version of a table
+    Append       new fragments after the old ones, which are carried over as bytes
+    Delete       new deletion files; a fragment without live rows is dropped
+    Update       changed rows are deleted in their fragments and written to new ones, with their
+                 row ids; or changed columns are written to new files of the same fragments
+    Overwrite    new fragments and another schema, with new fragment ids and row ids; or the first
+                 version of a table
 
 Source:  facts of the format, sections 1.2 and 4; measured on the reference.
 """
@@ -45,17 +45,15 @@ def overwrite(start: Manifest, operation: Overwrite, data_format: DataFormat | N
     """Return the version with other rows and columns.
 
     Raises:
-        InvalidInputError: Base paths are declared for a table that is there already.
+        InvalidInputError: Base paths are declared for an existing table.
     """
     if operation.initial_bases and start.version > 1:
-        raise InvalidInputError(
-            "base paths can be declared by an Overwrite only as it makes a table"
-        )
+        raise InvalidInputError("an Overwrite can declare base paths only when it creates a table")
     emptied = replace(
         start,
         schema=operation.schema,
         index_section=None,
-        # Kept for its fragment ids: the largest one ever used goes on.
+        # Kept for its fragment ids: new ids continue after the largest one ever used.
         max_fragment_id=max_fragment_id(start),
         fragments=FragmentList(),
         data_format=data_format or start.data_format,
@@ -69,7 +67,7 @@ def delete(start: Manifest, operation: Delete) -> Manifest:
     """Return the version without some rows.
 
     Raises:
-        InvalidInputError: A fragment that rows are deleted from is not there.
+        InvalidInputError: A fragment with rows to delete does not exist.
     """
     changes = _changes(
         start,
@@ -91,8 +89,8 @@ def update(start: Manifest, operation: Update) -> Manifest:
 
     Raises:
         UnsupportedFeatureError: The operation moves rows out of the write-ahead log.
-        InvalidInputError: A fragment that rows are changed in is not there; new fragments are not
-            new, or state row ids that nobody has.
+        InvalidInputError: A fragment with rows to change does not exist; new fragments are not
+            new, or state row ids that do not exist.
     """
     if operation.compacted_sstables:
         raise UnsupportedFeatureError("rows cannot be moved out of a write-ahead log")
@@ -115,7 +113,7 @@ def update(start: Manifest, operation: Update) -> Manifest:
 
 
 def _sources(start: Manifest, operation: Update) -> list[Fragment]:
-    """Return the fragments that rows are taken from, as they are."""
+    """Return the fragments from which rows are moved, as they are."""
     touched = {each.id for each in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
     places = start.fragments.place_of if touched else {}
@@ -127,7 +125,7 @@ def _with_dead_rows(now: Fragment, planned: Fragment) -> Fragment:
 
 
 def _with_new_columns(now: Fragment, planned: Fragment) -> Fragment:
-    # A file is dropped once newer ones hold all that it held.
+    # A file is dropped once newer ones have all of its fields.
     files = tuple(each for each in planned.files if set(each.field_ids) != {TOMBSTONED_ID})
     return replace(now, files=files, deletion_file=planned.deletion_file)
 
@@ -138,7 +136,7 @@ def _changes(
     removed: Iterable[int],
     change: Callable[[Fragment, Fragment], Fragment],
 ) -> dict[int, Fragment | None]:
-    """Return for places in the list of fragments what stands there from now on."""
+    """Return the new fragments by their places in the list of fragments."""
     places = start.fragments.place_of
 
     def place(fragment_id: int) -> int:
@@ -161,9 +159,9 @@ def _changes(
 def _stamped(
     start: Manifest, operation: Update, changes: dict[int, Fragment | None]
 ) -> dict[int, Fragment]:
-    """Return the fragments that were changed in place, with stamps on the rows that were.
+    """Return the fragments that were changed in place, with new row versions of the changed rows.
 
-    Without a word which rows these are, none is stamped, as in the reference.
+    If the operation does not state the rows, no row version is set, as in the reference.
     """
     stamped: dict[int, Fragment] = {}
     if not has_stable_row_ids(start):
@@ -177,7 +175,7 @@ def _stamped(
             continue
         if not isinstance(stored, bytes):
             raise UnsupportedFeatureError(
-                f"the row versions of fragment {fragment.id} stand outside the manifest"
+                f"the row versions of fragment {fragment.id} are stored outside the manifest"
             )
         versions = decode_row_versions(stored, fragment.physical_rows).to_array().copy()
         versions[offsets] = start.version
@@ -204,8 +202,8 @@ def _changed_offsets(
         offsets = np.array(listed, np.int64)
     if len(offsets) and int(offsets.max()) >= fragment.physical_rows:
         raise InvalidInputError(
-            f"row {int(offsets.max())} of fragment {fragment.id} is said to be changed, but it "
-            f"has {fragment.physical_rows} rows"
+            f"row {int(offsets.max())} of fragment {fragment.id} is listed as changed, but the "
+            f"fragment has {fragment.physical_rows} rows"
         )
     return offsets
 

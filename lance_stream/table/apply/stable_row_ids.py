@@ -1,22 +1,22 @@
-"""Stable row ids for a table that was made without them.
+"""Stable row ids for a table that was created without them.
 
-    row ids          of every physical row, dead ones too: consecutive, fragment by fragment, from
-                     the first one never used
-    created at       version 1: when a row really came is not known any more, and 1 is what every
-    last updated       reader said of it before
+    row ids          of every physical row, including deleted ones: consecutive, fragment by
+                     fragment, from the first unused one
+    created at       version 1: when a row was really inserted is unknown, and every reader
+    last updated       reported 1 before
     next row id      one past the last
 
-It is done by a Merge that states the table's fragments as they are, but with row ids, as in the
-reference. A Merge does not follow, and is not followed by, whatever else moves rows at the same
-time, but for appends, whose rows get their ids from the version that they are committed on.
+As in the reference, this is a Merge that states the table's fragments unchanged except for row ids.
+A Merge conflicts with every concurrent operation that moves rows; appends are fine, as their rows
+get their ids from the version on which they are committed.
 
-Ids begin with the first one never used. That is 0 unless ids were given and taken away again, which
-no program does that we know: an id that was given once is not given again.
+Ids start with the first unused one. That is 0 unless ids were assigned and removed again, which no
+known program does: an id is never reused.
 
 Source:  row ids and lineage, "Row ID Assignment"; facts of the format, sections 1.5 and 4;
          measured on the reference.
-Differs: The specification says that ids cannot be switched on later. The reference leaves the
-         stamps out; then it does not stamp rows whose columns are rewritten in place.
+Differs: According to the specification, ids cannot be enabled later. The reference omits the row
+         versions; then it does not set those of rows whose columns are rewritten in place.
 """
 
 from collections.abc import Iterable
@@ -35,14 +35,14 @@ from lance_stream.table.row_versions import FIRST_VERSION
 
 
 def with_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[Fragment], int]:
-    """Return fragments with stable row ids and stamps, and the first id that is left.
+    """Return fragments with stable row ids and row versions, and the next unused id.
 
     Args:
         fragments: Each with its number of physical rows.
-        next_row_id: The first id to give.
+        next_row_id: The first id to assign.
 
     Raises:
-        InvalidInputError: There are not so many ids.
+        InvalidInputError: Not enough ids are left.
     """
     made = []
     for fragment in fragments:
@@ -63,9 +63,9 @@ def with_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[
 
 
 def check_can_have_row_ids(manifest: Manifest) -> None:
-    """Raise if rows cannot be given stable ids, for indices know them by their addresses.
+    """Raise if rows cannot get stable ids because indices refer to them by address.
 
-    An index that says where compactions moved rows is not in the way, and goes.
+    An index with the rows moved by compactions does not prevent it, and is dropped.
 
     Raises:
         InvalidInputError: There are indices.
@@ -91,12 +91,11 @@ def activate(start: Manifest, operation: Merge) -> Manifest:
     """Return the version of a table in which every row has a stable id.
 
     Args:
-        start: The version being made, of a table without stable row ids.
-        operation: States its fragments with row ids, and the schema that it has.
+        start: The version being created, of a table without stable row ids.
+        operation: States its fragments with row ids, and its schema.
 
     Raises:
-        InvalidInputError: These are not the ids that its rows get, or other fragments; or there
-            are indices.
+        InvalidInputError: The operation states other ids or fragments; or there are indices.
     """
     check_can_have_row_ids(start)
     known = {each.id: each.physical_rows for each in operation.fragments}

@@ -1,6 +1,6 @@
 """Operations on a version as a whole.
 
-    Restore        an older version's rows, columns and config; ids that were given stay given
+    Restore        an older version's rows, columns and config; ids are still never reused
     CreateIndex    more indices, or other segments of them
     UpdateBases    more places outside the table's directory
 
@@ -27,13 +27,13 @@ _STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX
 
 
 def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> Manifest:
-    """Return the version that has what an older one had.
+    """Return the version with the contents of an older one.
 
-    Differs: The ledger is the newest version's: batches that were written are not written again.
-             So is the mark of an external manifest store.
+    Differs: The newest version's ledger is kept: committed batches are not written again. So is
+             its mark of an external manifest store.
 
     Raises:
-        InvalidInputError: The older version is not given, or has no stable row ids where the
+        InvalidInputError: The older version is not given, or has no stable row ids although the
             newest has.
         UnsupportedFeatureError: The older version uses a feature that we may not write.
     """
@@ -42,8 +42,8 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
     check_writable(restored)
     if has_stable_row_ids(start) and not has_stable_row_ids(restored):
         raise InvalidInputError(
-            f"version {operation.version} has no stable row ids; restoring it would take them "
-            "away from the rows of the table. Overwrite the table with its rows instead"
+            f"version {operation.version} has no stable row ids; restoring it would remove those "
+            "of the table. Overwrite the table with its rows instead"
         )
     used = [each for each in map(max_fragment_id, (start, restored)) if each is not None]
     return replace(
@@ -73,14 +73,14 @@ def update_bases(start: Manifest, operation: UpdateBases) -> Manifest:
     """Return the version with more base paths.
 
     Raises:
-        InvalidInputError: A name or path is there already.
+        InvalidInputError: A name or path already exists.
     """
     bases = list(start.base_paths)
     for new in operation.new_bases:
         for old in bases:
             if old.path == new.path or (old.name == new.name and new.name is not None):
                 raise InvalidInputError(
-                    f"the base path {new.path!r} ({new.name!r}) is there already: {old.path!r} "
+                    f"the base path {new.path!r} ({new.name!r}) already exists: {old.path!r} "
                     f"({old.name!r})"
                 )
         bases.append(replace(new, id=new.id or _unused(bases)))
