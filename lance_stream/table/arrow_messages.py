@@ -1,15 +1,14 @@
-"""Small Arrow files beside the data, read without believing what they say of their own size.
+"""Reads small Arrow files beside the data without trusting the sizes that they state.
 
-An Arrow file holds a stream of messages between two magic words. A message is a flatbuffer, which
-says how long the buffers of its body are, and the body. Buffers may be compressed: then each begins
-with the number of bytes that it stands for, i64, and Arrow sets so many aside before it looks at
-the rest. So the header of a batch is read here first, and what it claims is compared with what may
-be there.
+An Arrow file is a stream of messages between two magic words. A message is a flatbuffer, which
+states the lengths of the buffers of its body, and the body. Buffers may be compressed: then each
+begins with its uncompressed number of bytes, i64, and Arrow allocates that many before it reads the
+rest. So the header of a batch is read here first, and its sizes are compared with the allowed ones.
 
     flatbuffer      u32 place of the root table
     table           i32 distance back to its vtable; values
-    vtable          u16 size of itself, u16 size of the table, then u16 a field: where its value
-                    stands in the table, 0 for a field that has none
+    vtable          u16 its own size, u16 size of the table, then u16 per field: the place of its
+                    value in the table, 0 for a field without one
     Message         fields: version, header_type, header, bodyLength
     RecordBatch     fields: length i64, nodes, buffers (of i64 offset, i64 length), compression
 
@@ -30,7 +29,7 @@ _HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
 _BUFFER_BYTES: Final = 16
 _MOST_PADDED: Final = 256
 _ROOM_BYTES: Final = 64
-"""What a buffer may be longer than its values, for padding."""
+"""How much longer than its values a buffer may be, for padding."""
 
 _PLAIN: Final = -1
 """Stands in a compressed batch before a buffer that is not compressed."""
@@ -47,7 +46,7 @@ _ERRORS = (
 
 
 class BatchHeader(NamedTuple):
-    """What the header of a batch says.
+    """The header of a batch.
 
     Attributes:
         num_rows: How many rows there are.
@@ -63,18 +62,18 @@ class BatchHeader(NamedTuple):
 def read_only_batch(
     data: bytes, schema: pa.Schema | None, most_rows: int, bytes_per_row: int = 0
 ) -> pa.RecordBatch:
-    """Return the batch of an Arrow file, or stream, that has one.
+    """Return the batch of an Arrow file, or stream, that has only one.
 
     Args:
-        data: All of it.
-        schema: What it has to have; None for any.
-        most_rows: How many rows it may have.
-        bytes_per_row: To how many bytes a row its buffers may decompress; 0 where they may not be
+        data: The whole file.
+        schema: The required schema; None for any.
+        most_rows: Maximum number of rows.
+        bytes_per_row: Maximum number of decompressed bytes per row; 0 if buffers may not be
             compressed.
 
     Raises:
-        CorruptDataError: It is not such a file, has other or more rows, or its buffers claim more
-            bytes than they may.
+        CorruptDataError: It is not such a file, has another schema or too many rows, or its
+            buffers claim too many bytes.
     """
     try:
         reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_of(data)))
@@ -99,7 +98,7 @@ def read_only_batch(
 
 
 def _check_names(fields: Iterable[pa.Field]) -> None:
-    """Look at every name: Arrow raises a ValueError where one is no UTF-8."""
+    """Access every name: Arrow raises a ValueError if one is not UTF-8."""
     for each in fields:
         _ = each.name
         _check_names(each.type.field(at) for at in range(each.type.num_fields))
@@ -110,7 +109,9 @@ def _stream_of(data: bytes) -> pa.Buffer:
     start = 0
     if data[: len(_MAGIC)] == _MAGIC:
         if not data.endswith(_MAGIC.rstrip(b"\0")):
-            raise CorruptDataError("it is cut short: the word that ends an Arrow file is not there")
+            raise CorruptDataError(
+                "it is cut short: the magic word at an Arrow file's end is missing"
+            )
         start = next(at for at in range(8, _MOST_PADDED, 8) if any(data[at : at + 8] or b"1"))
     return pa.py_buffer(data).slice(start)
 
@@ -127,10 +128,10 @@ def _messages_of(reader: pa.ipc.MessageReader) -> list[pa.Message]:
 
 
 def parse_batch_header(metadata: bytes) -> BatchHeader:
-    """Return what the flatbuffer of a batch's message says.
+    """Parse the flatbuffer of a batch's message.
 
     Raises:
-        CorruptDataError: It is none, or is cut short.
+        CorruptDataError: It is invalid or cut short.
     """
     try:
         message = _U32.unpack_from(metadata, 0)[0]
@@ -151,7 +152,7 @@ def parse_batch_header(metadata: bytes) -> BatchHeader:
 
 
 def _place_of(data: bytes, table: int, field: int) -> int | None:
-    """Return where the value of a field of a table stands; None if it has none."""
+    """Return where the value of a table's field is; None if it has none."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:
         raise CorruptDataError("the header of an Arrow batch points before its beginning")
@@ -178,12 +179,12 @@ def _check_claims(header: BatchHeader, body: pa.Buffer, most_rows: int, per_row:
     view = memoryview(body)
     for place, size in header.buffers:
         if not 0 <= place <= place + size <= len(view):
-            raise CorruptDataError(f"a buffer of {size} bytes is said to stand at byte {place}")
+            raise CorruptDataError(f"a buffer of {size} bytes would begin at byte {place}")
         if size == 0:
             continue
         (claimed,) = _I64.unpack_from(view, place)
         room -= size if claimed == _PLAIN else claimed
         if claimed < _PLAIN or room < 0:
             raise CorruptDataError(
-                f"its {header.num_rows} rows are said to decompress to more bytes than they have"
+                f"its {header.num_rows} rows claim to decompress to more bytes than they can have"
             )

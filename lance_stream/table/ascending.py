@@ -1,8 +1,8 @@
-"""Numbers that ascend and are unique: dead rows' offsets, row ids. Sets of them, by merging.
+"""Sets of ascending, unique integers (offsets of deleted rows, row ids), combined by merging.
 
-NumPy's own `unique`, `union1d` and `setdiff1d` put whole numbers into a hash table (from NumPy 2.3
-on), which takes 30 to 150 times as long where the numbers are in order or nearly so: the union with
-45,000 offsets takes 9 ms instead of 0.2.
+NumPy's own `unique`, `union1d` and `setdiff1d` put integers into a hash table (since NumPy 2.3),
+which takes 30 to 150 times as long if the numbers are in order or nearly so: a union with 45,000
+offsets takes 9 ms instead of 0.2 ms.
 """
 
 from typing import Any, TypeAlias, TypeVar
@@ -15,10 +15,10 @@ Numbers: TypeAlias = npt.NDArray[Number]
 
 
 def distinct(numbers: Numbers[Number]) -> Numbers[Number]:
-    """Return the distinct ones of some numbers, ascending; quick if they ascend in a few runs.
+    """Return the distinct numbers, ascending; fast if they consist of a few ascending runs.
 
     Args:
-        numbers: (n,) in any order; not changed, and given back if they ascend already.
+        numbers: (n,) in any order; not changed, and returned as is if they already ascend.
     """
     if bool((numbers[1:] > numbers[:-1]).all()):
         return numbers
@@ -30,7 +30,7 @@ def distinct(numbers: Numbers[Number]) -> Numbers[Number]:
 
 
 def union(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
-    """Return the numbers that are among one or the other, ascending.
+    """Return the numbers in one or the other, ascending.
 
     Args:
         one: (n,) ascending.
@@ -42,11 +42,11 @@ def union(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
 def are_among(
     numbers: npt.NDArray[np.integer[Any]], others: npt.NDArray[np.integer[Any]]
 ) -> npt.NDArray[np.bool_]:
-    """Return which of some numbers are among others.
+    """Return which numbers are among others.
 
     Args:
         numbers: (n,) in any order.
-        others: (m,) ascending; of a type that holds all of theirs.
+        others: (m,) ascending; of a type that can represent all of them.
     """
     if not len(others):
         return np.zeros(len(numbers), np.bool_)
@@ -57,7 +57,7 @@ def are_among(
 
 
 def difference(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
-    """Return the numbers of one that are not among the other, ascending.
+    """Return the numbers in one but not in the other, ascending.
 
     Args:
         one: (n,) ascending and unique.

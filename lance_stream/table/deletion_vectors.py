@@ -1,6 +1,6 @@
-"""Deletion vectors: the offsets of a fragment's dead rows, as the bytes of a deletion file.
+"""Deletion vectors: the offsets of a fragment's deleted rows, as the bytes of a deletion file.
 
-There are two flavours. Up to 4,999 offsets are an Arrow IPC file with one record batch of one
+There are two formats. Up to 4,999 offsets are an Arrow IPC file with one record batch of one
 column, `row_id: uint32 not null`; 5,000 and more are a 32-bit roaring bitmap in its portable
 form, little-endian:
 
@@ -13,10 +13,10 @@ form, little-endian:
                               more: 8,192 bytes, one bit for each low half
                               run-coded: u16 num_runs, then (u16 first, u16 length - 1) a run
 
-A deletion file is complete: it also holds what died before.
+A deletion file is complete: it includes rows deleted earlier.
 
 Source:  table.proto, DeletionFile; the Roaring format specification.
-Differs: The proto says Int32Array for the Arrow flavour; Lance writes uint32, in any order and
+Differs: The proto has Int32Array for the Arrow format; Lance writes uint32, in any order and
          with compressed buffers.
 """
 
@@ -38,7 +38,7 @@ from lance_stream.table.row_ids import MAX_MATERIALIZED
 Offsets: TypeAlias = npt.NDArray[np.uint32]
 
 BITMAP_THRESHOLD = 5000
-"""From how many dead rows on a deletion file is a bitmap."""
+"""From how many deleted rows on a deletion file is a bitmap."""
 
 _SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _BYTES_PER_ROW = 5
@@ -53,20 +53,20 @@ _BITSET_BYTES = 8192
 
 
 def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, bytes]:
-    """Return the flavour and the bytes of the deletion file that holds some offsets.
+    """Return the format and the bytes of a deletion file.
 
     Args:
-        offsets: The offsets of all dead rows of the fragment, in any order; at least one.
+        offsets: The offsets of all deleted rows of the fragment, in any order; at least one.
 
     Raises:
-        InvalidInputError: There is none, or one is no row offset.
+        InvalidInputError: There is none, or one is not a row offset.
     """
     given = np.asarray(offsets)
     if not len(given) or int(given.min()) < 0 or int(given.max()) >> 32:
         raise InvalidInputError("a deletion file holds row offsets of 32 bits, at least one")
     dead = distinct(given.astype(np.uint32))
     if len(dead) >= BITMAP_THRESHOLD:
-        # of an array the library takes the bytes, of anything else number by number
+        # the library reads the bytes of an array, but anything else number by number
         return DeletionFileType.BITMAP, bytes(BitMap(array("I", dead.tobytes())).serialize())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _SCHEMA) as writer:
@@ -80,32 +80,32 @@ def decode_deletion_vector(
     physical_rows: int,
     num_deleted_rows: int = 0,
 ) -> Offsets:
-    """Return the offsets that the bytes of a deletion file hold.
+    """Return the offsets in a deletion file.
 
     Args:
         data: The whole file.
-        file_type: Its flavour, as the manifest has it.
-        physical_rows: The fragment's number of rows, dead ones included.
-        num_deleted_rows: How many offsets the manifest says there are; 0 if it does not.
+        file_type: Its format, from the manifest.
+        physical_rows: The fragment's number of rows, including deleted ones.
+        num_deleted_rows: The number of offsets in the manifest; 0 if it is not stated.
 
     Returns:
         (num_dead,) u32, ascending and unique.
 
     Raises:
         CorruptDataError: The file is damaged, an offset is not below `physical_rows`, or there
-            are not as many as the manifest says.
+            are not as many as the manifest states.
         UnsupportedFeatureError: There are more than 2^29.
     """
     decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else decode_bitmap
     dead = decode(bytes(data), physical_rows)
     if len(dead) and int(dead[-1]) >= physical_rows:
         raise CorruptDataError(
-            f"a deletion file says that row {int(dead[-1])} of a fragment is dead, which has "
+            f"a deletion file marks row {int(dead[-1])} as deleted, but the fragment has "
             f"{physical_rows} rows"
         )
     if num_deleted_rows and len(dead) != num_deleted_rows:
         raise CorruptDataError(
-            f"a deletion file holds {len(dead)} offsets, but the manifest says {num_deleted_rows}"
+            f"a deletion file holds {len(dead)} offsets, but the manifest states {num_deleted_rows}"
         )
     return dead
 
@@ -189,7 +189,7 @@ def _read_containers(data: bytes, physical_rows: int) -> Offsets:
 def _read_container(
     data: bytes, place: int, count: int, *, is_run: bool
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the low halves in a container, ascending, and the place behind it."""
+    """Return the low halves in a container, ascending, and the place after it."""
     if is_run:
         (num_runs,) = _U16.unpack_from(data, place)
         runs = _take(data, place + _U16.size, 2 * num_runs, "<u2").reshape(-1, 2).astype(np.int64)
@@ -216,7 +216,7 @@ def _check_count(count: int, physical_rows: int) -> None:
             f"a deletion file holds {count} offsets, but the fragment has {physical_rows} rows"
         )
     if count > MAX_MATERIALIZED:
-        raise UnsupportedFeatureError(f"{count} dead rows in one fragment are too many to hold")
+        raise UnsupportedFeatureError(f"{count} deleted rows in one fragment are too many")
 
 
 def _take(data: bytes, place: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:

@@ -1,8 +1,8 @@
-"""The fragments of a version: bytes that are carried on, and decoded one by one when asked for.
+"""The fragments of a version: bytes that are carried over, and decoded one by one on demand.
 
-A table of 20,000 fragments is opened, appended to and written again without decoding the fragments
-that it carries over. What a commit must know of all of them (`FragmentNumbers`: ids, rows, dead
-rows) is read from the bytes at once, and goes from a version to the next with the bytes.
+A table of 20,000 fragments is opened, appended to and committed without decoding the fragments that
+are carried over. What a commit needs of all of them (`FragmentNumbers`: ids, rows, deleted rows) is
+read from the bytes at once, and carried from version to version with the bytes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,19 +24,19 @@ Places: TypeAlias = npt.NDArray[np.intp]
 
 _ID, _DELETION_FILE, _PHYSICAL_ROWS = 1, 3, 4
 _NUM_DELETED_ROWS = 4
-# Fewer messages are read as fast one by one.
+# Fewer messages are just as fast to read one by one.
 _FEW = 256
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentNumbers:
-    """What is to be said of n fragments in numbers, in their order.
+    """The numbers of n fragments, in their order.
 
     Attributes:
         ids: (n,) u64, their ids.
-        physical_rows: (n,) u64, the rows in their files; 0 where an old writer did not say.
-        dead_rows: (n,) u64, the offsets in their deletion files; 0 where an old writer did not
-            say, and without such a file.
+        physical_rows: (n,) u64, the rows in their files; 0 if an old writer did not state it.
+        dead_rows: (n,) u64, the offsets in their deletion files; 0 if an old writer did not state
+            it, and without such a file.
         has_deletion_file: (n,) whether they have one.
     """
 
@@ -53,8 +53,8 @@ class FragmentNumbers:
             raws: The bytes of one DataFragment message each.
 
         Raises:
-            CorruptDataError: The bytes of a fragment are damaged. Not all damage is seen here, but
-                what is returned is what a fragment says that can be decoded.
+            CorruptDataError: The bytes of a fragment are damaged. Not all damage is detected here,
+                but the numbers of a fragment that can be decoded are right.
         """
         if len(raws) < _FEW:
             return cls._parsed_alone(raws)
@@ -86,7 +86,7 @@ class FragmentNumbers:
 
     @classmethod
     def of_decoded(cls, fragments: Sequence[Fragment]) -> "FragmentNumbers":
-        """Return the numbers of fragments that have been decoded, or made."""
+        """Return the numbers of decoded or new fragments."""
         files = [each.deletion_file for each in fragments]
         return cls(
             np.array([each.id for each in fragments], np.uint64),
@@ -105,7 +105,7 @@ class FragmentNumbers:
         return made
 
     def replaced(self, changes: Mapping[int, Fragment]) -> "FragmentNumbers":
-        """Return the numbers of the list in which other fragments stand at some places."""
+        """Return the numbers of the list with other fragments at some places."""
         places = np.array(list(changes), np.intp)
         return self._with(places, FragmentNumbers.of_decoded(list(changes.values())))
 
@@ -114,7 +114,7 @@ class FragmentNumbers:
 
     @classmethod
     def joined(cls, parts: Sequence["FragmentNumbers"]) -> "FragmentNumbers":
-        """Return the numbers of several lists of fragments, one list behind the other."""
+        """Return the numbers of several lists of fragments, concatenated."""
         ids, physical_rows, dead_rows, has_file = zip(
             *(each._columns() for each in parts), strict=True
         )
@@ -136,10 +136,10 @@ class FragmentNumbers:
 
 
 class FragmentList(Sequence[Fragment]):
-    """The fragments of a version, each kept as its message's bytes and decoded when asked for.
+    """The fragments of a version, each kept as its message's bytes and decoded on demand.
 
-    Two lists can be compared fragment by fragment as bytes (`raw`); bytes that are equal say that
-    the fragment is unchanged. Indexing decodes, and remembers what it decoded.
+    Two lists can be compared fragment by fragment as bytes (`raw`); equal bytes mean that the
+    fragment is unchanged. Indexing decodes a fragment, and caches it.
 
     Args:
         raws: The bytes of one DataFragment message each.
@@ -161,7 +161,7 @@ class FragmentList(Sequence[Fragment]):
         return made
 
     def appended(self, fragments: Iterable[Fragment]) -> "FragmentList":
-        """Return a list with more fragments at its end; none of these here is decoded."""
+        """Return a list with more fragments at its end, without decoding the existing ones."""
         more = FragmentList.of(fragments)
         made = FragmentList(self.raws + more.raws)
         made._decoded = {**self._decoded}
@@ -176,11 +176,11 @@ class FragmentList(Sequence[Fragment]):
         return made
 
     def replaced(self, changes: Mapping[int, Fragment | None]) -> "FragmentList":
-        """Return a list where some places have another fragment, or none any more.
+        """Return a list in which some fragments are replaced or removed.
 
         Args:
-            changes: For a place in this list the fragment that stands there instead, or None to
-                leave it out. The order is kept.
+            changes: By place in this list, the fragment to put there, or None to remove it. The
+                order is kept.
         """
         if not changes:
             return self
@@ -203,7 +203,7 @@ class FragmentList(Sequence[Fragment]):
         return made._take(np.flatnonzero(is_left))
 
     def sorted_by_id(self) -> "FragmentList":
-        """Return the list in the order of the fragments' ids; the same one if it is.
+        """Return the list in the order of the fragments' ids; the same object if it is sorted.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
@@ -219,7 +219,7 @@ class FragmentList(Sequence[Fragment]):
 
     @cached_property
     def numbers(self) -> FragmentNumbers:
-        """What is to be said of the fragments in numbers; decodes none.
+        """The numbers of the fragments; decodes none.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
@@ -244,7 +244,7 @@ class FragmentList(Sequence[Fragment]):
 
     @cached_property
     def place_of(self) -> dict[int, int]:
-        """Where in the list the fragment with an id stands.
+        """The place in the list of each fragment, by id.
 
         Raises:
             CorruptDataError: Two fragments have the same id.
@@ -261,7 +261,7 @@ class FragmentList(Sequence[Fragment]):
 
     @property
     def num_live_rows(self) -> int:
-        """Physical rows less dead ones, as the manifest tells them; decodes no fragment.
+        """Physical rows less deleted ones, according to the manifest; decodes no fragment.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
@@ -270,7 +270,7 @@ class FragmentList(Sequence[Fragment]):
 
     @property
     def live_rows(self) -> list[int | None]:
-        """How many live rows each fragment has; None where it does not say so.
+        """How many live rows each fragment has; None if it is not stated.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
@@ -297,10 +297,10 @@ class FragmentList(Sequence[Fragment]):
         return bool(self.numbers.has_deletion_file.any())
 
     def remembered(self, ask: Callable[["FragmentList"], int]) -> int:
-        """Return a number that follows from the fragments, computed when it is first asked for.
+        """Return a number derived from the fragments, computed on first use.
 
         Args:
-            ask: Computes it; the answer is kept with this list, by the function.
+            ask: Computes it; the result is cached with this list, by function.
         """
         if ask not in self._answers:
             self._answers[ask] = ask(self)
@@ -328,7 +328,7 @@ class FragmentList(Sequence[Fragment]):
         return known
 
     def _take(self, places: Places) -> "FragmentList":
-        """Return the list of the fragments at some places, with what is known of them."""
+        """Return the list of the fragments at some places, with their cached values."""
         made = FragmentList(map(self.raws.__getitem__, places.tolist()))
         if self._decoded:
             known = self._decoded

@@ -1,12 +1,12 @@
-"""Whether `next_row_id` is above every row id that a version has given.
+"""Checks that `next_row_id` is greater than every row id of a version.
 
-If it is not, new rows get ids that others have, and whoever goes by ids takes one row for another.
-A version that we made counts on from one that was checked. One that another program made is
-checked before the next is made of it: from the fragments' bytes, without opening a file. Most
-fragments have one range of ids, which is read for all of them at once (`uniform_lineage`); the
-others' sequences are decoded, each once.
+If it is not, new rows get ids that other rows have, and readers that use ids confuse rows. Our own
+versions continue from one that was checked. A version of another program is checked before the next
+one is created from it: from the fragments' bytes, without opening a file. Most fragments have one
+range of ids; these ranges are read for all of them at once (`uniform_lineage`). The sequences of
+the others are decoded, each once.
 
-Ids that stand in files (spilled row lineage) are not looked at; `verify` does.
+Ids in files (spilled row lineage) are not checked here, but by `verify`.
 
 Source:  table.proto, Manifest.next_row_id.
 """
@@ -26,7 +26,7 @@ _KEPT: Final = 1 << 16
 
 
 def check_next_row_id(manifest: Manifest) -> None:
-    """Raise if a version's next row id is not above all row ids that its fragments have.
+    """Raise unless a version's next row id is greater than all row ids of its fragments.
 
     Raises:
         CorruptDataError: It is not, or a sequence of row ids is damaged.
@@ -34,15 +34,15 @@ def check_next_row_id(manifest: Manifest) -> None:
     largest = manifest.fragments.remembered(largest_row_id)
     if largest >= manifest.next_row_id:
         raise CorruptDataError(
-            f"the manifest of version {manifest.version} says that the next row id is "
+            f"the manifest of version {manifest.version} has the next row id "
             f"{manifest.next_row_id}, but a row has the id {largest}: new rows would get ids that "
             "others have. Nothing was written; write the rows into a new table, or restore a "
-            "version from before the program that wrote this one"
+            "version older than the program that wrote this one"
         )
 
 
 def largest_row_id(fragments: FragmentList) -> int:
-    """Return the largest stable row id that fragments state inline; -1 if they state none.
+    """Return the largest stable row id that is inline in fragments; -1 if there is none.
 
     Raises:
         CorruptDataError: A sequence is damaged.

@@ -1,15 +1,15 @@
-"""What can be done to a table: one class for each operation of the transaction message.
+"""The operations on a table: one class for each operation of the transaction message.
 
-An operation is plain data: what its writer planned. How the next version follows from it is said
-in `apply`; what it may follow on, in `conflicts`.
+An operation is plain data: what its writer planned. `apply` derives the next version from it;
+`conflicts` decides which versions it may follow.
 
 `OPERATIONS` maps the message's oneof field names to the classes. Fragments in an operation have
-the ids of the version it was planned on; new ones have id 0, and get theirs when they are
+the ids of the version it was planned on; new ones have id 0, and get their ids when they are
 committed.
 
 Source:  transaction.proto, message Transaction, oneof operation.
-Differs: An operation that is not in the oneof is kept as `UnknownOperation`: it can be carried,
-         and conflicts with everything, but not be applied.
+Differs: An operation that is not in the oneof is kept as `UnknownOperation`: it conflicts with
+         everything and cannot be applied.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,9 +40,9 @@ class UpdateMode(IntEnum):
     """How an Update wrote its new values."""
 
     REWRITE_ROWS = 0
-    """Changed rows stand in new fragments, and are dead in their old ones."""
+    """Changed rows are in new fragments, and deleted in their old ones."""
     REWRITE_COLUMNS = 1
-    """Changed columns stand in new data files of the same fragments."""
+    """Changed columns are in new data files of the same fragments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Marks rows as dead.
+    """Deletes rows.
 
     Attributes:
-        updated_fragments: Fragments of which some rows die, with their new deletion files.
-        deleted_fragment_ids: Fragments of which every row dies.
-        predicate: The condition that chose the rows, as text for people.
+        updated_fragments: Fragments of which some rows are deleted, with their new deletion files.
+        deleted_fragment_ids: Fragments of which all rows are deleted.
+        predicate: The condition that selected the rows, as text for people.
     """
 
     updated_fragments: tuple[Fragment, ...]
@@ -97,13 +97,13 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Makes a table, or puts other rows and another schema in place of all it has.
+    """Creates a table, or replaces all its rows and its schema.
 
     Attributes:
-        fragments: All rows from now on.
-        schema: The schema from now on.
-        config_upserts: Config entries to set besides.
-        initial_bases: Base paths that the table begins with.
+        fragments: All rows of the new version.
+        schema: Its schema.
+        config_upserts: Config entries to set as well.
+        initial_bases: Base paths of a new table.
     """
 
     fragments: tuple[Fragment, ...]
@@ -135,7 +135,7 @@ class Overwrite:
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex:
-    """Adds indices, or segments of them, and takes others away."""
+    """Adds indices, or segments of them, and removes others."""
 
     new_indices: tuple[IndexMetadata, ...]
     removed_indices: tuple[IndexMetadata, ...] = ()
@@ -159,7 +159,7 @@ class CreateIndex:
 
 @dataclass(frozen=True, slots=True)
 class RewriteGroup:
-    """Some fragments, and the ones that hold the same rows from now on."""
+    """Some fragments, and the new ones with the same rows."""
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
@@ -170,11 +170,11 @@ class RewrittenIndex:
     """An index that was rewritten because its rows moved.
 
     Attributes:
-        old_id: The uuid it had; 16 bytes.
-        new_id: The uuid it has now; 16 bytes.
+        old_id: Its previous uuid; 16 bytes.
+        new_id: Its new uuid; 16 bytes.
         new_details: Type URL and bytes of its description; None when not stated.
         new_index_version: Version of the index's own format.
-        new_files: Its files, where the writer listed them.
+        new_files: Its files, if the writer listed them.
     """
 
     old_id: bytes
@@ -189,7 +189,7 @@ class Rewrite:
     """Moves rows to other fragments without changing them: a compaction.
 
     Attributes:
-        groups: Which fragments take the place of which.
+        groups: Which fragments replace which.
         rewritten_indices: Indices that were rewritten with them.
         old_fragments: The same without groups, from old writers.
         new_fragments: The same without groups, from old writers.
@@ -259,12 +259,12 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Adds columns: every fragment anew, with further data files, and the schema.
+    """Adds columns: replaces the schema and every fragment, with further data files.
 
     Attributes:
         fragments: All fragments of the table, with old and new data files.
-        schema: The schema from now on.
-        preserves_nullability: The writer's word that no column became less nullable.
+        schema: The new schema.
+        preserves_nullability: The writer's promise that no column became less nullable.
     """
 
     fragments: tuple[Fragment, ...]
@@ -310,7 +310,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class ReserveFragments:
-    """Sets fragment ids aside for a rewrite to come."""
+    """Reserves fragment ids for a later rewrite."""
 
     num_fragments: int
     unknown: bytes = b""
@@ -327,7 +327,7 @@ class ReserveFragments:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """A set of key hashes that may claim to hold more than it does."""
+    """A set of key hashes that may give false positives."""
 
     bitmap: bytes
     num_bits: int
@@ -336,18 +336,18 @@ class BloomFilter:
 
     @property
     def holds_anything(self) -> bool:
-        """Whether it claims to hold whatever it is asked for."""
+        """Whether it reports every hash as contained."""
         return self.bitmap.count(0xFF) == len(self.bitmap)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyExistenceFilter:
-    """The keys of inserted rows, for finding that two writers inserted the same.
+    """The keys of inserted rows, to detect that two writers inserted the same key.
 
     Attributes:
         field_ids: The key columns.
-        key_hashes: A hash of each key, exactly; None when `bloom` is given.
-        bloom: The hashes, approximately; None when `key_hashes` are given.
+        key_hashes: A hash of each key, exactly; None if `bloom` is given.
+        bloom: The hashes, approximately; None if `key_hashes` are given.
     """
 
     field_ids: tuple[int, ...]
@@ -360,17 +360,17 @@ class Update:
     """Changes rows: an SQL update, or an upsert with inserts and deletes.
 
     Attributes:
-        removed_fragment_ids: Fragments of which no row is left.
+        removed_fragment_ids: Fragments without remaining rows.
         updated_fragments: Fragments with new deletion files or new column files.
-        new_fragments: Fragments that hold changed and inserted rows. Changed rows come first,
-            and only their row ids are stated; those of inserted rows are assigned on commit.
-        fields_modified: Ids of the columns that changed; empty when all may have.
-        compacted_sstables: Serialized messages of the write-ahead log, as they came.
+        new_fragments: Fragments with changed and inserted rows. Changed rows come first, and only
+            their row ids are stated; those of inserted rows are assigned on commit.
+        fields_modified: Ids of the columns that changed; empty if all may have.
+        compacted_sstables: Serialized messages of the write-ahead log, unchanged.
         fields_for_preserving_frag_bitmap: Ids of the columns whose indices stay valid for the
             new fragments.
         update_mode: How the new values were written.
-        inserted_rows: The keys of the inserted rows, where the writer keeps them unique.
-        updated_fragment_offsets: For a fragment id, the offsets of its changed rows.
+        inserted_rows: The keys of the inserted rows, if the writer keeps them unique.
+        updated_fragment_offsets: By fragment id, the offsets of its changed rows.
         updated_fragment_offset_bitmaps: The same as roaring bitmaps.
     """
 
@@ -409,13 +409,13 @@ class Update:
         """Return the operation that a message describes.
 
         Raises:
-            UnsupportedFeatureError: Its update mode is one that we do not know.
+            UnsupportedFeatureError: Its update mode is unknown.
         """
         try:
             update_mode = UpdateMode(int(message.update_mode))
         except ValueError as error:
             raise UnsupportedFeatureError(
-                f"an Update was made in mode {message.update_mode}; known are 0 and 1"
+                f"an Update has the unknown mode {message.update_mode}; known modes are 0 and 1"
             ) from error
         return cls(
             removed_fragment_ids=tuple(message.removed_fragment_ids),
@@ -461,8 +461,8 @@ class MapUpdate:
     """A change of a map from text to text.
 
     Attributes:
-        entries: Keys with their new values; None takes the key away. Later entries win.
-        replace: Whether every other key goes.
+        entries: Keys with their new values; None removes the key. Later entries win.
+        replace: Whether all other keys are removed.
     """
 
     entries: tuple[tuple[str, str | None], ...] = ()
@@ -477,11 +477,11 @@ class UpdateConfig:
         config: Change of the table's config.
         table_metadata: Change of the table's metadata.
         schema_metadata: Change of the schema's metadata.
-        field_metadata: For a field id, the change of that field's metadata.
-        old_upserts: Config entries to set, from writers before `config` was there.
-        old_delete_keys: Config keys to take away, likewise.
-        old_schema_metadata: The schema's metadata from now on, likewise.
-        old_field_metadata: For a field id its metadata from now on, likewise.
+        field_metadata: By field id, the change of that field's metadata.
+        old_upserts: Config entries to set, by writers older than `config`.
+        old_delete_keys: Config keys to remove, likewise.
+        old_schema_metadata: The schema's new metadata, likewise.
+        old_field_metadata: By field id, its new metadata, likewise.
     """
 
     config: MapUpdate | None = None
@@ -545,7 +545,7 @@ class UpdateConfig:
 
 @dataclass(frozen=True, slots=True)
 class DataReplacement:
-    """Puts another data file in place of one with the same columns, in some fragments.
+    """Replaces data files of some fragments by others with the same columns.
 
     Attributes:
         replacements: Fragment ids with their new data files.
@@ -581,7 +581,7 @@ class UpdateMemWalState:
     """Changes the state of a write-ahead log in memory.
 
     Attributes:
-        compacted_sstables: Serialized messages; nothing here looks into them.
+        compacted_sstables: Serialized messages, which are not read.
         updated: Likewise, from old writers.
         removed: Likewise, from old writers.
     """
@@ -611,14 +611,14 @@ class UpdateMemWalState:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """Makes a table out of another one's version.
+    """Creates a table from another table's version.
 
     Attributes:
         is_shallow: Whether the files stay where they are.
         ref_version: The other table's version.
         ref_path: Where the other table is.
         ref_name: The other table's branch.
-        branch_name: The branch that is made.
+        branch_name: The branch that is created.
     """
 
     is_shallow: bool
@@ -669,11 +669,10 @@ class UpdateBases:
 
 @dataclass(frozen=True, slots=True)
 class DataOverlay:
-    """Lays new values of single cells over some fragments.
+    """Overlays some fragments with new values of single cells.
 
     Attributes:
-        groups: Fragment ids, each with serialized DataOverlayFile messages that nothing here
-            looks into.
+        groups: Fragment ids, each with serialized DataOverlayFile messages, which are not read.
     """
 
     groups: tuple[tuple[int, tuple[bytes, ...]], ...]
@@ -704,7 +703,7 @@ class DataOverlay:
 
 @dataclass(frozen=True, slots=True)
 class UnknownOperation:
-    """An operation that came after this version of the format was written down.
+    """An operation of a later version of the format.
 
     Attributes:
         field_number: Its number in the oneof.
@@ -764,14 +763,14 @@ FIELD_NAMES: Mapping[type[KnownOperation], str] = MappingProxyType(
 
 
 def operation_name(operation: Operation) -> str:
-    """Return what people call an operation, for example "Append" or "unknown (field 199)"."""
+    """Return an operation's name for people, for example "Append" or "unknown (field 199)"."""
     if isinstance(operation, UnknownOperation):
         return f"unknown (field {operation.field_number})"
     return type(operation).__name__
 
 
 def new_fragments(operation: Operation) -> tuple[Fragment, ...]:
-    """Return the fragments whose ids an operation leaves to be assigned on commit."""
+    """Return the fragments of an operation whose ids are assigned on commit."""
     if isinstance(operation, Append | Overwrite):
         return operation.fragments
     if isinstance(operation, Update):
@@ -787,13 +786,13 @@ def operation_from_proto(name: str, message: Any) -> KnownOperation:
         message: The message.
 
     Raises:
-        BadDataError: A part of it is wrong or unknown.
+        BadDataError: A part of it is invalid or unknown.
     """
     make: Callable[[Any], KnownOperation] = OPERATIONS[name].from_proto
     operation = make(message)
     unknown = wire.unknown_fields(message)
     if unknown:
-        # The classes are frozen, and plain data: the one field that all have is set here once.
+        # The classes are frozen plain data: the one field that all have is set here once.
         object.__setattr__(operation, "unknown", unknown)
     return operation
 

@@ -1,7 +1,7 @@
 """Row id sequences: the stable row id of each physical row of a fragment, in row order.
 
-A sequence is a row of segments; the ids of all segments, joined, are the fragment's. A segment
-is one of five kinds:
+A sequence is a list of segments; the ids of all segments, concatenated, are the fragment's. There
+are five kinds of segments:
 
     range               start, end                ids start to end - 1
     range_with_holes    start, end, holes         the same, without the holes
@@ -13,9 +13,9 @@ is one of five kinds:
 Holes and arrays are stored as a base and u16 or u32 offsets to it, or as u64 values, all
 little-endian. An id occurs once in a sequence.
 
-Sequences are bytes that a stored number could blow up: a range of 20 bytes claims 2^63 ids. The
-number of ids is known without making them, and is to be compared with the fragment's number of
-rows before they are made.
+A few stored bytes can claim any number of ids: a range of 20 bytes claims 2^63. The number of ids
+is known without materializing them, and has to be compared with the fragment's number of rows
+first.
 
 Source:  rowids.proto, messages RowIdSequence, U64Segment, EncodedU64Array.
 Differs: The proto counts the bits of a bitmap from the most significant. Lance writes them from
@@ -40,7 +40,7 @@ Ids: TypeAlias = npt.NDArray[np.uint64]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 MAX_MATERIALIZED = 1 << 29
-"""How many ids are made at once; a part of a longer sequence can be had by `slice` and `take`."""
+"""How many ids are materialized at once; `slice` and `take` return parts of longer sequences."""
 
 _MAX_U64 = (1 << 64) - 1
 _SEGMENT = 1
@@ -65,7 +65,7 @@ class Ranges:
 
     @cached_property
     def ends(self) -> Offsets:
-        """(num_ranges,) i64, how many ids stand up to the end of each range."""
+        """(num_ranges,) i64, the number of ids up to the end of each range."""
         return np.cumsum((self.stops - self.starts).astype(np.int64))
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class RangeWithHoles:
 
     def take(self, offsets: Offsets) -> Ids:
         """Return the ids at some offsets of the segment."""
-        # How many ids stand before each hole; ascending, as the holes are.
+        # The number of ids before each hole; ascending, like the holes.
         before = self.holes - np.uint64(self.start) - np.arange(len(self.holes), dtype=np.uint64)
         places = offsets.astype(np.uint64)
         passed = np.searchsorted(before, places, side="right").astype(np.uint64)
@@ -187,7 +187,7 @@ class RangeWithBitmap:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Ids that stand one by one; the sorted_array and array segments.
+    """Ids listed one by one; the sorted_array and array segments.
 
     Attributes:
         values: (num_ids,) u64.
@@ -216,7 +216,7 @@ Segment: TypeAlias = Ranges | RangeWithHoles | RangeWithBitmap | Values
 
 
 class RowIdSequence:
-    """The stable row ids of a fragment's rows, in row order, dead rows included.
+    """The stable row ids of a fragment's rows, in row order, including deleted rows.
 
     Args:
         segments: Parts of the sequence, in order.
@@ -243,17 +243,17 @@ class RowIdSequence:
 
     @classmethod
     def concat(cls, sequences: Iterable["RowIdSequence"]) -> "RowIdSequence":
-        """Return the sequence that is made of others, one behind the other."""
+        """Return the concatenation of sequences."""
         return cls(segment for each in sequences for segment in each.segments)
 
     @cached_property
     def _ends(self) -> Offsets:
-        """(num_segments,) i64, how many ids stand up to the end of each segment."""
+        """(num_segments,) i64, the number of ids up to the end of each segment."""
         return np.cumsum(np.array([len(each) for each in self.segments], np.int64))
 
     @cached_property
     def num_ids(self) -> int:
-        """How many ids there are, without making them."""
+        """The number of ids, without materializing them."""
         return sum(map(len, self.segments))
 
     def __len__(self) -> int:
@@ -322,15 +322,15 @@ class RowIdSequence:
         return self.take(np.arange(start, stop, dtype=np.int64))
 
     def find(self, ids: npt.ArrayLike) -> Offsets:
-        """Return where rows with some ids stand.
+        """Return the row offsets of some ids.
 
-        Costs little for ranges, however long they are.
+        Cheap for ranges, however long they are.
 
         Args:
             ids: (n,) u64, in any order.
 
         Returns:
-            (n,) i64 row offsets in the order of the ids; -1 where no row has the id.
+            (n,) i64 row offsets in the order of the ids; -1 if no row has the id.
         """
         wanted = np.asarray(ids, np.uint64)
         found: Offsets = np.full(len(wanted), -1, np.int64)
@@ -341,21 +341,21 @@ class RowIdSequence:
         return found
 
     def without(self, offsets: npt.ArrayLike) -> "RowIdSequence":
-        """Return the sequence without the rows at some offsets, as when dead rows are dropped."""
+        """Return the sequence without some rows, as when deleted rows are dropped."""
         return RowIdSequence.from_array(np.delete(self.to_array(), np.asarray(offsets, np.int64)))
 
 
 def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
-    """Return the sequence that the bytes of a RowIdSequence message hold.
+    """Decode a RowIdSequence message.
 
     Args:
         data: The message.
-        num_rows: The fragment's number of physical rows, dead ones included; None in a
+        num_rows: The fragment's number of physical rows, including deleted ones; None in a
             transaction, where only some rows may have an id yet.
 
     Raises:
-        CorruptDataError: The bytes are no such message, a segment breaks a rule of its kind, or
-            there is not one id for each row.
+        CorruptDataError: The bytes are not such a message, a segment breaks a rule of its kind,
+            or there is not one id per row.
     """
     message = wire.parse_message(rowids_pb2.RowIdSequence, bytes(data))
     sequence = RowIdSequence(decode_segments(message.segments))
@@ -369,7 +369,7 @@ def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
 
 
 def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
-    """Return the segments that messages describe; ranges that follow one another become one.
+    """Return the segments that messages describe; consecutive ranges are combined.
 
     Raises:
         CorruptDataError: A segment breaks a rule of its kind.
@@ -395,11 +395,11 @@ def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
 
 
 def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
-    """Return the bytes of the RowIdSequence message that holds some ids, the smallest we know of.
+    """Encode ids as a RowIdSequence message, the smallest that we know of.
 
     Args:
-        ids: A sequence, or (num_rows,) u64 ids in row order. Each id occurs once; that is the
-            caller's word.
+        ids: A sequence, or (num_rows,) u64 ids in row order. The caller guarantees that each id
+            occurs once.
     """
     if isinstance(ids, RowIdSequence):
         if len(ids.segments) == 1 and isinstance(ids.segments[0], Ranges):
@@ -439,7 +439,7 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
 
 
 def _encode_ascending(values: Ids) -> rowids_pb2.U64Segment:
-    """Return the smallest segment of ids that ascend strictly."""
+    """Return the smallest segment for strictly ascending ids."""
     start, stop = int(values[0]), int(values[-1]) + 1
     span = stop - start
     if span == len(values):
@@ -549,7 +549,7 @@ def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
         if len(bitmap) != -(-span // 8):
             raise CorruptDataError(f"a bitmap of {len(bitmap)} bytes stands for {span} row ids")
         if span % 8 and bitmap[-1] >> span % 8:
-            raise CorruptDataError("a bitmap of row ids has bits set behind its end")
+            raise CorruptDataError("a bitmap of row ids has bits set past its end")
         return RangeWithBitmap(mapped.start, mapped.end, bitmap)
     if kind == "sorted_array":
         values = _decode_array(message.sorted_array)
@@ -557,7 +557,7 @@ def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
         return Values(values)
     if kind == "array":
         return Values(_decode_array(message.array))
-    raise CorruptDataError("a segment of row ids is of no kind that is known")
+    raise CorruptDataError("a segment of row ids is of an unknown kind")
 
 
 def _decode_array(message: rowids_pb2.EncodedU64Array) -> Ids:
@@ -568,12 +568,12 @@ def _decode_array(message: rowids_pb2.EncodedU64Array) -> Ids:
         return _add_base(message.u32_array.base, message.u32_array.offsets, "<u4")
     if kind == "u64_array":
         return _add_base(0, message.u64_array.values, "<u8")
-    raise CorruptDataError("an array of row ids is of no kind that is known")
+    raise CorruptDataError("an array of row ids is of an unknown kind")
 
 
 def _add_base(base: int, data: bytes, dtype: str) -> Ids:
     if len(data) % np.dtype(dtype).itemsize:
-        raise CorruptDataError(f"an array of row ids has {len(data)} bytes, which is uneven")
+        raise CorruptDataError(f"an array of row ids has {len(data)} bytes: not whole values")
     offsets = np.frombuffer(data, dtype)
     if len(offsets) and base + int(offsets.max()) > _MAX_U64:
         raise CorruptDataError("an array of row ids goes beyond 64 bits")

@@ -1,12 +1,12 @@
-"""Row version sequences: in which version each row was created, or last updated.
+"""Row version sequences: the created-at or last-updated-at version of each row.
 
-A sequence is a row of runs:
+A sequence is a list of runs:
 
-    span       U64Segment   a run of as many rows as the span holds numbers
+    span       U64Segment   as many rows as the span has numbers
     version    u64          of each of them
 
-Runs follow one another in physical row order, dead rows included. A fragment without a sequence
-reads as version 1 for every row.
+Runs are in physical row order, including deleted rows. A fragment without a sequence reads as
+version 1 for every row.
 
 Source:  rowids.proto, messages RowDatasetVersionSequence and RowDatasetVersionRun.
 Differs: The span looks like offsets or row ids, but only the number of its members counts: after
@@ -31,7 +31,7 @@ Versions: TypeAlias = npt.NDArray[np.uint64]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 FIRST_VERSION = 1
-"""What a row of a fragment without a sequence is said to be created in and updated in."""
+"""The created-at and last-updated-at version of the rows of a fragment without a sequence."""
 
 
 class RowVersionSequence:
@@ -48,7 +48,7 @@ class RowVersionSequence:
         if len(counts) != len(stamps) or bool((counts < 0).any()):
             raise InvalidInputError("row versions need one length, not negative, for each version")
         counts, stamps = counts[counts > 0], stamps[counts > 0]
-        # Neighbouring runs of one version are one run.
+        # Adjacent runs of one version are merged.
         begins = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
         self.lengths: Offsets = np.add.reduceat(counts, begins) if len(counts) else counts
         self.versions: Versions = stamps[begins]
@@ -67,7 +67,7 @@ class RowVersionSequence:
 
     @classmethod
     def concat(cls, sequences: Iterable["RowVersionSequence"]) -> "RowVersionSequence":
-        """Return the sequence that is made of others, one behind the other."""
+        """Return the concatenation of sequences."""
         parts = list(sequences)
         return cls(
             np.concatenate([np.empty(0, np.int64), *(each.lengths for each in parts)]),
@@ -80,7 +80,7 @@ class RowVersionSequence:
 
     @property
     def num_rows(self) -> int:
-        """How many rows the runs have in all."""
+        """The number of rows of all runs."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class RowVersionSequence:
         return self.take(np.arange(start, stop, dtype=np.int64))
 
     def without(self, offsets: npt.ArrayLike) -> "RowVersionSequence":
-        """Return the sequence without the rows at some offsets, as when dead rows are dropped."""
+        """Return the sequence without some rows, as when deleted rows are dropped."""
         gone = distinct(np.asarray(offsets, np.int64))
         which = np.searchsorted(self._ends, gone, side="right")
         return RowVersionSequence(
@@ -144,14 +144,14 @@ class RowVersionSequence:
 
 
 def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence:
-    """Return the sequence that the bytes of a RowDatasetVersionSequence message hold.
+    """Decode a RowDatasetVersionSequence message.
 
     Args:
-        data: The message; None where the fragment has none.
-        num_rows: The fragment's number of physical rows, dead ones included.
+        data: The message; None if the fragment has none.
+        num_rows: The fragment's number of physical rows, including deleted ones.
 
     Raises:
-        CorruptDataError: The bytes are no such message, or there is not one version for each row.
+        CorruptDataError: The bytes are not such a message, or there is not one version per row.
     """
     if data is None:
         return RowVersionSequence.uniform(num_rows, FIRST_VERSION)
@@ -165,7 +165,7 @@ def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence
 
 
 def encode_row_versions(sequence: RowVersionSequence) -> bytes:
-    """Return the bytes of the RowDatasetVersionSequence message that holds a sequence.
+    """Encode a sequence as a RowDatasetVersionSequence message.
 
     The spans are the runs' row offsets.
     """

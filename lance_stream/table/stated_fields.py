@@ -1,10 +1,10 @@
-"""What becomes of each field that a manifest can state: it is read, harmless, or refused.
+"""How each field of a manifest is handled: it is read, harmless, or refused.
 
-The format's rule is that a feature which changes what a table's rows are sets a feature flag (see
-`feature_flags`). Fields that did without one, or stand beside one, are listed here; so are fields
-of later releases, by their numbers. A number that is not listed comes from a release that we do not
-know: the rule holds that it can be passed over by readers, and writers leave it out of the next
-version, as the reference does, for it may be a position in that manifest's own file.
+By the format's rule, a feature that changes a table's rows sets a feature flag (see
+`feature_flags`). Fields without a flag, or in addition to one, are listed here; so are fields of
+later releases, by their numbers. A number that is not listed is from an unknown release: by the
+rule, readers can ignore it; writers leave it out of the next version, as the reference does,
+because it may be a position in that manifest's own file.
 
 Source:  table.proto and file.proto of the reference, from its first releases to 14.0.2.
 """
@@ -23,11 +23,11 @@ class Treatment(Enum):
     READ = "its value is used"
     HARMLESS = "it changes neither rows nor columns"
     REFUSED_BY_READERS = "without it rows would be missing or wrong"
-    REFUSED_BY_WRITERS = "the next version would have to state it anew"
+    REFUSED_BY_WRITERS = "the next version would have to state it again"
 
 
 class Stated(NamedTuple):
-    """What we do with a field, and why where that is not plain."""
+    """How a field is handled, and why if that is not obvious."""
 
     treatment: Treatment
     reason: str = ""
@@ -49,7 +49,7 @@ FIELDS: Final[Mapping[str, Mapping[int, Stated]]] = {
         5: _READ,
         6: _READ,
         7: _READ,
-        8: _harmless("a name that nobody looks up"),
+        8: _harmless("a name that is not used"),
         9: _READ,
         10: _READ,
         11: _READ,
@@ -60,20 +60,20 @@ FIELDS: Final[Mapping[str, Mapping[int, Stated]]] = {
         16: _READ,
         17: Stated(
             Treatment.REFUSED_BY_READERS,
-            "a blob dataset: the values of blob columns lie in a second dataset, whose columns "
+            "a blob dataset: the values of blob columns are in a second dataset, whose columns "
             "would be nulls here. Read the table with the release of pylance that wrote it (0.20 "
-            "to 0.2x), and write it anew",
+            "to 0.2x), and rewrite it",
         ),
         18: _READ,
         19: _READ,
         20: _READ,
         21: _READ,
         22: Stated(
-            Treatment.REFUSED_BY_READERS, "a fragment tree: fragments that stand in other files"
+            Treatment.REFUSED_BY_READERS, "a fragment tree: fragments listed in other files"
         ),
         23: _READ,
         24: Stated(
-            Treatment.REFUSED_BY_WRITERS, "a count of field ids, for ids that are not given again"
+            Treatment.REFUSED_BY_WRITERS, "a count of field ids, so that ids are not reused"
         ),
         25: Stated(Treatment.REFUSED_BY_WRITERS, "a clustering of the table's rows"),
         26: Stated(Treatment.REFUSED_BY_WRITERS, "a count of the clusterings of the table's rows"),
@@ -85,7 +85,7 @@ FIELDS: Final[Mapping[str, Mapping[int, Stated]]] = {
         4: _harmless("part of the writer's name"),
     },
     "Manifest.DataStorageFormat": {
-        1: _harmless("`verify` tells another one; each file says itself what it is"),
+        1: _harmless("`verify` reports a wrong one; each file states its own format"),
         2: _READ,
     },
     "BasePath": {1: _READ, 2: _READ, 3: _READ, 4: _READ},
@@ -103,13 +103,13 @@ FIELDS: Final[Mapping[str, Mapping[int, Stated]]] = {
     "DeletionFile": {1: _READ, 2: _READ, 3: _READ, 4: _READ, 7: _READ},
     "ExternalFile": {1: _READ, 2: _READ, 3: _READ},
     "Field": {
-        1: _harmless("no writer uses it; the logical type says the same"),
+        1: _harmless("no writer uses it; the logical type is the same"),
         2: _READ,
         3: _READ,
         4: _READ,
         5: _READ,
         6: _READ,
-        7: _harmless("a hint; the pages say how they are encoded"),
+        7: _harmless("a hint; the pages state how they are encoded"),
         8: _READ,
         9: _READ,
         10: _READ,
@@ -120,18 +120,18 @@ FIELDS: Final[Mapping[str, Mapping[int, Stated]]] = {
     },
     "Dictionary": {1: _READ, 2: _READ},
 }
-"""What we do with each field of a manifest's messages, by its number."""
+"""How each field of a manifest's messages is handled, by its number."""
 
 
 def check_stated(unknown: bytes, *, for_writing: bool) -> None:
-    """Raise if a manifest states what a reader, or a writer, may not pass over.
+    """Raise if a manifest has fields that a reader, or a writer, must not ignore.
 
     Args:
-        unknown: The fields of the manifest that our definition of the message does not name.
-        for_writing: Whether the next version is to be made of it.
+        unknown: The fields of the manifest that our definition of the message does not have.
+        for_writing: Whether the next version will be created from it.
 
     Raises:
-        UnsupportedFeatureError: It does; the message names the feature.
+        UnsupportedFeatureError: It has; the message names the feature.
     """
     refused = {Treatment.REFUSED_BY_READERS}
     if for_writing:

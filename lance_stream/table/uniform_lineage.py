@@ -1,15 +1,15 @@
-"""Fragments whose rows all came, or were changed, in one version: told for many at once.
+"""Row ids and row versions of fragments whose rows share them, read for many fragments at once.
 
-Most fragments were appended and never touched. The row ids of such a fragment are one range, and
-its version stamps one run:
+Most fragments were appended and never changed. The row ids of such a fragment are one range, and
+its row versions one run:
 
-    fragment    id, physical_rows, row ids, last updated at, created at
-    stamps      one run: its span is a range, of one version       or none: version 1 for all rows
-    row ids     one segment, a range
+    fragment        id, physical_rows, row ids, last updated at, created at
+    row versions    one run: its span is a range, of one version     or none: version 1 for all rows
+    row ids         one segment, a range
 
-So what a filter over these columns has to know of 10,000 fragments is read from their bytes in a
-few steps of numpy (`wire_columns`), without an object for each. What is said otherwise, or stands
-in a file, is not known here, and left to be decoded.
+So what a filter over these columns needs of 10,000 fragments is read from their bytes in a few
+numpy steps (`wire_columns`), without an object for each. Anything else, or in a file, is unknown
+here and has to be decoded.
 
 Source: table.proto, message DataFragment; rowids.proto.
 """
@@ -29,7 +29,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _ID, _PHYSICAL_ROWS = 1, 4
 _ROW_IDS, _LAST_UPDATED, _CREATED = 5, 7, 9
-# A sequence that stands in a file, or in a hidden column.
+# A sequence that is stored in a file, or in a hidden column.
 _ELSEWHERE = {_ROW_IDS: (6, 12), _LAST_UPDATED: (8, 13), _CREATED: (10, 14)}
 _FIRST = 1  # the runs of a sequence, its segments, the span of a run, the range of a segment
 _VERSION = 2
@@ -38,11 +38,11 @@ _START, _END = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class OneForAll:
-    """What is the same for all rows of each of n fragments, or goes up by one a row.
+    """A value that is the same for all rows of each of n fragments, or increases by one per row.
 
     Attributes:
         values: (n,) u64: the version of all rows; or the row id of the first one.
-        is_known: (n,) whether it is so.
+        is_known: (n,) whether the fragment has such a value.
     """
 
     values: Numbers
@@ -51,15 +51,15 @@ class OneForAll:
 
 @dataclass(frozen=True, slots=True)
 class UniformLineage:
-    """What is known of n fragments, in their order.
+    """The uniform values of n fragments, in their order.
 
     Attributes:
         ids: (n,) u64.
         physical_rows: (n,) u64.
-        is_plain: (n,) whether the message was understood.
+        is_plain: (n,) whether the message was read.
         first_row_ids: The stable row id of the first row, if they ascend one by one.
-        last_updated: In which version all rows were last updated.
-        created: In which version all rows were created.
+        last_updated: The last-updated-at version of all rows.
+        created: The created-at version of all rows.
     """
 
     ids: Numbers
@@ -71,7 +71,7 @@ class UniformLineage:
 
 
 def uniform_lineage(raws: Sequence[bytes]) -> UniformLineage:
-    """Return what is known of fragments without decoding them.
+    """Return the uniform values of fragments without decoding them.
 
     Args:
         raws: The bytes of one DataFragment message each.
@@ -128,7 +128,7 @@ def _row_ids(data: Bytes, sequences: Spans, is_here: Mask, num_rows: Numbers) ->
 def _only_part(
     data: Bytes, messages: Spans, some: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.intp], Spans]:
-    """Return which of some messages have one embedded message as field 1, and where it lies."""
+    """Return which messages have one embedded message as field 1, and where it is."""
     walked = walk(data, _chosen(messages, some), (), (_FIRST,))  # one that comes twice is odd
     good = ~walked.is_odd & (walked.spans[_FIRST].starts >= 0)
     return some[good], _chosen(walked.spans[_FIRST], good)
@@ -137,7 +137,7 @@ def _only_part(
 def _ranges(
     data: Bytes, some: npt.NDArray[np.intp], segments: Spans
 ) -> tuple[npt.NDArray[np.intp], Numbers, Numbers]:
-    """Return which of some segments are ranges; where these start, and how long they are."""
+    """Return which segments are ranges, where these start, and how long they are."""
     inside, ranges = _only_part(data, segments, np.arange(len(some)))
     some = some[inside]
     walked = walk(data, ranges, (_START, _END))

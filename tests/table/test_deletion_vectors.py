@@ -95,7 +95,7 @@ def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
 
 def test_a_count_unlike_the_manifests_is_corrupt() -> None:
     file_type, data = encode_deletion_vector([1, 2])
-    with pytest.raises(CorruptDataError, match="holds 2 offsets, but the manifest says 3"):
+    with pytest.raises(CorruptDataError, match="holds 2 offsets, but the manifest states 3"):
         decode_deletion_vector(data, file_type, 10, 3)
     assert len(decode_deletion_vector(data, file_type, 10, 0)) == 2
 

@@ -225,7 +225,7 @@ HUGE = Segment(range=Segment.Range(start=0, end=1 << 63))
         ),
         (
             [Segment(range_with_bitmap=Segment.RangeWithBitmap(end=9, bitmap=b"\xff\x02"))],
-            "behind its end",
+            "past its end",
         ),
         (
             [Segment(range_with_bitmap=Segment.RangeWithBitmap(end=MAX, bitmap=b"\xff"))],

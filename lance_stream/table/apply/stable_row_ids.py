@@ -76,14 +76,14 @@ def check_can_have_row_ids(manifest: Manifest) -> None:
     names.discard(index_coverage.FRAGMENT_REUSE)
     if names:
         raise InvalidInputError(
-            "rows cannot be given stable ids while there are indices, which know rows by their "
+            "rows cannot be given stable ids while there are indices, which refer to rows by their "
             f"addresses: {', '.join(map(repr, sorted(names)))}. Drop them with the program that "
-            "made them, and make them again afterwards"
+            "created them, and create them again afterwards"
         )
     if manifest.writer_feature_flags & FRAGMENT_REUSE_INDEX:
         raise UnsupportedFeatureError(
-            "rows cannot be given stable ids in a table that keeps for its indices where "
-            "compactions have moved rows; write the rows into a new table"
+            "rows cannot be given stable ids in a table with an index of the rows that "
+            "compactions have moved; write the rows into a new table"
         )
 
 
