@@ -1,12 +1,12 @@
 """SQL expressions over a table's columns: parsed, checked and evaluated on Arrow batches.
 
-What is understood, with SQL's own nulls (a comparison with null is null, and a row is chosen only
-when its predicate is true):
+Supported, with SQL's nulls (a comparison with null is null, and a row is selected only if its
+predicate is true):
 
     a = 1   a <> 1   a < 1 ...            comparison
     AND   OR   NOT                        Kleene's three values
     a IN (1, 2)   a BETWEEN 1 AND 2       and their NOT
-    a LIKE 'x%'   a ILIKE 'X%'            `_`, `%`; a backslash, or ESCAPE, makes them plain
+    a LIKE 'x%'   a ILIKE 'X%'            `_`, `%`; escaped by a backslash, or as ESCAPE says
     a IS NULL   a IS TRUE                 and their NOT
     a + b   -a   a / b   a % b            `/` is always a double; dividing by zero is null
     CAST(a AS bigint)   a::bigint         a value that does not fit is an error
@@ -14,9 +14,9 @@ when its predicate is true):
     TIMESTAMP '2024-02-29 12:00:00+01:00' without an offset it is in UTC
     name   `a name`   "a name"   a.b      columns, and parts of structs
 
-Everything else is refused by name. Where engines differ, Spark's meaning is taken: `%` has the
-sign of the dividend, a float column is compared with `0.1` as a double, and NaN equals NaN and is
-greater than any other number, as in the reference, too. Note 001 has the why.
+Everything else is refused by name. Where engines differ, Spark's semantics apply: `%` has the sign
+of the dividend, a float column is compared with `0.1` as a double, and NaN equals NaN and is
+greater than any other number, as in the reference, too. Note 001 has the reasons.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Expression:
     """A parsed SQL expression.
 
     Attributes:
-        text: As the user wrote it; what is sent to workers and stored in transactions.
+        text: As the user wrote it; sent to workers and stored in transactions.
         node: Its syntax tree.
         paths: The columns it names, each as the names from the top-level column down.
     """
@@ -62,11 +62,11 @@ class Expression:
 
 
 def parse_expression(text: str) -> Expression:
-    """Parse a SQL expression; one that was parsed lately is not parsed again.
+    """Parse a SQL expression. Recent results are cached.
 
     Raises:
-        InvalidInputError: It is not one expression, or has a part that is not supported; the
-            message names the part.
+        InvalidInputError: It is not one expression, or has an unsupported part; the message names
+            the part.
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidInputError(
@@ -80,7 +80,7 @@ def parse_expression(text: str) -> Expression:
 def _parse(text: str) -> Expression:
     if len(text) > _MAX_CHARACTERS:
         raise InvalidInputError(
-            f"the SQL expression has {len(text)} characters; at most {_MAX_CHARACTERS} are taken"
+            f"the SQL expression has {len(text)} characters; at most {_MAX_CHARACTERS} are allowed"
         )
     try:
         statements = sqlglot.parse(text, dialect=DIALECT)
@@ -101,15 +101,15 @@ def _parse(text: str) -> Expression:
 
 
 def parse_predicate(text: str, schema: pa.Schema) -> Expression:
-    """Parse a SQL expression and check it against the columns there are.
+    """Parse a SQL expression and check it against the existing columns.
 
     Args:
         text: The expression.
-        schema: The columns that it may name, system columns too where they can be had.
+        schema: The columns that it may name, including system columns if available.
 
     Raises:
-        InvalidInputError: It does not parse, its types do not fit, or it is not a truth value.
-        NotFoundError: It names a column that is not there.
+        InvalidInputError: It does not parse, its types do not match, or it is not boolean.
+        NotFoundError: It names a column that does not exist.
     """
     expression = parse_expression(text)
     for path in expression.paths:
@@ -141,8 +141,8 @@ def evaluate_predicate(predicate: Expression, batch: pa.RecordBatch) -> pa.Boole
         (num_rows,) booleans with nulls; `batch.filter` drops rows with false and null.
 
     Raises:
-        InvalidInputError: The types do not fit, a cast fails, a number is too large, or the
-            expression is not a truth value.
+        InvalidInputError: The types do not match, a cast fails, a number is too large, or the
+            expression is not boolean.
     """
     result = evaluate(predicate, batch)
     if pa.types.is_null(result.type):
@@ -158,7 +158,7 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     """Return the value of a SQL expression for each row of a batch.
 
     Raises:
-        InvalidInputError: The types do not fit, a cast fails, or a number is too large.
+        InvalidInputError: The types do not match, a cast fails, or a number is too large.
     """
     try:
         result = evaluate_node(expression.node, batch)
@@ -187,7 +187,7 @@ def _problem_of(error: SqlglotError) -> str:
 
 
 def _check(node: exp.Expression, paths: dict[tuple[str, ...], None]) -> None:
-    """Walk the tree, refuse what no rule is for, and collect the columns named."""
+    """Walk the tree, refuse nodes without a rule, and collect the columns named."""
     pending = [node]
     while pending:
         each = pending.pop()

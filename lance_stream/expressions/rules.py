@@ -1,8 +1,8 @@
 """How each kind of node of a SQL expression is evaluated on Arrow batches: one table, `RULES`.
 
-A rule gets a node and a record batch and gives a datum: an Arrow array, or a scalar that stands for
-equal values of all rows. It names the node's arguments that it understands; `predicates` refuses a
-node that has others, and one without a rule. What the rules mean is said in `predicates`.
+A rule takes a node and a record batch and returns a datum: an Arrow array, or a scalar if the value
+is the same for all rows. It lists the node's arguments that it supports; `predicates` refuses a
+node with others, or without a rule, and describes the rules' meaning.
 """
 
 import re
@@ -20,15 +20,15 @@ from sqlglot.errors import SqlglotError
 from lance_stream.errors import InvalidInputError, NotFoundError
 
 Datum: TypeAlias = Any
-"""An Arrow array, or an Arrow scalar that stands for as many equal values as there are rows."""
+"""An Arrow array, or an Arrow scalar if the value is the same for all rows."""
 
 DIALECT: Final = "sqlite"
-"""Whose quoting is taken: names in double quotes or backticks, strings in single quotes without
-backslash escapes."""
+"""The dialect whose quoting applies: names in double quotes or backticks, strings in single quotes
+without backslash escapes."""
 
 
 def refuse(node: exp.Expression, why: str = "is not supported") -> InvalidInputError:
-    """Return the error that names a node and says why it cannot be evaluated."""
+    """Return the error for a node that cannot be evaluated, and why."""
     kind = type(node).__name__
     try:
         text = node.sql(dialect=DIALECT)
@@ -52,7 +52,7 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
     """Return the column, or part of a struct, that a path names.
 
     Raises:
-        NotFoundError: There is none; the message lists those that are.
+        NotFoundError: There is none; the message lists those that exist.
         InvalidInputError: Two columns have the name.
     """
     if schema.names.count(path[0]) > 1:
@@ -70,10 +70,10 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
 
 
 def named_twice(name: str) -> str:
-    """Say that a name stands for two columns, and what to do."""
+    """Return the message for a name that two columns have, and what to do."""
     return (
-        f"there are two columns that are called {name!r}, so nothing can name one of them alone; "
-        "rename_columns gives the first one of a table another name"
+        f"there are two columns with the name {name!r}, so a single one of them cannot be named; "
+        "rename_columns renames the first of them"
     )
 
 
@@ -216,13 +216,13 @@ def _compared(
 
 
 def _is_nan(value: Datum) -> Datum:
-    """Say where a value is NaN: null where it is null, false for types without NaN."""
+    """Return where a value is NaN: null where it is null, false for types without NaN."""
     if pa.types.is_floating(value.type):
         return pc.is_nan(value)
     return pc.if_else(pc.is_valid(value), pa.scalar(False), pa.scalar(None, pa.bool_()))
 
 
-# Both a null and what it is compared with give null: these `and_` and `or_` are not Kleene's.
+# A comparison with a null gives null: these `and_` and `or_` are not Kleene's.
 _WITH_NAN: Mapping[Callable[[Datum, Datum], Datum], Callable[[Datum, Datum, Datum], Datum]] = {
     pc.equal: lambda plain, left, right: pc.or_(plain, pc.and_(left, right)),
     pc.not_equal: lambda plain, left, right: pc.and_not(plain, pc.and_(left, right)),
@@ -231,11 +231,11 @@ _WITH_NAN: Mapping[Callable[[Datum, Datum], Datum], Callable[[Datum, Datum, Datu
     pc.greater: lambda plain, left, right: pc.or_(plain, pc.and_not(left, right)),
     pc.greater_equal: lambda plain, left, _: pc.or_(plain, left),
 }
-"""What becomes of Arrow's answer where values are NaN: it equals NaN, and is greater than all."""
+"""Corrects Arrow's results for NaN: it equals NaN, and is greater than all other values."""
 
 
 def _harmonised(node: exp.Expression, left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Bring two values to types that Arrow compares exactly."""
+    """Convert two values to types that Arrow compares exactly."""
     kinds = _kind_of(left.type), _kind_of(right.type)
     if kinds == ("temporal", "string") and isinstance(right, pa.Scalar):
         return _harmonised(node, left, _temporal_of(node, right, left.type))
@@ -254,7 +254,7 @@ def _harmonised(node: exp.Expression, left: Datum, right: Datum) -> tuple[Datum,
 
 
 def _floats_beside(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Make a decimal that meets a float a double."""
+    """Convert a decimal that is combined with a float to a double."""
     if pa.types.is_floating(left.type) and pa.types.is_decimal(right.type):
         return left, as_float(right, pa.float64())
     if pa.types.is_decimal(left.type) and pa.types.is_floating(right.type):
@@ -265,8 +265,8 @@ def _floats_beside(left: Datum, right: Datum) -> tuple[Datum, Datum]:
 def as_float(value: Datum, target: pa.DataType) -> Datum:
     """Return numbers as floats; decimals as the nearest ones.
 
-    Arrow's own cast of a decimal (26) rounds twice where it has more digits than a double, so
-    that `x = 0.10000000149011612` would not be true of this very number.
+    Arrow's own cast of a decimal (26) rounds twice if it has more digits than a double, so
+    `x = 0.10000000149011612` would not be true for exactly this number.
 
     Args:
         value: Numbers, or anything else that Arrow casts.
@@ -294,11 +294,11 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
     "time": pa.types.is_time,
     "duration": pa.types.is_duration,
 }
-"""Kinds of types of which each can be compared with its like."""
+"""Kinds of types; each type can be compared with others of its kind."""
 
 
 def _beside_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
-    """Arrow would cast a u64 beside a signed integer to i64; a decimal holds both."""
+    """Convert a u64 combined with a signed integer: Arrow casts it to i64, a decimal fits both."""
     if isinstance(other, pa.Scalar) and pa.types.is_integer(other.type):
         number = other.as_py()
         if number is not None and 0 <= number < 1 << 64:
@@ -309,7 +309,7 @@ def _beside_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
 
 
 def _at_utc(value: Datum, other: Datum) -> Datum:
-    """A time without a zone is in UTC, as soon as one with a zone stands beside it."""
+    """Interpret a time without a zone as UTC if it is combined with one with a zone."""
     if pa.types.is_timestamp(other.type) and other.type.tz is not None:
         unit = value.type.unit if pa.types.is_timestamp(value.type) else "s"
         return value.cast(pa.timestamp(unit, "UTC"))
@@ -319,9 +319,9 @@ def _at_utc(value: Datum, other: Datum) -> Datum:
 
 
 def _in_one_unit(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Bring two times to the finer unit; as decimals where that unit does not reach as far.
+    """Convert two times to the finer unit; to decimals if they exceed that unit's range.
 
-    The year 9999 in nanoseconds is no timestamp, but every row of such a column is before it.
+    The year 9999 in nanoseconds is not a timestamp, but every row of such a column is before it.
     """
     if left.type.equals(right.type):
         return left, right
@@ -352,7 +352,7 @@ def _unit_of(arrow: pa.DataType) -> str:
 
 
 def _as_nanoseconds(value: Datum) -> Datum:
-    """Return times as decimals, which hold every time of every unit in nanoseconds."""
+    """Return times as decimals, which fit every time of every unit in nanoseconds."""
     unit = _unit_of(value.type)
     ticks = value.cast(pa.int32()) if unit == "D" else value
     number = ticks.cast(pa.int64()).cast(pa.decimal128(19, 0))
@@ -467,7 +467,7 @@ def _matched(
         raise refuse(node, f"matches a {value.type}, which is not supported")
     parts = _parts_of_pattern(node, pattern.as_py(), escape)
     if any(part in _NEEDS_ESCAPE for part, is_plain in parts if is_plain):
-        # Arrow's LIKE (26) takes the backslash of an escape for a letter in some simple patterns
+        # Arrow's LIKE (26) mistakes the backslash of an escape for a letter in some simple patterns
         regex = "".join(
             re.escape(part) if is_plain else _WILDCARDS[part] for part, is_plain in parts
         )
@@ -481,7 +481,7 @@ _WILDCARDS: Final[Mapping[str, str]] = {"%": ".*", "_": "."}
 
 
 def _parts_of_pattern(node: exp.Expression, pattern: str, escape: str) -> list[tuple[str, bool]]:
-    """Return the characters of a pattern, and whether each stands for itself; no escapes."""
+    """Return the characters of a pattern without escapes, and whether each is literal."""
     parts: list[tuple[str, bool]] = []
     letters = iter(pattern)
     for letter in letters:
@@ -505,7 +505,7 @@ def _demand_number(node: exp.Expression, *values: Datum) -> None:
 
 
 def _widened(value: Datum) -> Datum:
-    """Integers are calculated with as i64, so that a narrow column does not overflow."""
+    """Convert integers to i64, so that arithmetic on a narrow column does not overflow."""
     if pa.types.is_integer(value.type) and not pa.types.is_uint64(value.type):
         return value.cast(pa.int64())
     return value
@@ -539,7 +539,7 @@ def _remainder(left: Datum, right: Datum) -> Datum:
     if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
         return _float_remainder(left.cast(pa.float64()), right.cast(pa.float64()))
     if pa.types.is_signed_integer(right.type):
-        # the smallest integer divided by -1 overflows, and the sign of the divisor is no matter
+        # the smallest integer divided by -1 overflows, and the divisor's sign does not matter
         right = pc.if_else(pc.equal(right, -1), pa.scalar(1, right.type), right)
     return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
 
@@ -672,4 +672,4 @@ RULES: Mapping[type[exp.Expression], Rule] = {
     exp.Mod: Rule(_arithmetic(_remainder)),
     exp.Cast: Rule(_cast, frozenset({"this", "to"})),
 }
-"""Every kind of node that is understood."""
+"""Every supported kind of node."""

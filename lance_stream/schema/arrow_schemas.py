@@ -1,14 +1,14 @@
 """Arrow schemas as trees of fields, and back.
 
-The Arrow schema is what users see; the tree is what is stored. Field ids are not given here
-(see `field_ids`): a schema fresh from Arrow has none.
+Users see the Arrow schema; the tree is stored. Field ids are not assigned here (see `field_ids`):
+the tree of an Arrow schema has none.
 
 A map is one field, below it one struct that is never null (`entries`), below that key and value.
 
 Source:  file.proto, messages Field and Schema.
-Differs: The reference drops the name and nullability of a fixed-size list's items, a dictionary's
-         order, and turns views into plain types; so do we, because the format cannot hold them.
-         It turns JSON text into its own binary JSON; we store binary JSON that is binary already.
+Differs: The reference drops the name and nullability of a fixed-size list's items and a
+         dictionary's order, and turns views into plain types; so do we, because the format cannot
+         represent them. It converts JSON text to its own binary JSON; we only store binary JSON.
 """
 
 from collections.abc import Mapping
@@ -28,20 +28,20 @@ from lance_stream.schema.fields import (
 )
 
 PRIMARY_KEY_METADATA = "lance-schema:unenforced-primary-key"
-"""Field metadata that declares a column a member of the table's (unenforced) primary key."""
+"""Field metadata that makes a column part of the table's (unenforced) primary key."""
 
 PRIMARY_KEY_POSITION_METADATA = "lance-schema:unenforced-primary-key:position"
-"""Field metadata that gives a member's 1-based place in a key of several columns."""
+"""Field metadata with a column's 1-based place in a key of several columns."""
 
 _JSON_EXTENSION = "lance.json"
 _JSON_TEXT_EXTENSIONS = frozenset({"arrow.json"})
 
 
 def from_arrow(schema: pa.Schema) -> Schema:
-    """Return the tree of an Arrow schema, its fields not numbered yet.
+    """Return the tree of an Arrow schema, without field ids.
 
     Raises:
-        InvalidInputError: A type that the format cannot store, or two top-level columns of one
+        InvalidInputError: The format cannot store a type, or two top-level columns have the same
             name.
     """
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
@@ -57,7 +57,7 @@ def from_arrow(schema: pa.Schema) -> Schema:
 
 
 def field_from_arrow(arrow: pa.Field) -> Field:
-    """Return the tree of one Arrow field, not numbered yet."""
+    """Return the tree of one Arrow field, without field ids."""
     arrow = storage_field(arrow)
     metadata = _with_one_spelling(_metadata_from_arrow(arrow.metadata))
     extension_name = metadata.get(names.EXTENSION_NAME, b"").decode()
@@ -78,9 +78,9 @@ def field_from_arrow(arrow: pa.Field) -> Field:
 
 
 def mixes_fixed_size_lists(each: Field) -> bool:
-    """Say whether fixed-size lists of structs stand in lists or maps of a field, or around them.
+    """Return whether a field nests fixed-size lists of structs in lists or maps, or around them.
 
-    The reference has no bytes for that: it writes some of them, and reads none.
+    The reference has no encoding for that: it writes some of them, and reads none.
     """
 
     def visit(each: Field, kinds: frozenset[bool]) -> bool:
@@ -94,14 +94,14 @@ def mixes_fixed_size_lists(each: Field) -> bool:
 
 
 def _check_nesting(top: Field) -> None:
-    """Raise if a column's types stand in one another as no reader of the format can read them.
+    """Raise if a column's types are nested in a way that no reader of the format supports.
 
     Source: files that the reference wrote and then misread, or could not read.
     """
     if mixes_fixed_size_lists(top):
         raise InvalidInputError(
-            f"column {top.name!r}: fixed-size lists of structs can stand neither in lists and "
-            "maps nor around them; use lists for both"
+            f"column {top.name!r}: fixed-size lists of structs cannot be nested in lists and maps, "
+            "or around them; use lists for both"
         )
     if any(each.logical_type == names.STRUCT and not each.children for each in top.walk()) and (
         top.children
@@ -114,11 +114,11 @@ def _check_nesting(top: Field) -> None:
 
 
 def _items_per_value(each: Field) -> int:
-    """Return how many values of each leaf make up one value of a field."""
+    """Return how many values of each leaf one value of a field has."""
     counts = {_items_per_value(child) for child in each.children} or {1}
     if len(counts) > 1:
         raise InvalidInputError(
-            f"{each.name!r}: a fixed-size list of structs cannot stand beside other parts of a "
+            f"{each.name!r}: a fixed-size list of structs cannot be beside other parts of a "
             "struct; use a list, or a column of its own"
         )
     (count,) = counts
@@ -128,7 +128,7 @@ def _items_per_value(each: Field) -> int:
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema that a tree stands for."""
+    """Return the Arrow schema of a tree."""
     return pa.schema(
         [field_to_arrow(each) for each in schema.fields],
         metadata=_metadata_to_arrow(schema.metadata),
@@ -136,10 +136,10 @@ def to_arrow(schema: Schema) -> pa.Schema:
 
 
 def field_to_arrow(each: Field) -> pa.Field:
-    """Return the Arrow field that a field stands for.
+    """Return the Arrow field of a field.
 
     Raises:
-        UnsupportedFeatureError: Its type is not known, or not supported yet.
+        UnsupportedFeatureError: Its type is unknown, or not supported yet.
         CorruptDataError: It has too few or too many fields below it.
     """
     if each.is_blob_v2:
@@ -149,7 +149,7 @@ def field_to_arrow(each: Field) -> pa.Field:
     except (CorruptDataError, UnsupportedFeatureError) as error:
         error.add_note(f"column: {each.name!r}")
         raise
-    # Arrow knows no column of type null that may not be null.
+    # Arrow has no non-nullable columns of type null.
     nullable = each.nullable or pa.types.is_null(arrow)
     metadata = dict(each.metadata)
     if each.logical_type == names.JSON:
@@ -189,7 +189,7 @@ def _describe(arrow: pa.DataType, extension_name: str) -> tuple[str, tuple[Field
 def _describe_map(arrow: pa.MapType) -> tuple[str, tuple[Field, ...]]:
     if arrow.keys_sorted:
         raise InvalidInputError(
-            "Lance cannot say of a map that its keys are sorted; cast it to one that does not"
+            "Lance cannot store that a map's keys are sorted; cast it to a map without sorted keys"
         )
     key, value = field_from_arrow(arrow.key_field), field_from_arrow(arrow.item_field)
     entries = Field("entries", names.STRUCT, nullable=False, children=(key, value))
@@ -248,10 +248,10 @@ def _primary_key_position(name: str, metadata: Mapping[str, bytes]) -> int | Non
 
 
 def _with_one_spelling(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return metadata that say whether a struct is packed as all readers take it.
+    """Return metadata that state whether a struct is packed in a spelling that all readers accept.
 
-    Of a `false`, and of a `1`, releases of the reference think differently, and write files that
-    they do not read themselves.
+    Releases of the reference interpret `false` and `1` differently, and write files that they
+    cannot read themselves.
     """
     made = dict(metadata)
     for key in PACKED_KEYS:

@@ -1,7 +1,7 @@
 """Blob columns: bytes that are stored apart, and descriptions of where they are.
 
-At the surface a blob column is large_binary with the metadata `lance-encoding:blob`, whatever the
-version of the table's files. In a table's schema it is
+To users, a blob column is large_binary with the metadata `lance-encoding:blob`, in every file
+version. In a table's schema it is
 
     up to 2.1    the same: large_binary with that metadata
     from 2.2     a struct of the extension type lance.blob.v2: what the reference takes as input,
@@ -79,11 +79,11 @@ PREPARED_V2: Final = pa.struct(
         pa.field("blob_id", pa.uint32()),
     ]
 )
-"""What a file's writer takes: the bytes of those that are inline, the places of the others."""
+"""The input of a file's writer: the bytes of inline blobs, the places of the others."""
 
 
 def surface_field(field: Field) -> pa.Field:
-    """Return the Arrow field that users see of a blob column from 2.2 on."""
+    """Return the Arrow field that users see for a blob column from 2.2 on."""
     metadata = {
         key: value
         for key, value in field.metadata.items()
@@ -95,12 +95,12 @@ def surface_field(field: Field) -> pa.Field:
 
 
 def is_description(field: Field) -> bool:
-    """Say whether a field is what `description_of` makes."""
+    """Return whether a field is a result of `description_of`."""
     return field.logical_type == "struct" and BLOB_KEY in field.metadata
 
 
 def description_of(field: Field) -> Field:
-    """Return the descriptions of a blob column in place of its bytes, under the same id."""
+    """Return the field of a blob column's descriptions, with the same id."""
     return Field(
         name=field.name,
         logical_type="struct",
@@ -112,7 +112,7 @@ def description_of(field: Field) -> Field:
 
 
 def with_descriptions(schema: Schema) -> Schema:
-    """Return a schema in which blob columns are their descriptions."""
+    """Return a schema with blob columns replaced by their descriptions."""
     return replace(
         schema,
         fields=tuple(
@@ -123,9 +123,9 @@ def with_descriptions(schema: Schema) -> Schema:
 
 
 def as_v2(field: Field) -> Field:
-    """Return a blob column of older tables as tables from 2.2 on have it; others as they are.
+    """Return a blob column of an older table as in tables from 2.2 on; other fields unchanged.
 
-    The fields below it are not numbered.
+    The fields below it have no ids.
     """
     if not field.is_blob or field.is_blob_v2:
         return field
@@ -140,7 +140,7 @@ def as_v2(field: Field) -> Field:
 
 
 def as_v1(field: Field) -> Field:
-    """Return a blob column as tables up to 2.1 have it; others as they are."""
+    """Return a blob column as in tables up to 2.1; other fields unchanged."""
     if not field.is_blob:
         return field
     if not field.is_blob_v2:
@@ -153,10 +153,10 @@ def as_v1(field: Field) -> Field:
 
 
 def check_blobs(schema: Schema) -> None:
-    """Raise unless what is marked as blobs holds bytes, in columns of their own.
+    """Raise unless all blobs are top-level columns of bytes.
 
     Raises:
-        InvalidInputError: It does not; the message names the column.
+        InvalidInputError: They are not; the message names the column.
     """
     for top in schema.fields:
         for each in top.walk():
@@ -176,10 +176,10 @@ def check_blobs(schema: Schema) -> None:
 
 
 def threshold(metadata: Mapping[str, bytes], key: str, name: str) -> int:
-    """Return a number of bytes that a column's metadata sets, or the usual one.
+    """Return a number of bytes from a column's metadata, or the default.
 
     Raises:
-        InvalidInputError: It is no number that makes sense.
+        InvalidInputError: It is not a valid number.
     """
     if key not in metadata:
         return _DEFAULT_THRESHOLDS[key]

@@ -1,12 +1,12 @@
-"""Which names new columns can have.
+"""Rules for the names of new columns.
 
     top level    not empty, no dot, none of `SYSTEM_COLUMNS`
     parts        different from one another within their struct
 
-A dot separates the parts of a struct in a path, so a column with a dot in its name cannot be named
-by other readers. Tables that have such a column already keep it.
+A dot separates the parts of a struct in a path, so other readers cannot name a column with a dot in
+its name. Tables that already have such a column keep it.
 
-Source:  what pylance refuses, and what it writes and cannot read back.
+Source:  names that pylance refuses, and names that it writes and cannot read back.
 Differs: pylance writes a column with an empty name, and a struct with two parts of one name; it
          reads neither.
 """
@@ -21,20 +21,19 @@ from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 
 
 def check_new_name(name: object, *, is_part: bool = False) -> None:
-    """Raise unless a column, or a part of a struct, can be given a name.
+    """Raise unless a column, or a part of a struct, can have a name.
 
     Raises:
         InvalidInputError: It cannot.
     """
     if not isinstance(name, str) or not name or "." in name:
         raise InvalidInputError(
-            f"a column cannot be called {name!r}: a name is not empty, and has no dot, which "
-            "stands for the parts of a struct"
+            f"a column cannot be called {name!r}: names must not be empty or contain a dot, which "
+            "separates the parts of a struct"
         )
     if name in SYSTEM_COLUMNS and not is_part:
         raise InvalidInputError(
-            f"a column must not be called {name!r}: the name stands for what the table itself "
-            "knows of a row"
+            f"a column must not be called {name!r}: the name is reserved for a system column"
         )
 
 

@@ -1,11 +1,11 @@
 """The values of dictionary columns, as manifests and data files of version 0.1 store them.
 
-A dictionary is one for the whole table, and every data file repeats it. Integers stand one after
-the other; byte strings as
+A dictionary applies to the whole table, and every data file repeats it. Integers are stored one
+after another; byte strings as
 
-    bytes       one value behind the other
-    ends        i64 in the file where each value begins and the last one ends; the dictionary's
-                position is that of the ends
+    bytes       one value after another
+    ends        i64 positions in the file where each value begins and the last one ends; the
+                dictionary's position is that of the ends
 
 An empty byte string is read as null.
 
@@ -20,11 +20,11 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 
 
 def encode_dictionary(values: pa.Array, start: int) -> tuple[bytes, int]:
-    """Return the bytes of a dictionary, and the position that is noted of it.
+    """Return the bytes of a dictionary, and its position.
 
     Args:
         values: Integers, or byte strings.
-        start: The position at which the bytes are put.
+        start: The position at which the bytes will be written.
 
     Raises:
         InvalidInputError: Version 0.1 has no dictionaries of this type.
@@ -33,8 +33,8 @@ def encode_dictionary(values: pa.Array, start: int) -> tuple[bytes, int]:
         return values.to_numpy(zero_copy_only=False).tobytes(), start
     if not is_byte_string(values.type):
         raise InvalidInputError(
-            f"files of version 0.1 hold no dictionary of {values.type}; use plain values, or "
-            "version 2.0"
+            f"files of version 0.1 cannot store a dictionary of {values.type}; use plain values, "
+            "or version 2.0"
         )
     data, ends = take_apart(values)
     return data + (ends + start).tobytes(), start + len(data)
@@ -46,11 +46,11 @@ def decode_dictionary(arrow: pa.DataType, data: bytes, start: int, length: int) 
     Args:
         arrow: Their type.
         data: The whole file.
-        start: The position that is noted of the dictionary.
+        start: The dictionary's position.
         length: How many values it has.
 
     Raises:
-        CorruptDataError: They do not stand in the file.
+        CorruptDataError: They are not within the file.
     """
     if length == 0:
         return pa.array([], arrow)
@@ -59,15 +59,14 @@ def decode_dictionary(arrow: pa.DataType, data: bytes, start: int, length: int) 
     stop = start + (length if is_plain else length + 1) * width
     if start < 0 or length < 0 or stop > len(data) or not (is_plain or is_byte_string(arrow)):
         raise CorruptDataError(
-            f"a dictionary of {length} values of {arrow} is said to stand at byte {start} of "
-            f"{len(data)}"
+            f"a dictionary of {length} values of {arrow} would begin at byte {start} of {len(data)}"
         )
     stored = data[start:stop]
     if is_plain:
         return pa.Array.from_buffers(arrow, length, [None, pa.py_buffer(stored)])
     ends = np.frombuffer(stored, "<i8")
     if int(ends[0]) < 0 or int(ends[-1]) > len(data) or bool((ends[1:] < ends[:-1]).any()):
-        raise CorruptDataError(f"the values of a dictionary of {arrow} do not stand in the file")
+        raise CorruptDataError(f"the values of a dictionary of {arrow} are not within the file")
     is_large = pa.types.is_large_string(arrow) or pa.types.is_large_binary(arrow)
     offsets = (ends - ends[0]).astype(np.int64 if is_large else np.int32)
     validity = np.packbits(ends[1:] > ends[:-1], bitorder="little")
@@ -78,14 +77,14 @@ def decode_dictionary(arrow: pa.DataType, data: bytes, start: int, length: int) 
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise CorruptDataError(f"a dictionary holds a text that is not UTF-8: {error}") from None
+        raise CorruptDataError(f"a dictionary has a text that is not UTF-8: {error}") from None
     return array
 
 
 def take_apart(array: pa.Array) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Return the bytes of an array of byte strings, and (n + 1,) where in them each begins.
+    """Return the bytes of an array of byte strings, and (n + 1,) where each begins in them.
 
-    A null takes no bytes.
+    A null has no bytes.
     """
     if array.null_count:
         array = array.fill_null(b"" if "binary" in str(array.type) else "")

@@ -1,11 +1,11 @@
-"""Arrow's extension types: stored as what they are made of, under a name in the field's metadata.
+"""Arrow's extension types: stored as their storage types, with a name in the field's metadata.
 
     to users          extension<arrow.uuid>
     stored, inside    fixed_size_binary[16], and in the field's metadata ARROW:extension:name and
                       ARROW:extension:metadata
 
-Inside of lance-stream columns have storage types throughout. Types that are registered with
-pyarrow come back to the user as such; names that nobody registered stay in the metadata.
+Within lance-stream, columns always have storage types. Types that are registered with pyarrow are
+returned to users as such; names of other types stay in the metadata.
 
 Source: "Extension Types" in Arrow's format; the Arrow C data interface, struct ArrowSchema.
 """
@@ -51,7 +51,7 @@ def storage_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def has_extensions(schema: pa.Schema) -> bool:
-    """Say whether metadata somewhere in a schema names an extension type that is registered."""
+    """Return whether metadata in a schema name a registered extension type."""
     return not schema.equals(with_extensions(schema))
 
 
@@ -117,9 +117,9 @@ class _ArrowSchema(ctypes.Structure):
 
 
 def _parameters_of(arrow: pa.BaseExtensionType) -> bytes:
-    """Return what an extension type is serialized to.
+    """Return the serialized parameters of an extension type.
 
-    Types in Python can be asked; those that pyarrow brings along tell it only to other libraries.
+    Types in Python return them; pyarrow's built-in types pass them only to other libraries.
     """
     if isinstance(arrow, pa.ExtensionType):
         return bytes(arrow.__arrow_ext_serialize__())

@@ -1,7 +1,7 @@
-"""Who numbers fields, and how new columns continue the numbering.
+"""Assigns field ids, also to new columns.
 
-Ids are given depth first, parents before children, from 0. They are never given twice in a
-table's life, so that a data file of an old version can never be taken for a new column.
+Ids are assigned depth first, parents before children, from 0. They are never reused within a table,
+so a data file of an old version can never be mistaken for a new column.
 
 Source: the reference's manifests; "Fields" in the table format's document.
 """

@@ -13,25 +13,25 @@ from lance_stream._proto import file_pb2
 from lance_stream.errors import CorruptDataError
 
 UNASSIGNED_ID = -1
-"""The id of a field that no table has numbered yet; also the parent id of top-level columns."""
+"""The id of a field without an id yet; also the parent id of top-level columns."""
 
 TOMBSTONED_ID = -2
-"""Stands in a data file's list of fields for a column whose data in that file is void."""
+"""In a data file's list of fields: a column whose data in that file is no longer used."""
 
 LINEAGE_IDS = frozenset({-3, -4, -5})
-"""Stand in a data file's list of fields for row ids and row versions, which are in no schema."""
+"""In a data file's list of fields: row ids and row versions, which are in no schema."""
 
 PACKED_KEYS = ("lance-encoding:packed", "packed")
-"""Metadata that make a struct one column; the second is that of the first writers."""
+"""Metadata that make a struct one column; the second is by the first writers."""
 
 TRUE_SPELLINGS = frozenset({"true", "1", "on", "yes", "y"})
-"""What means yes in the metadata of a field, in whatever case. Source: files of pylance."""
+"""What means true in the metadata of a field, in any case. Source: files of pylance."""
 
 FALSE_SPELLINGS = frozenset({"false", "0", "off", "no", "n", ""})
 """What means no there."""
 
 BLOB_KEY = "lance-encoding:blob"
-"""Metadata that make a column of bytes one of blobs, whatever their value."""
+"""Metadata that make a column of bytes a blob column, whatever their value."""
 
 EXTENSION_NAME_KEY = "ARROW:extension:name"
 BLOB_V2_NAME = "lance.blob.v2"
@@ -49,18 +49,18 @@ class Field:
     Attributes:
         name: The column's own name, without its parents'.
         logical_type: The format's name of the type, for example `"int32"`; see `logical_types`.
-        id: The number by which data files refer to the column; unique in a version, while a later
-            one may give it to another column.
+        id: The number by which data files refer to the column; unique within a version, though a
+            later one may assign it to another column.
         nullable: Whether the column may hold nulls.
         children: The parts of a struct, the item of a list, in order.
-        metadata: The field's own key-value metadata, as Arrow keeps it.
+        metadata: The field's own key-value metadata, as in Arrow.
         extension_name: The name of an Arrow extension type, in files of old writers; new writers
             keep it in `metadata`.
         primary_key_position: 1-based place in the unenforced primary key; 0 for a member without
             a place (a key of one column); None for a column outside the key.
         clustering_key_position: The same for the unenforced clustering key.
-        packed_in_file: Whether a data file that is read has this struct as one column, where that
-            is known; None where only the metadata say it. It is of the file, not of the schema.
+        packed_in_file: Whether a data file being read has this struct as one column; None if only
+            the metadata tell. A property of the file, not of the schema.
     """
 
     name: str
@@ -78,8 +78,8 @@ class Field:
     def is_packed(self) -> bool:
         """Whether this is a struct whose parts are stored side by side, as one column.
 
-        Old and new releases of the reference take the same metadata differently, so what a file
-        holds decides as it is read (`as_in_file`), and the metadata as one is written.
+        Old and new releases of the reference interpret the same metadata differently, so the file
+        decides when reading (`as_in_file`), and the metadata when writing.
         """
         if self.logical_type != "struct":
             return False
@@ -93,17 +93,17 @@ class Field:
 
     @property
     def is_blob(self) -> bool:
-        """Whether its bytes are stored apart, and the column itself says only where."""
+        """Whether its bytes are stored separately, and the column only has their places."""
         return BLOB_KEY in self.metadata or self.is_blob_v2
 
     @property
     def is_blob_v2(self) -> bool:
-        """Whether this is a blob column as files from 2.2 on have them."""
+        """Whether this is a blob column as in files from 2.2 on."""
         return self.metadata.get(EXTENSION_NAME_KEY, b"") == BLOB_V2_NAME.encode()
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it is one column of a file from 2.1 on, whatever stands below it."""
+        """Whether it is one column of a file from 2.1 on, whatever is below it."""
         return not self.children or self.is_packed or self.is_blob
 
     def walk(self) -> Iterator["Field"]:
@@ -228,13 +228,13 @@ def fields_from_proto(messages: Sequence[file_pb2.Field]) -> tuple[Field, ...]:
 
 
 def as_in_file(each: Field, whole: Field, held: Container[int]) -> Field:
-    """Return a field of which each struct is packed exactly if it is in a data file.
+    """Return a field in which each struct is packed exactly if it is in a data file.
 
     Args:
         each: The field; parts of structs may be projected away.
-        whole: The field as the table has it.
-        held: The ids of the fields in the file. Of a packed struct they have the struct's own, and
-            none of its parts'; of others the parts', and up to 2.0 the struct's, too.
+        whole: The field in the table.
+        held: The ids of the fields in the file. For a packed struct, they have its own id and none
+            of its parts'; for others the parts' ids, and up to 2.0 the struct's, too.
     """
     if not each.children or each.is_blob:
         return each

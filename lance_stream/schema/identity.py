@@ -1,20 +1,20 @@
 """Which fields of two schemas are the same column, at every level of nesting.
 
-A field's id says so only from one version to the one that was made from it, and an overwrite gives
-ids anew. Between the parts of one struct, or the columns of a table, in two such versions
+A field's id identifies it only between a version and the one created from it, and an overwrite
+assigns new ids. For the parts of a struct, or the columns of a table, in two such versions:
 
-    the same id                              is the same column, whatever it is called
-    the id is new, its name had another      is a column that was cast: the reference writes it
-    id, which is gone                        under another id
-    one field is new, one is gone, in the    is a column that was cast and renamed in one go
-    same place, and all others stay
-    the same name, where ids do not hold     is the same column
-    anything else                            is a column that came then
+    the same id                              the same column, whatever its name
+    a new id, and its name had another id    a column that was cast: the reference writes it under
+    that is gone                             another id
+    one new field and one gone, in the       a column that was cast and renamed at once
+    same place, and all others unchanged
+    the same name, if ids do not hold        the same column
+    anything else                            a new column
 
-Items of a list, and keys and values of a map, have no identity of their own: they are those of
-their list or map.
+Items of a list, and keys and values of a map, have no identity of their own: they belong to their
+list or map.
 
-Source: the ids that the reference gives in each verb, read off its manifests.
+Source: the ids that the reference assigns for each verb, read from its manifests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,12 @@ Ids: TypeAlias = Mapping[int, int]
 
 
 def same_fields(before: Sequence[Field], after: Sequence[Field], *, ids_hold: bool) -> Ids:
-    """Return for ids in one schema those of the same columns in the schema before it.
+    """Return the older schema's id of each column of the newer schema that both have.
 
     Args:
         before: Top-level columns.
-        after: Top-level columns of what was made from it.
-        ids_hold: Whether an id stands for the same column in both; else names decide.
+        after: Top-level columns of the version created from it.
+        ids_hold: Whether an id means the same column in both; otherwise names decide.
     """
     found: dict[int, int] = {}
     _pair_siblings(before, after, found, ids_hold=ids_hold)
@@ -46,12 +46,12 @@ def same_fields(before: Sequence[Field], after: Sequence[Field], *, ids_hold: bo
 
 
 def composed(first: Ids, then: Ids) -> Ids:
-    """Return where a second step leads from the ends of a first one."""
+    """Return the composition of two mappings."""
     return {start: then[middle] for start, middle in first.items() if middle in then}
 
 
 def inverted(ids: Ids) -> Ids:
-    """Return the same pairs, the other way round."""
+    """Return the inverse mapping."""
     return {there: here for here, there in ids.items()}
 
 

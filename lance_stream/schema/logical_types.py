@@ -1,18 +1,18 @@
-"""The format's names of types, and the Arrow types that they stand for.
+"""The format's names of types, and the corresponding Arrow types.
 
 Types without parts are names (`"int32"`, `"halffloat"`, `"date32:day"`); some carry parameters
 after a colon (`"decimal:128:10:2"`, `"timestamp:us:UTC"`, `"fixed_size_list:float:16"`). Nested
-types (`"struct"`, `"list"`, `"list.struct"`, `"map"`) say only their kind: their parts are fields
-below. A fixed-size list of structs does both: `"fixed_size_list:struct:4"`, and a field below.
+types (`"struct"`, `"list"`, `"list.struct"`, `"map"`) only name their kind: their parts are fields
+below. A fixed-size list of structs has both: `"fixed_size_list:struct:4"`, and a field below.
 
-Extension types are stored as what they are made of; their names stand in the field's metadata. Two
-have names of their own here: `"json"`, and `"fixed_size_list:lance.bfloat16:4"`.
+Extension types are stored as their storage types; their names are in the field's metadata. Two have
+names of their own here: `"json"`, and `"fixed_size_list:lance.bfloat16:4"`.
 
-Source:  file.proto, Field.logical_type; the names were read off files that the reference wrote.
-Differs: A fixed-size list of plain values has no field for its items, so the items' own name and
-         nullability are not stored: they come back as `item`, nullable. A dictionary comes back
-         unordered. Views come back as the plain type. The reference reads no dictionary of values
-         whose own name has a colon (dates, decimals); we read it, and do not write it either.
+Source:  file.proto, Field.logical_type; the names were taken from files that the reference wrote.
+Differs: A fixed-size list of plain values has no field for its items, so the items' name and
+         nullability are not stored: they are read as `item`, nullable. A dictionary is read as
+         unordered, views as the plain type. The reference does not read dictionaries of values
+         whose own name has a colon (dates, decimals); we read them, but do not write them either.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError, Unsupported
 
 EXTENSION_NAME = "ARROW:extension:name"
 EXTENSION_METADATA = "ARROW:extension:metadata"
-"""Where Arrow keeps the name and the parameters of an extension type in a field's metadata."""
+"""The keys of an extension type's name and parameters in a field's metadata in Arrow."""
 
 _PLAIN_TYPES: dict[str, pa.DataType] = {
     "null": pa.null(),
@@ -74,7 +74,7 @@ FIXED_SIZE_LIST_PREFIX = "fixed_size_list:"
 FIXED_SIZE_LIST_OF_STRUCTS_PREFIX = FIXED_SIZE_LIST_PREFIX + STRUCT + ":"
 
 LIST_KINDS = frozenset({LIST, LIST_OF_STRUCTS, LARGE_LIST, LARGE_LIST_OF_STRUCTS})
-"""Logical types of lists of any length; one field below them stands for the items."""
+"""Logical types of lists of any length, with one field below them for the items."""
 
 MAX_FIXED_SIZE_LIST_ITEMS = 2**31 - 1
 
@@ -82,7 +82,7 @@ MAX_FIXED_SIZE_LIST_ITEMS = 2**31 - 1
 def leaf_to_logical(arrow: pa.DataType) -> str:
     """Return the format's name of an Arrow type that has no fields below it.
 
-    Fixed-size lists of plain values count among them: they are one column of bytes.
+    This includes fixed-size lists of plain values: they are one column of bytes.
 
     Raises:
         InvalidInputError: The format has no name for the type.
@@ -117,7 +117,7 @@ def logical_to_leaf(logical_type: str) -> pa.DataType:
 
 
 def is_fixed_size_list_of_structs(logical_type: str) -> bool:
-    """Say whether a logical type is that of fixed-size lists of structs."""
+    """Return whether a logical type is that of fixed-size lists of structs."""
     return logical_type.startswith(FIXED_SIZE_LIST_OF_STRUCTS_PREFIX)
 
 

@@ -1,9 +1,9 @@
-"""Part of a tree of fields: the columns that a reader asks for.
+"""Projections of a tree of fields: the columns that a reader selects.
 
-A column is asked for by its name, or by a path with dots into structs (`"address.city"`); lists
-are passed through (`"orders.price"` is the price of each item); a map is always whole. Names that
-contain a dot or a backtick themselves are quoted with backticks, as in Spark's SQL. A name that
-stands for a whole top-level column wins over a path.
+A column is selected by its name, or by a path with dots into structs (`"address.city"`); a path
+passes through lists (`"orders.price"` is the price of each item); a map is always whole. Names with
+a dot or a backtick are quoted with backticks, as in Spark SQL. The name of a top-level column takes
+precedence over a path.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from lance_stream.schema.logical_types import LIST_KINDS, MAP, is_fixed_size_lis
 
 
 def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
-    """Return the schema of the columns asked for, in the order asked for.
+    """Return the schema of the selected columns, in the order of the selection.
 
-    Several paths into one struct make one column, at the place of the first of them, with its
+    Several paths into one struct give one column, at the place of the first of them, with its
     parts in the schema's own order.
 
     Args:
@@ -25,8 +25,8 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
         columns: Names or paths; None for all columns.
 
     Raises:
-        NotFoundError: A column is not there; the message lists those that are.
-        InvalidInputError: A column is asked for twice.
+        NotFoundError: A column does not exist; the message lists those that do.
+        InvalidInputError: A column is selected twice.
     """
     if columns is None:
         return schema
@@ -35,7 +35,7 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
         path = _path_of(schema, column)
         paths = wanted.setdefault(path[0], [])
         if path in paths:
-            raise InvalidInputError(f"the column {column!r} is asked for twice")
+            raise InvalidInputError(f"the column {column!r} is selected twice")
         paths.append(path)
     by_name = {each.name: each for each in schema.fields}
     return replace(
@@ -47,13 +47,13 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
 
 
 def find(schema: Schema, column: str) -> tuple[Field, ...]:
-    """Return the field that a name or path stands for, behind those that it is part of.
+    """Return the field of a name or path, after the fields that it is part of.
 
-    Lists that a path passes through are among these, though the path does not name their items.
+    These include lists that a path passes through, although the path does not name their items.
 
     Raises:
-        NotFoundError: There is none; the message lists those that are.
-        InvalidInputError: It is no path.
+        NotFoundError: There is none; the message lists those that exist.
+        InvalidInputError: It is not a path.
     """
     found: list[Field] = []
     fields: Sequence[Field] = schema.fields

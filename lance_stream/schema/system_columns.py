@@ -1,4 +1,4 @@
-"""Columns that no data file holds: where a row is, who it is, and when it changed.
+"""Columns that are in no data file: a row's address, its id, and its row versions.
 
 Source: the row id and lineage document; the names are the reference's own.
 """

@@ -116,7 +116,7 @@ def test_ambiguous_column_names_are_refused(tmp_path: Path) -> None:
         lambda: ds.count_rows("id = 1"),
         lambda: ds.upsert(pa.table({"id": [1]}), on="id"),
     ):
-        with pytest.raises(InvalidInputError, match="two columns that are called 'id'"):
+        with pytest.raises(InvalidInputError, match="two columns with the name 'id'"):
             ask()
     assert ds.rename_columns({"id": "key"}).delete("id = 4 AND key = 4").count_rows() == 3
 
