@@ -1,13 +1,13 @@
-"""Where bytes lie: files below one root, on a local disk, in memory, or in an object service.
+"""Where bytes are stored: files below one root, on a local disk, in memory or in object services.
 
-Read `store` first: it says what a store promises. `locations` turns a URI into a store.
-`local_store` and `memory_store` keep the promises near by; `object_store` does for every object
-service, by the requests of `object_requests` that `engine` sends, sent again by `retries`, over the
-connections of `clients`. `create_once` says how each store keeps the promise
-that commits stand on; `coalesce` makes fewer requests of many ranges.
+Read `store` first: it defines what a store promises. `locations` turns a URI into a store.
+`local_store` and `memory_store` implement the promises locally; `object_store` does for all object
+services, with the requests of `object_requests` that `engine` sends, retried by `retries`, over the
+connections of `clients`. `create_once` describes how each store keeps the promise that commits
+depend on; `coalesce` combines many ranges into few requests.
 
-    engine      S3, Google and Azure by obstore: requests, what answers mean, settings, credentials
-    options     the names that settings go by
+    engine      S3, Google and Azure by obstore: requests, answers, settings, credentials
+    options     the names of settings
 
-May import: byte_ranges, errors. It knows nothing of tables: what a path means is said elsewhere.
+May import: byte_ranges, errors. It knows nothing about tables or the meaning of paths.
 """

@@ -1,12 +1,13 @@
-"""Connections to object services: one driver a process for each bucket and settings.
+"""Connections to object services: one driver per process, bucket and settings.
 
-All requests run on one thread, which has an event loop; callers on any thread wait for their
-answer. Drivers are never pickled: stores carry settings.
+All requests run on one thread with an event loop; callers on any thread wait for their answers.
+Drivers are never pickled: stores carry settings.
 
-Credentials that are renewed are new settings: connections that nobody has used for an hour are let
-go when another one is made.
+Renewed credentials are new settings: connections that were idle for an hour are closed when another
+one is opened.
 
-A forked child has not that thread, nor may it use its parent's connections: it begins with none.
+A forked child does not have that thread, and must not use its parent's connections: it starts with
+none.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ _IDLE_SECONDS: Final = 3600.0
 
 @dataclass
 class _Connection:
-    """A driver, and who uses it; looked at on the event loop's thread only."""
+    """A driver and its users; accessed on the event loop's thread only."""
 
     driver: ObjectRequests
     room: asyncio.Semaphore
@@ -61,12 +62,12 @@ _closing: set[asyncio.Future[None]] = set()
 
 @dataclass(frozen=True)
 class Client:
-    """Asks one bucket, from any thread and in any process.
+    """Sends requests to one bucket, from any thread and in any process.
 
     Args:
         settings: How the service is reached.
         container: The bucket or container.
-        whom: Who is asked, in words, for errors.
+        whom: The service's name, for errors.
     """
 
     settings: ServiceSettings
@@ -74,11 +75,11 @@ class Client:
     whom: str
 
     def ask(self, question: Callable[[ObjectRequests], Awaitable[T]]) -> T:
-        """Return what a question gives, asked on the event loop's thread.
+        """Return the result of a question, which runs on the event loop's thread.
 
         Args:
-            question: Asks a driver; may send several requests, and several at once, each of them
-                by way of `patiently`.
+            question: Uses a driver; may send several requests, also at once, each of them with
+                `patiently`.
         """
         asked = self.begin(question)
         try:
@@ -88,7 +89,7 @@ class Client:
             raise
 
     def begin(self, question: Callable[[ObjectRequests], Awaitable[T]]) -> Future[T]:
-        """Return what will hold what a question gives; see `ask`."""
+        """Return a future with the result of a question; see `ask`."""
 
         async def run() -> T:
             with self._connection().used() as driver:
@@ -99,14 +100,14 @@ class Client:
     async def patiently(
         self, request: Callable[[int], Awaitable[T]], what: str, *, num_bytes: int = 0
     ) -> T:
-        """Return the answer to a request, which is sent again if it has to be.
+        """Return the answer to a request, retried if necessary.
 
-        Only so many requests of this process are under way at once as the settings say.
+        The settings limit how many requests of this process run at once.
 
         Args:
             request: Sends it; given the number of the attempt, from 1.
-            what: What is asked, for errors.
-            num_bytes: How many bytes come or go.
+            what: The request, for errors.
+            num_bytes: How many bytes are transferred.
         """
         return await ask_patiently(
             request,
@@ -152,7 +153,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def close_all() -> None:
-    """Let all connections of this process go."""
+    """Close all connections of this process."""
     with _lock:
         drivers = [each.driver for each in _connections.values()]
         _connections.clear()

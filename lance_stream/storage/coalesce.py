@@ -1,9 +1,8 @@
-"""Joining near byte ranges into fewer requests.
+"""Combines byte ranges near each other into fewer requests.
 
-A request costs about as much as reading `max_gap_bytes` more bytes does; two ranges that lie
-nearer to each other than that are cheaper read as one. A joined request is never longer than
-`max_request_bytes`, unless one range alone is: then it is read as it is, so that its bytes stand
-in one buffer.
+A request costs about as much as reading `max_gap_bytes` additional bytes, so two ranges nearer than
+that are cheaper to read as one. A combined request is never longer than `max_request_bytes`, unless
+a single range is: then it is read by itself, so that its bytes are in one buffer.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ class Request(NamedTuple):
     Attributes:
         start: First byte.
         stop: One past the last.
-        places: Indices of the ranges that lie within it.
+        places: Indices of the ranges within it.
     """
 
     start: int
@@ -32,9 +31,9 @@ def plan_requests(
     """Return the requests that together cover all ranges that are not empty, in file order.
 
     Args:
-        ranges: What is wanted.
-        max_gap_bytes: Ranges that lie nearer to each other are joined.
-        max_request_bytes: As long as the request they become is not longer than this.
+        ranges: The ranges to read.
+        max_gap_bytes: Ranges nearer to each other than this are combined.
+        max_request_bytes: Maximum length of a combined request.
         alignment: Every request starts at a multiple of it.
     """
     order = sorted((r.start, r.stop, place) for place, r in enumerate(ranges) if r.stop > r.start)
@@ -62,15 +61,15 @@ def plan_requests(
 def cut_answers(
     ranges: Sequence[ByteRange], requests: Sequence[Request], answers: Sequence[Buffer]
 ) -> list[Buffer]:
-    """Return the bytes of each range out of the answers to the requests.
+    """Return the bytes of each range from the answers to the requests.
 
     Args:
-        ranges: What was asked for.
-        requests: What `plan_requests` made of it.
-        answers: The bytes of each request; short where the file ends before the request does.
+        ranges: The ranges to read.
+        requests: The result of `plan_requests` for them.
+        answers: The bytes of each request; short if the file ends before the request.
 
     Returns:
-        One view for each range, short or empty where its answer is.
+        One view for each range, short or empty if its answer is.
     """
     empty = memoryview(b"")
     buffers = [empty] * len(ranges)

@@ -1,22 +1,22 @@
-"""Creating a file once: of many who try, exactly one succeeds, and nobody sees half a file.
+"""Creating a file once: of several writers exactly one succeeds, and readers see no partial file.
 
-Commits stand on it: the manifest of version N is created once. fsspec's own way,
-`pipe_file(mode="create")`, looks whether the file exists and then writes it; on a local disk and
-in memory two writers can both win. So each kind of store names its own way:
+Commits depend on it: the manifest of version N is created once. fsspec's own
+`pipe_file(mode="create")` checks whether the file exists and then writes it; on a local disk and in
+memory two writers can both win. So each kind of store has its own method:
 
-    local           write aside, flush, hard-link to the name: the link fails if it is taken
-    memory          look and write under a lock
-    S3, Azure       PUT with If-None-Match: *
-    Google          PUT with x-goog-if-generation-match: 0
-    a key-value     put if not there, for a store of files that has no way of its own: see
-    store           `commit.manifest_stores`
+    local              write a temporary file, flush, hard-link to the name: fails if it is taken
+    memory             check and write under a lock
+    S3, Azure          PUT with If-None-Match: *
+    Google             PUT with x-goog-if-generation-match: 0
+    key-value store    put if absent, for stores without a method of their own: see
+                       `commit.manifest_stores`
 
-What the services are asked stands in `engine.requests`; here are the ways of local disks and
-memory. A service that is asked twice, because its first answer got lost, says "taken" of what is
-ours: then the file is read, and if it holds the very same bytes, it was created by this call.
+The requests to services are in `engine.requests`; local disks and memory are here. A service whose
+first answer was lost reports our own file as "taken" when asked again: then the file is read, and
+if it has identical bytes, this call created it.
 
-Opening the name itself with O_EXCL would also pick one winner, but one that is killed half-way
-leaves a torn file under the name.
+Opening the name itself with O_EXCL would also give one winner, but a writer killed half-way would
+leave a partial file under the name.
 """
 
 import errno
@@ -40,7 +40,7 @@ def create_by_link(target: Path, temporary: Path, data: Any) -> bool:
 
     Args:
         target: The file.
-        temporary: A name in the same directory that nobody else uses.
+        temporary: A unique name in the same directory.
         data: Its bytes.
 
     Returns:
@@ -61,7 +61,7 @@ def create_by_link(target: Path, temporary: Path, data: Any) -> bool:
         try:
             os.link(temporary, target, follow_symlinks=False)
         except FileExistsError:
-            # Over a network the first answer may have been lost, and the call sent again.
+            # Over a network, the first answer may have been lost and the call repeated.
             return temporary.stat().st_nlink > 1
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -73,7 +73,7 @@ def create_by_link(target: Path, temporary: Path, data: Any) -> bool:
                 "ext4, xfs, btrfs, apfs or ntfs. If this is a bucket that is mounted as a folder "
                 "(gcsfuse, mountpoint-s3, blobfuse), name the bucket itself: gs://, s3:// or az://"
             ) from error
-        # The version is there from here on: what fails now must not look like a failed commit.
+        # The version exists from here on: later failures must not look like a failed commit.
         with suppress(OSError):
             flush_names(target.parent)
         return True
@@ -86,9 +86,9 @@ def create_in_memory(files: MutableMapping[str, Any], path: str, made: Any) -> b
     """Put a file into a mapping of files, unless its name is taken.
 
     Args:
-        files: The files by path, shared by all stores in memory.
-        path: The file's.
-        made: What to put there.
+        files: The files by path, shared by all memory stores.
+        path: The file's path.
+        made: The file to put there.
 
     Returns:
         Whether this call put it there.

@@ -1,4 +1,4 @@
-"""Libraries that come with an extra of this package, and may not be there."""
+"""Libraries of this package's extras, which may not be installed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from lance_stream.errors import InvalidInputError
 
 @contextmanager
 def brought_by(extra: str, what: str) -> Iterator[None]:
-    """Import libraries in the body; say which extra brings them where that fails.
+    """Import libraries in the body; if that fails, name the extra that installs them.
 
     Args:
         extra: Its name.
-        what: What takes them: "tables on S3".
+        what: What needs them: "tables on S3".
 
     Raises:
         InvalidInputError: One cannot be imported.

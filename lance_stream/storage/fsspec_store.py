@@ -1,13 +1,13 @@
-"""Files of a filesystem that a user has registered with fsspec: to be read, never written.
+"""Files of a filesystem that a user has registered with fsspec: read-only.
 
-fsspec has no call that creates a file only if its name is free, so no commit could be safe. Tables
-on such filesystems are read: opened, scanned, followed.
+fsspec cannot create a file only if its name is free, so no commit would be safe. Tables on such
+filesystems can be opened, scanned and followed.
 
-Filesystems keep listings, and answer from them what they are asked of a file. So they are told to
-forget, before a file is read that another one may have replaced (`read`: tags, manifests), and
-before a file is said not to be there.
+Filesystems cache listings, and answer questions about files from them. So the cached listing is
+dropped before a file is read that may have been replaced (`read`: tags, manifests), and before a
+file is reported missing.
 
-The filesystem object is made where it is used, and never pickled. Every process that reads must
+The filesystem object is created where it is used, and never pickled. Every process that reads must
 have registered the protocol; Spark's workers do so when they import the module that registers it.
 """
 
@@ -38,7 +38,7 @@ _READERS: Final = 8
 
 
 def is_registered(protocol: str) -> bool:
-    """Return whether fsspec knows a protocol because somebody registered it, or has used it."""
+    """Return whether a protocol was registered with fsspec, or used."""
     return protocol in registry
 
 
@@ -48,8 +48,8 @@ class FsspecStore:
 
     Args:
         protocol: Its name in fsspec's registry.
-        root: A path without "/" at its end, as the filesystem understands it.
-        options: What the filesystem is made with.
+        root: A path of the filesystem, without "/" at its end.
+        options: The filesystem's arguments.
     """
 
     protocol: str
@@ -87,7 +87,7 @@ class FsspecStore:
         if not requests:
             self.size(path)
             return [memoryview(b"")] * len(ranges)
-        size = self.size(path)  # not every filesystem answers a range beyond the end alike
+        size = self.size(path)  # filesystems differ for ranges beyond the end
         answers = [
             memoryview(self._bytes(path, each.start, min(each.stop, size)))
             if each.start < size
@@ -221,6 +221,6 @@ def _forget_listing_with(filesystem: Any, path: str) -> None:
 
 
 def _modified(info: Mapping[str, Any]) -> float:
-    """Return when a file was last written, as far as its filesystem says; else 0."""
+    """Return when a file was last written; 0 if its filesystem does not know."""
     said = next((info[each] for each in ("mtime", "LastModified", "created") if each in info), 0)
     return said.timestamp() if isinstance(said, datetime) else float(said or 0)

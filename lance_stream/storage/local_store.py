@@ -1,14 +1,14 @@
 """Files on a local disk.
 
-A new file is written under a temporary name beside its own, and renamed when it is whole. A reader
-therefore sees all of a file or none, and a writer that is killed leaves a file whose name no
-reader takes for one of the table's:
+A new file is written under a temporary name in the same folder, and renamed when it is complete. So
+a reader sees all of a file or nothing, and a killed writer leaves a file whose name no reader
+mistakes for one of the table's:
 
-    .{name}.{16 random hex digits}.tmp      of a long name only its beginning
+    .{name}.{16 random hex digits}.tmp      a long name is shortened
 
-Reads go straight into buffers of Arrow's memory pool, which hands out memory that was used before
-where it can: that reads a file in the page cache two to three times as fast as fresh memory does.
-Files are never mapped into memory: one that is cut short meanwhile would kill the process.
+Reads go directly into buffers of Arrow's memory pool, which reuses memory if it can: a file in the
+page cache is read two to three times as fast as into fresh memory. Files are never memory-mapped:
+if one were truncated meanwhile, the process would be killed.
 """
 
 import errno
@@ -45,7 +45,7 @@ from lance_stream.storage.store import (
 
 TEMPORARY_SUFFIX = ".tmp"
 
-# A pipe that has the name of a file would else be waited for.
+# Otherwise, opening a pipe with the name of a file would block.
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 _SPACE = "Make room, or move the table to a larger disk"
@@ -61,11 +61,11 @@ _REFUSALS = {
     errno.EISDIR: "A folder has the name of a file: move it away",
     errno.ENXIO: "A socket or a device has the name of a file: move it away",
 }
-"""What a disk says where it did nothing, and will not do it the next time; and the way out."""
+"""Errors by which a disk refuses, now and in future attempts; and the way out."""
 
 _SHOWN = 200
 
-# What Linux has, in bytes; others count letters.
+# Linux's limits, in bytes; other systems count characters.
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4096
 
@@ -85,8 +85,8 @@ class LocalStore:
 
     Args:
         root: An absolute path.
-        durable: Whether every new file is flushed to the disk before it is visible, so that it
-            outlives a loss of power. What `create_once` makes always is.
+        durable: Whether every new file is flushed to disk before it is visible, so that it
+            survives a power loss. Files of `create_once` always are.
     """
 
     root: str
@@ -113,7 +113,7 @@ class LocalStore:
 
     @property
     def bytes_per_request(self) -> int:
-        """About a system call's worth of bytes in the page cache."""
+        """Reading that many bytes from the page cache takes about as long as a system call."""
         return _MAX_GAP_BYTES
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
@@ -176,9 +176,9 @@ class LocalStore:
             return sorted(self._walk(folder))
 
     def leads_away(self, folder: str) -> bool:
-        """Return whether a folder is a link, or lies behind one, to a place outside of the root.
+        """Return whether a folder is a link to a place outside the root, or behind such a link.
 
-        What is deleted there could be another table's.
+        Files deleted there could be another table's.
         """
         root = os.path.realpath(self.root)
         return not Path(os.path.realpath(self._path(folder))).is_relative_to(root)
@@ -304,15 +304,15 @@ def _temporary_name(target: Path) -> Path:
 
 
 def _make_folder(folder: Path, *, durable: bool) -> None:
-    """Make a folder, and those above it, where they are not there.
+    """Create a folder, and those above it, if they do not exist.
 
     Args:
         folder: The folder.
-        durable: Whether the names of those that are made are flushed to the disk: a file outlives
-            a loss of power only if all the folders above it do.
+        durable: Whether the names of new folders are flushed to disk: a file survives a power loss
+            only if all the folders above it do.
 
     Raises:
-        InvalidInputError: A file has the name of one, or a link leads nowhere.
+        InvalidInputError: A file has the name of a folder, or a link is dangling.
     """
     if folder.is_dir():
         return
@@ -332,13 +332,13 @@ def _make_folder(folder: Path, *, durable: bool) -> None:
 
 
 def _check_name(target: Path) -> None:
-    """Ask the disk whether a file can have a name, before its bytes are written under another."""
+    """Check that the disk accepts a name, before its bytes are written under a temporary one."""
     with suppress(FileNotFoundError, NotADirectoryError):
         target.lstat()
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Raise an error of a listing; `os.walk` by itself passes over folders that it cannot read."""
+    """Raise an error of a listing; by default, `os.walk` skips folders that it cannot read."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -354,11 +354,11 @@ def _missing_is_not_found(store: LocalStore, path: str) -> Iterator[None]:
 
 @contextmanager
 def _own_errors(root: str, path: str) -> Iterator[None]:
-    """Say in errors of ours what the disk says, but that something is not there, or is there.
+    """Convert a disk's errors to ours, except those of missing and existing files.
 
     Raises:
         InvalidInputError: A name is too long: of a branch, a tag, or a table's folder.
-        StoreRefusedError: The disk says no, and nothing was done: it is full, for example.
+        StoreRefusedError: The disk refuses, and nothing was done: it is full, for example.
         StoreError: It failed in another way.
     """
     try:
@@ -447,7 +447,7 @@ class _Target:
             num_read = os.preadv(
                 file, [self._buffer[start - self.start : stop - self.start]], start
             )
-            if num_read == 0:  # cut short since its size was looked at
+            if num_read == 0:  # truncated since its size was read
                 self._filled_to = min(self._filled_to, start)
                 return
             start += num_read

@@ -1,6 +1,6 @@
-"""Turning what a user writes into a store.
+"""Opens the store of a location.
 
-    /data/t   data/t   ~/t      a path as it is, spaces and percent signs too
+    /data/t   data/t   ~/t      a literal path, including spaces and percent signs
     file:///data/t  file:/data/t    a URI: %20 is a space
     memory://t
     s3://bucket/path/t              a URI; also s3a:// and s3n://, as Spark users write them
@@ -10,7 +10,7 @@
 
 A relative path whose first part ends in a colon is written `./part:/t`.
 
-Which protocols there are, and why others are refused, stands in `BACKENDS` and `REFUSED`.
+`BACKENDS` has the supported protocols; `REFUSED` why others are refused.
 """
 
 import os
@@ -32,7 +32,7 @@ from lance_stream.storage.options.names import as_flag, as_mapping, take_setting
 from lance_stream.storage.store import Store
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORECASE)
-"""A protocol has two letters at least, and a slash after it: Hadoop writes `dbfs:/t`, `hdfs:/t`."""
+"""A protocol has at least two letters, then a slash: Hadoop writes `dbfs:/t`, `hdfs:/t`."""
 
 
 def open_store(
@@ -42,13 +42,13 @@ def open_store(
 
     Args:
         location: A path or URI.
-        storage_options: `options.names` has those of each store; each takes its own. For local
-            disks: `durable`, "true" to flush every new file to the disk before it counts as
-            written; the default is to do so for manifests only.
+        storage_options: `options.names` has those of each store, which uses its own. For local
+            disks: `durable`, "true" to flush every new file to disk before it counts as written;
+            by default, only manifests are flushed.
 
     Raises:
-        InvalidInputError: The location is empty, an option has a wrong value, or no store knows it.
-        UnsupportedFeatureError: There is no store for its protocol.
+        InvalidInputError: The location is empty, or an option is invalid or unknown.
+        UnsupportedFeatureError: No store supports its protocol.
     """
     text = text_of(location)
     protocol, rest = _split(text)
@@ -75,7 +75,7 @@ def text_of(location: str | os.PathLike[str]) -> str:
 
 
 def _is_no_unicode(text: str) -> bool:
-    """Say whether a name has bytes that are no UTF-8, which no manifest and no URI can state."""
+    """Return whether a name has bytes that are not UTF-8, which manifests and URIs cannot have."""
     return any("\ud800" <= each <= "\udfff" for each in text)
 
 
@@ -100,12 +100,12 @@ def _check_protocol(text: str, protocol: str, rest: str) -> None:
 
 
 def is_relative(location: str) -> bool:
-    """Return whether a location is a path that means another place in another directory."""
+    """Return whether a location is a path that depends on the working directory."""
     return not _split(location)[0] and not Path(location).is_absolute()
 
 
 def as_absolute(location: str) -> str:
-    """Return a location as every process on this machine understands it.
+    """Return a location in a form that is the same for every process on this machine.
 
     Args:
         location: A path, which may be relative or begin with "~", or a URI.
@@ -114,11 +114,11 @@ def as_absolute(location: str) -> str:
 
 
 def check_is_shared(location: str | os.PathLike[str]) -> None:
-    """Check that the processes of Spark would all see the same files at a location.
+    """Raise unless all Spark processes see the same files at a location.
 
     Raises:
-        InvalidInputError: Each would see its own: what tasks write there is lost with them.
-        UnsupportedFeatureError: There is no store for its protocol.
+        InvalidInputError: Each would see its own: files written by tasks would be lost with them.
+        UnsupportedFeatureError: No store supports its protocol.
     """
     text = text_of(location)
     if text.strip().lower().startswith("memory:"):
@@ -183,10 +183,10 @@ def _open_s3(rest: str, options: Mapping[str, Any]) -> Store:
 
 
 def split_bucket(uri: str) -> tuple[str, str]:
-    """Return the bucket of a URI, and the path in it with its escapes resolved.
+    """Return the bucket of a URI, and the unescaped path in it.
 
     Raises:
-        InvalidInputError: There is no bucket or no path, or the path is none of a dataset.
+        InvalidInputError: There is no bucket or no path, or the path cannot be a dataset's.
     """
     bucket, _, escaped = uri.partition("://")[2].partition("/")
     problem = None
@@ -217,7 +217,7 @@ BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     **OPEN_AZURE,
     **dict.fromkeys(("gs", "gcs"), _open_google),
 }
-"""The stores there are, by protocol; each is given what follows the ":", and the options."""
+"""The stores by protocol; each is given what follows the ":", and the options."""
 
 REFUSED: Mapping[str, str] = {
     "s3+ddb": "its versions are in DynamoDB, and it is the URI of a whole dataset",

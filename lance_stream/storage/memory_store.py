@@ -1,6 +1,6 @@
-"""Files in this process's memory, seen by every store in memory and by fsspec itself.
+"""Files in this process's memory, visible to every memory store and to fsspec itself.
 
-The filesystem object is made where it is used, and never pickled.
+The filesystem object is created where it is used, and never pickled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ class MemoryStore:
 
     @property
     def lists_in_order(self) -> bool:
-        """As the reference has it of its own store in memory."""
+        """As for the reference's own memory store."""
         return True
 
     @property
@@ -114,8 +114,8 @@ class MemoryStore:
     def _below(self, folder: str) -> list[StoredFile]:
         """Return all files below a folder.
 
-        The names are taken in one step from the dictionary in which fsspec keeps its files: its own
-        listings fail where another thread makes or deletes a file meanwhile.
+        The names are copied at once from the dictionary in which fsspec keeps its files: its own
+        listings fail if another thread creates or deletes a file meanwhile.
         """
         start, prefix = len(self.root) + 1, f"{self._path(folder)}/"
         files = self._filesystem().store

@@ -1,13 +1,13 @@
-"""What an object service is asked for: one request a call, and no call is tried again here.
+"""The requests to an object service: one per call, without retries.
 
-`engine.requests` keeps to `ObjectRequests` for each service. Joining ranges, concurrency, retries
-and errors stand above it in `object_store`.
+`engine.requests` implements `ObjectRequests` for each service. `object_store` combines ranges and
+handles concurrency, retries and errors.
 
-The engine says how a request went by what it raises:
+The engine reports a request's outcome by what it raises:
 
     MissingError        there is no such object
-    TryAgainError       no answer, or "later": the same request may go through in a moment
-    RefusedError        the service said no, and would say it again
+    TryAgainError       no answer, or "later": the same request may succeed later
+    RefusedError        the service refused, and would refuse again
 
 Keys are the service's own: the full name of an object in its bucket or container.
 """
@@ -21,14 +21,14 @@ from lance_stream.backoff import Backoff
 Data = bytes | memoryview
 
 PART_BYTES: Final = 8 << 20
-"""What is sent at once of a file that is larger."""
+"""How much of a larger file is sent at once."""
 
 
 OTHER_NAME: Final = (
     "Names with an empty part, '.', '..' or a control character cannot be asked for or listed: "
     "rename the object, or delete it, with another program"
 )
-"""What helps against names that obstore does not take."""
+"""The way out for names that obstore does not accept."""
 
 
 class MissingError(Exception):
@@ -36,11 +36,11 @@ class MissingError(Exception):
 
 
 class TryAgainError(Exception):
-    """No answer came, or one that says "later".
+    """There was no answer, or the answer was "later".
 
     Args:
-        answer: What came, in words: "503 SlowDown", "no answer within 30 s".
-        after_seconds: How long the service wants to be left alone; None if it did not say.
+        answer: The answer as text: "503 SlowDown", "no answer within 30 s".
+        after_seconds: How long the service wants the client to wait; None if not stated.
     """
 
     def __init__(self, answer: str, after_seconds: float | None = None) -> None:
@@ -50,24 +50,24 @@ class TryAgainError(Exception):
 
 
 class RefusedError(Exception):
-    """The service said no.
+    """The service refused.
 
     Args:
-        answer: What it said, in words, with the way out; nothing secret.
+        answer: Its answer as text, with the way out and without secrets.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Patience(Backoff):
-    """How long and how often a service is asked for one thing; see `Backoff`, too.
+    """How long and how often a request is tried; see also `Backoff`.
 
-    By default the time is the bound, for a service that is restarted, or reached by another route,
-    refuses connections at once: a number of attempts would be used up in a few seconds.
+    By default only the time is limited: a service that restarts, or is reached by another route,
+    refuses connections at once, which would use up a number of attempts in a few seconds.
 
     Attributes:
-        total_seconds: No new attempt is begun after so long.
-        request_seconds: How long one attempt may take.
-        connect_seconds: How long it may take to reach the service.
+        total_seconds: No new attempt starts after this time.
+        request_seconds: Time limit of one attempt.
+        connect_seconds: Time limit for reaching the service.
     """
 
     max_attempts: int = 60
@@ -84,9 +84,9 @@ class ObjectInfo(NamedTuple):
     Attributes:
         key: Its full name.
         size_bytes: Its size.
-        modified: Seconds since 1970-01-01 UTC at which it was last written.
-        etag: Another text for another content, without quotes; the content's MD5 in hex where the
-            service states it. Empty if it says nothing.
+        modified: When it was last written, in seconds since 1970-01-01 UTC.
+        etag: Different for different content, without quotes; the content's MD5 in hex if the
+            service states it. Empty if unknown.
     """
 
     key: str
@@ -99,22 +99,22 @@ class Pages(Protocol):
     """A listing that comes page by page."""
 
     async def next(self) -> Sequence[ObjectInfo] | None:
-        """Return the next objects, in the order of their keys' bytes; None behind the last ones.
+        """Return the next objects, in the order of their keys' bytes; None after the last ones.
 
-        A page that could not be had may be asked for again: some objects may come twice then.
+        A page that failed may be requested again; some objects may then come twice.
         """
         ...
 
 
 class Upload(Protocol):
-    """A large object that is sent in parts, and is there once it is finished."""
+    """A large object that is sent in parts, and exists once it is finished."""
 
     async def write(self, part: Data) -> None:
-        """Send a part of `PART_BYTES`, or the last one. Parts that are lost are sent again."""
+        """Send a part of `PART_BYTES`, or the last one. Lost parts are retried."""
         ...
 
     async def finish(self) -> None:
-        """Make the object visible, in place of an older one."""
+        """Make the object visible, replacing an older one."""
         ...
 
     async def abort(self) -> None:
@@ -123,29 +123,29 @@ class Upload(Protocol):
 
 
 class ObjectRequests(Protocol):
-    """The requests that one bucket or container answers."""
+    """The requests to one bucket or container."""
 
     async def get(self, key: str, start: int, stop: int | None) -> Data:
         """Return the bytes of a range; short, or empty, where the object ends before it does.
 
         Raises:
-            TryAgainError: Also when the answer is shorter than it says.
+            TryAgainError: Also if the answer is shorter than announced.
         """
         ...
 
     async def get_end(self, key: str, num_bytes: int) -> tuple[Data, int]:
-        """Return the last bytes of an object, all of a shorter one, and its size."""
+        """Return the last bytes of an object, or the whole of a shorter one, and its size."""
         ...
 
     async def head(self, key: str) -> ObjectInfo:
-        """Return what is said of an object."""
+        """Return an object's properties."""
         ...
 
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
         """Write an object.
 
         Returns:
-            False if `once` was asked for and the name is taken; nothing was replaced.
+            False if `once` is set and the name is taken; nothing was replaced.
         """
         ...
 
@@ -155,20 +155,20 @@ class ObjectRequests(Protocol):
         Args:
             prefix: Ends with "/", or is empty.
             only_here: Whether objects with a further "/" in their key are left out.
-            limit: More than so many are not needed.
+            limit: How many objects are enough.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Delete an object; it may be gone already."""
+        """Delete an object, if it exists."""
         ...
 
     async def copy(self, source: str, target: str) -> None:
-        """Copy an object within the bucket, in place of an older one."""
+        """Copy an object within the bucket, replacing an older one."""
         ...
 
     def open_upload(self, key: str) -> Upload:
-        """Begin to send a large object in parts; nothing is sent yet."""
+        """Start sending a large object in parts; nothing is sent yet."""
         ...
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ class ServiceSettings(Protocol):
 
     @property
     def scheme(self) -> str:
-        """What URIs of the service begin with."""
+        """The scheme of the service's URIs."""
         ...
 
     @property
@@ -203,5 +203,5 @@ class ServiceSettings(Protocol):
         ...
 
     def where(self, container: str) -> str:
-        """Return in words who is asked: "the bucket 'b' of S3 at http://127.0.0.1:9000"."""
+        """Return the service's name for errors: "the bucket 'b' of S3 at http://127.0.0.1:9000"."""
         ...

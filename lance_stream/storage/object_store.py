@@ -1,11 +1,11 @@
 """Files of a bucket or container of an object service.
 
-A store is a name and settings: it may be pickled, and made on a driver for use on workers. The
-requests themselves are a driver's (`object_requests`); this module says which are sent, how many at
-once, and what an answer means.
+A store is a name and settings: it may be pickled, and created on a driver for use on workers.
+`object_requests` sends the requests; this module decides which are sent and how many at once, and
+interprets the answers.
 
-A listing comes from the service each time. Objects are whole or not there: large ones are sent in
-parts, which become the object in one last request.
+Listings are never cached. Objects are complete or absent: large ones are sent in parts, which
+become the object in one last request.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_
 T = TypeVar("T")
 
 MAX_GAP_BYTES: Final = 256 << 10
-"""Ranges that lie nearer to each other are read by one request: about a request's latency."""
+"""Ranges nearer to each other are read by one request: about a request's latency."""
 
 MAX_JOINED_BYTES: Final = 16 << 20
-"""A request that joins ranges is not longer; others are fetched beside it."""
+"""Maximum length of a request that combines ranges; further ones are sent concurrently."""
 
 PIECE_BYTES: Final = 16 << 20
 """Longer ranges are fetched in even pieces, side by side."""
@@ -70,11 +70,11 @@ class ObjectStore:
     Args:
         settings: How the service is reached.
         container: The bucket or container.
-        root: What all keys begin with, without "/" at either end; may be empty.
+        root: The prefix of all keys, without "/" at either end; may be empty.
 
     Attributes:
-        place: The service and the bucket in words. Buckets of one name at two services, or in two
-            accounts of one, are two.
+        place: The service and the bucket as text. Buckets of the same name at two services, or in
+            two accounts, are different.
     """
 
     settings: ServiceSettings = field(compare=False)
@@ -96,12 +96,12 @@ class ObjectStore:
 
     @property
     def lists_in_order(self) -> bool:
-        """Whether a page of names is the first by name; of all services, S3 Express's is not."""
+        """Whether the first page has the first names; false only for S3 Express."""
         return not self.container.endswith(_EXPRESS)
 
     @property
     def num_readers(self) -> int:
-        """Each waits for the network nearly all the time."""
+        """Many: each waits for the network nearly all the time."""
         return min(_MOST_READERS, self.settings.max_requests_at_once)
 
     @property
@@ -188,7 +188,7 @@ class ObjectStore:
             if self._put(path, view, once=True):
                 return True
             with suppress(NotFoundError):
-                # Ours all the same, if an answer got lost and the request was sent again.
+                # Still ours, if an answer was lost and the request was repeated.
                 return self.read(path) == view
         raise StoreUnavailableError(
             f"{self.settings.where(self.container)} said {_TIMES_TAKEN} times that "
@@ -232,7 +232,7 @@ class ObjectStore:
         prefix = self._prefix(folder)
 
         async def pages(driver: ObjectRequests) -> list[ObjectInfo]:
-            found: dict[str, ObjectInfo] = {}  # a page that breaks off may come again
+            found: dict[str, ObjectInfo] = {}  # an interrupted page may come again
             listing = driver.list_pages(prefix, only_here=only_here, limit=limit)
             while limit is None or len(found) < limit:
                 page = await self._client.patiently(
@@ -273,7 +273,7 @@ class ObjectStore:
     async def _fetch(
         self, driver: ObjectRequests, key: str, path: str, start: int, stop: int
     ) -> Buffer:
-        """Return the bytes of one range as one buffer; a long one comes in pieces."""
+        """Return the bytes of one range as one buffer; a long one is fetched in pieces."""
 
         async def get(start: int, stop: int) -> Data:
             return await self._client.patiently(
@@ -311,10 +311,10 @@ class ObjectStore:
         return f"{key}/" if key else ""
 
     def _possible(self, key: str) -> str:
-        """Return a key, if obstore takes it.
+        """Return a key, if obstore accepts it.
 
         Raises:
-            StoreRefusedError: It does not; nothing was asked.
+            StoreRefusedError: It does not; nothing was sent.
         """
         if key and ({"", ".", ".."} & set(key.split("/")) or _CONTROL.search(key)):
             raise StoreRefusedError(
@@ -331,7 +331,7 @@ class ObjectStore:
 
 
 def _aligned(data: Data) -> Buffer:
-    """Return bytes at an address that is a multiple of 8, as decoders want it."""
+    """Return bytes at an address that is a multiple of 8, as decoders need it."""
     buffer = pa.py_buffer(data)
     if buffer.address % 8:
         buffer = pa.py_buffer(bytes(data))
@@ -339,7 +339,7 @@ def _aligned(data: Data) -> Buffer:
 
 
 async def _all_or_none(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the answers to all questions, asked side by side; the first error ends the others."""
+    """Return the answers to concurrent questions; the first error cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in questions]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,10 +1,10 @@
-"""Sending a file in parts while it is being written; a small one at once, when it is closed.
+"""Sends a file in parts while it is written; a small file at once, when it is closed.
 
-    write     parts of 8 MiB go out while the caller makes the next ones
-    close     the last part, and the request that makes an object of all of them
-    abort     the service is told to forget the parts; nothing was ever visible
+    write     parts of 8 MiB are sent while the caller produces the next ones
+    close     sends the last part, and the request that completes the object
+    abort     tells the service to discard the parts; nothing was ever visible
 
-A few parts are in memory at once: one that is being filled, one that waits, and those on their way.
+A few parts are in memory at once: one being filled, one waiting, and those being sent.
 """
 
 from collections.abc import Callable, Coroutine
@@ -29,9 +29,9 @@ class ObjectWriter(FileWriter):
     """Writes one object.
 
     Args:
-        client: Asks the bucket.
+        client: The bucket's client.
         key: The object.
-        path: What the caller calls it, for errors.
+        path: The caller's name for it, for errors.
     """
 
     def __init__(self, client: Client, key: str, path: str) -> None:
@@ -74,7 +74,7 @@ class ObjectWriter(FileWriter):
             raise
 
     def abort(self) -> None:
-        """Leave nothing behind. Does nothing after `close`."""
+        """Discard the file. Does nothing after `close`."""
         if not self._is_closed:
             self._is_closed = True
             self._unsent = bytearray()
@@ -93,7 +93,7 @@ class ObjectWriter(FileWriter):
         self._client.ask(put)
 
     def _send(self) -> None:
-        """Hand over what was collected, once the part before has been taken."""
+        """Pass on the buffered bytes, once the previous part has been accepted."""
         self._wait()
         data, self._unsent = bytes(self._unsent), bytearray()
         self._begin(lambda upload: upload.write(data), "a part")
@@ -133,7 +133,7 @@ class ObjectWriter(FileWriter):
             if upload is not None:
                 await upload.abort()
 
-        # What is left of it is invisible, and goes by the bucket's own rules.
+        # The rest of it is invisible, and is removed by the bucket's own rules.
         if begun is not None or self._upload is not None:
             with suppress(Exception):
                 self._client.ask(abort)

@@ -1,15 +1,15 @@
-"""When a service is asked again: how often, how soon, for how long at most.
+"""Retries of requests to services: how often, how soon, and for how long at most.
 
-A request that got no answer, or "later", is sent again after a random while that doubles with each
-time, until `total_seconds` have passed, or it was sent `max_attempts` times. Tasks of Spark stand
-on this alone: on a local master Spark tries a task once. The libraries' own retries are off: this
-is the only loop, so that an error can say how often something was asked. `Attempts` decides; object
+A request that got no answer, or "later", is repeated after a random delay that doubles each time,
+until `total_seconds` have passed or it was sent `max_attempts` times. Spark tasks depend on this
+alone: on a local master, Spark does not retry tasks. The libraries' own retries are off: this is
+the only loop, so an error can state how often a request was sent. `Attempts` decides; object
 services are asked by `ask_patiently`, which awaits, and manifest stores by
 `commit.manifest_stores.asking`, which sleeps.
 
 An attempt at an object service has `request_seconds`, and the time that its bytes take at
-`SLOWEST_BYTES_PER_SECOND`: a large part on a slow line is no silence. Waiting for room is not
-counted as an attempt's time.
+`SLOWEST_BYTES_PER_SECOND`: a large part on a slow line is not a timeout. Waiting for room does not
+count as an attempt's time.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 SAID_AFTER: Final = 5
-"""After so many attempts at one request the log says that it is tried again."""
+"""After this many attempts at a request, retries are logged."""
 
 SLOWEST_BYTES_PER_SECOND: Final = 250_000
-"""Data that come or go more slowly count as if they did not."""
+"""Slower transfers count as timeouts."""
 
 _WAY_OUT: Final = (
     "try again when the service answers, or raise the storage options client_max_retries and "
@@ -43,13 +43,13 @@ class Attempts:
 
     Args:
         patience: How often and how long.
-        what: What is asked, for errors: "GET data/a.lance".
-        whom: Who is asked, for errors.
+        what: The request, for errors: "GET data/a.lance".
+        whom: The service's name, for errors.
         way_out: What to do if there is no answer, for errors.
-        environment: The clock, and the randomness.
+        environment: The clock and randomness.
 
     Attributes:
-        number: The number of the attempt under way, from 1.
+        number: The number of the current attempt, from 1.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Attempts:
         """Count another attempt; return how long to wait before it.
 
         Args:
-            error: What became of the one under way.
+            error: How the current attempt failed.
 
         Raises:
-            StoreUnavailableError: There is no other attempt.
+            StoreUnavailableError: There are no attempts left.
         """
         patience = self._patience
         spent = self._environment.monotonic() - self._begin
@@ -106,15 +106,15 @@ async def ask_patiently(
     Args:
         ask: Sends the request; given the number of the attempt, from 1.
         patience: How often and how long.
-        what: What is asked, for errors: "GET data/a.lance".
-        whom: Who is asked, for errors; see `ServiceSettings.where`.
-        num_bytes: How many bytes come or go.
+        what: The request, for errors: "GET data/a.lance".
+        whom: The service's name, for errors; see `ServiceSettings.where`.
+        num_bytes: How many bytes are transferred.
         room: Entered for each attempt.
-        environment: The clock and the randomness; sleeps between two attempts.
+        environment: The clock and randomness; sleeps between attempts.
 
     Raises:
-        StoreUnavailableError: There was no answer, or none but "later", each time.
-        StoreRefusedError: The service said no.
+        StoreUnavailableError: Every attempt got no answer, or "later".
+        StoreRefusedError: The service refused.
         MissingError: There is no such object.
     """
     attempts = Attempts(patience, what, whom, _WAY_OUT, environment)

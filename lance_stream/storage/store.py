@@ -1,14 +1,16 @@
-"""What a store promises: files below one root, whole or not there.
+"""What a store promises: files below one root, each complete or absent.
 
-    read_ranges, read, read_end,        immutable files, read in as few requests as is sensible
+    read_ranges, read, read_end,        immutable files, read in few requests
     size, exists
-    list, list_files, list_names        always fresh: no listing is cached; all names or an error
-    create_once                         of many who create one name, one succeeds; never torn
-    open_writer, write                  a file is there when it is whole, or not at all
+    list, list_files, list_names        always current: listings are not cached; all names or an
+                                        error
+    create_once                         of several callers that create a name, one succeeds; the
+                                        file is never partial
+    open_writer, write                  a file is complete, or does not exist
     copy, delete
 
-Paths are relative to the root and use "/". A store holds no open file or connection that a pickle
-or a fork could break: it may be made on a driver and used on workers.
+Paths are relative to the root and use "/". A store has no open file or connection that a pickle or
+a fork could break: it may be created on a driver and used on workers.
 """
 
 import os
@@ -21,11 +23,11 @@ from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import CorruptDataError, InvalidInputError
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
-"""Anything with the buffer protocol: a numpy array and an Arrow buffer are, too."""
+"""Anything with the buffer protocol, including numpy arrays and Arrow buffers."""
 
 
 NUM_READERS: Final = min(8, os.cpu_count() or 1)
-"""How many threads read from stores of this machine: they decode what they have read, too."""
+"""How many threads read from stores on this machine; they also decode what they read."""
 
 
 MAX_WHOLE_BYTES: Final = 4 << 30
@@ -33,14 +35,14 @@ MAX_WHOLE_BYTES: Final = 4 << 30
 
 
 class StoredFile(NamedTuple):
-    """A file as a listing has it.
+    """A file in a listing.
 
     Attributes:
         path: Relative to the store's root.
         size_bytes: Its size.
-        modified: Seconds since 1970-01-01 UTC at which it was last written.
-        etag: What the store says of its content, another text for another content; if it is the
-            content's MD5, in hex. Empty where the store says nothing.
+        modified: When it was last written, in seconds since 1970-01-01 UTC.
+        etag: The store's identifier of its content, different for different content; in hex if it
+            is the content's MD5. Empty if the store has none.
     """
 
     path: str
@@ -50,9 +52,9 @@ class StoredFile(NamedTuple):
 
 
 class FileWriter(Protocol):
-    """Takes a new file's bytes in order. The file is there once `close` returns, and whole.
+    """Receives a new file's bytes in order. The file exists, complete, once `close` returns.
 
-    As a context manager it closes, or aborts when its body raises.
+    As a context manager it closes, or aborts if its body raises.
     """
 
     def write(self, data: BytesLike) -> None:
@@ -60,11 +62,11 @@ class FileWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Make the file visible under its name, in place of an older one."""
+        """Make the file visible under its name, replacing an older one."""
         ...
 
     def abort(self) -> None:
-        """Leave nothing behind. Does nothing after `close`."""
+        """Discard the file. Does nothing after `close`."""
         ...
 
     def __enter__(self) -> "FileWriter":
@@ -97,20 +99,20 @@ class Store(Protocol):
 
     @property
     def num_readers(self) -> int:
-        """How many threads of one process that read from it are best under way at once."""
+        """The best number of threads in one process that read from it at once."""
         ...
 
     @property
     def bytes_per_request(self) -> int:
-        """How many bytes more cost about as much as one request more."""
+        """How many additional bytes cost about as much as one additional request."""
         ...
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range, in order.
 
-        Near ranges are joined to one request. A range is answered short, or empty, where the file
-        ends before it does. Buffers are read-only, may share memory, and begin at an address that
-        is a multiple of 8 if their range begins at one.
+        Ranges near each other are combined into one request. A result is short, or empty, if the
+        file ends before the range. Buffers are read-only, may share memory, and begin at an address
+        that is a multiple of 8 if their range begins at one.
 
         Raises:
             NotFoundError: There is no such file.
@@ -127,7 +129,7 @@ class Store(Protocol):
         ...
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
-        """Return the last bytes of a file, all of a shorter one, and its size in bytes.
+        """Return the last bytes of a file, or the whole of a shorter one, and its size in bytes.
 
         Raises:
             NotFoundError: There is no such file.
@@ -146,27 +148,27 @@ class Store(Protocol):
         """Return whether there is such a file.
 
         Raises:
-            OSError: It is not known whether there is.
+            OSError: It is unknown whether there is.
         """
         ...
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
-        """Return the names of the files right in a folder, sorted; none if it is not there.
+        """Return the names of the files directly in a folder, sorted; none if it does not exist.
 
         Args:
-            folder: Where.
-            limit: The first so many are enough; stores that list in order ask for no more.
+            folder: The folder.
+            limit: How many of the first names are enough; stores that list in order read no more.
 
         Raises:
-            OSError: The folder could not be listed; a part of the names is never returned.
+            OSError: The folder could not be listed; partial results are never returned.
         """
         ...
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
-        """Return the files right in a folder, sorted by name; none if it is not there.
+        """Return the files directly in a folder, sorted by name; none if it does not exist.
 
         Args:
-            folder: Where.
+            folder: The folder.
             limit: As in `list_names`.
 
         Raises:
@@ -175,25 +177,25 @@ class Store(Protocol):
         ...
 
     def list(self, folder: str = "") -> list[StoredFile]:
-        """Return all files below a folder, sorted by path; none if it is not there.
+        """Return all files below a folder, sorted by path; none if it does not exist.
 
         Raises:
-            OSError: The folder, or one below it, could not be listed; a part of the files is never
-                returned, for cleanup deletes what a listing does not show to be needed.
+            OSError: The folder, or one below it, could not be listed; partial results are never
+                returned, because cleanup would delete files that are needed.
         """
         ...
 
     def create_once(self, path: str, data: BytesLike) -> bool:
-        """Create a file, unless one of that name is there: of many callers, one succeeds.
+        """Create a file, unless its name is taken: of several callers, one succeeds.
 
         Returns:
-            True when this call created it; False when the name is taken. Where an answer can get
-            lost and the request be sent again, a file of the very same bytes counts as created.
+            True if this call created it; False if the name is taken. If an answer can be lost and
+            the request repeated, a file with identical bytes counts as created.
 
         Raises:
-            OSError: Or another: it is not known whether the file was created.
-            StoreRefusedError: The store does not let us; nothing was created.
-            UnsupportedFeatureError: The store has no way to do this; nothing was created.
+            OSError: Or another: it is unknown whether the file was created.
+            StoreRefusedError: The store refused; nothing was created.
+            UnsupportedFeatureError: The store does not support this; nothing was created.
         """
         ...
 
@@ -202,11 +204,11 @@ class Store(Protocol):
         ...
 
     def write(self, path: str, data: BytesLike) -> None:
-        """Write a whole file, in place of an older one."""
+        """Write a whole file, replacing an older one."""
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file within the store, in place of an older one, whole or not at all.
+        """Copy a file within the store, replacing an older one, completely or not at all.
 
         Raises:
             NotFoundError: There is no file to copy.
@@ -214,7 +216,7 @@ class Store(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a file; it may be gone already."""
+        """Delete a file, if it exists."""
         ...
 
 
@@ -222,15 +224,15 @@ def at_root(store: Store, root: str) -> Store:
     """Return the files below another root of the same disk, bucket or memory.
 
     Args:
-        store: One whose root can be said in a text, as that of each store of ours.
-        root: As the store has its own.
+        store: A store with a root as text, as each of our stores has.
+        root: The other root, in the same form.
     """
     moved: Store = replace(store, root=root)  # type: ignore[type-var]  # a dataclass, all of them
     return moved
 
 
 def root_of(store: Store) -> str:
-    """Return the root of a store as `at_root` takes it; empty if it cannot be said."""
+    """Return the root of a store for `at_root`; empty if it has none as text."""
     return str(getattr(store, "root", ""))
 
 
@@ -250,7 +252,7 @@ def check_whole(uri: str, path: str, size_bytes: int) -> None:
 def check_path(path: str) -> str:
     """Return a path, if it stays below the root of its store.
 
-    Whoever takes a path from a manifest has refused a bad one before; this is the last door.
+    Paths from manifests are checked before; this is the last check.
 
     Raises:
         InvalidInputError: It is absolute, or climbs with "..".

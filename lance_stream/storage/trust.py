@@ -1,23 +1,23 @@
-"""Which of the locations that a table names are opened, and with which of the reader's options.
+"""Decides which locations named by a table are opened, and with which of the reader's options.
 
-A table names places outside its directory: base paths (of clones, branches and tables over several
-buckets) and the URIs of external blobs. Its author chose them, not its reader, so opening them
-with the reader's credentials could hand these to a stranger's host, and opening them on the
-reader's machine could show a stranger the reader's files.
+A table may name places outside its directory: base paths (of clones, branches and tables over
+several buckets) and the URIs of external blobs. Its author chose them, not its reader. So opening
+them with the reader's credentials could disclose these to another host, and opening them on the
+reader's machine could disclose the reader's files.
 
-    the table lies on   it names                        opened
+    the table is on     it names                        opened
     ------------------  ------------------------------  --------------------------------------------
     S3, Google          the same service                yes: the endpoint is the reader's choice
     Azure               the same account and endpoint   yes
-    any                 another service or account      only where `trusted_locations` says so
+    any                 another service or account      only if listed in `trusted_locations`
     a local disk        a local path                    yes; for raw bytes see `check_raw_file`
     memory              memory                          yes
     any but local       a local path                    never
     any but memory      memory                          never
 
-A trusted location on another service gets none of the options that the table's own service knows,
-for a name such as `token` means another secret there; one in another account of Azure gets none
-that belong to the table's account.
+A trusted location on another service gets none of the options of the table's own service, because a
+name such as `token` means another secret there; one in another account of Azure gets none of the
+options of the table's account.
 """
 
 import os
@@ -52,17 +52,17 @@ _FAMILIES: Final[Mapping[str, str]] = {
 _OF_ONE_MACHINE: Final = ("local", "memory")
 _CALLED: Final = {"local": "the reader's own disk", "memory": "the memory of the reader's process"}
 
-# A protocol has two letters at least, as in `locations`.
+# A protocol has at least two letters, as in `locations`.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)(.*)", re.DOTALL)
-# What stands between "://" and the next "/" becomes part of a host name: it may hold nothing that
-# ends one.
+# The text between "://" and the next "/" becomes part of a host name: it must not contain anything
+# that ends one.
 _BUCKET = re.compile(r"[A-Za-z0-9$_][A-Za-z0-9$._ -]{0,254}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:\d{1,5})?")
 _SHOWN: Final = 200
 
 
 class _Place(NamedTuple):
-    """A location taken apart.
+    """A parsed location.
 
     Attributes:
         family: The service.
@@ -83,12 +83,12 @@ def open_named(own: Store, location: str, options: Mapping[str, Any]) -> Store:
     """Return the store of a location that a table names.
 
     Args:
-        own: Where the table lies.
-        location: What it names: a path or URI.
+        own: The table's store.
+        location: The path or URI that it names.
         options: The reader's storage options for the table, with its `trusted_locations`.
 
     Raises:
-        UntrustedLocationError: It may not be opened: nothing was asked of it.
+        UntrustedLocationError: It may not be opened; no request was sent to it.
         CorruptDataError: It is not the location of files.
     """
     try:
@@ -115,20 +115,20 @@ def open_named(own: Store, location: str, options: Mapping[str, Any]) -> Store:
 
 
 def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, Any]) -> None:
-    """Check that the raw bytes of a file that a table names may become values of its rows.
+    """Raise unless the raw bytes of a file that a table names may become values of its rows.
 
-    On a local disk every file that the reader may read could be named, a key or a list of
-    passwords too; so it has to lie in the table's own directory, with all links followed, or
-    below a trusted location. Other stores hold no files of the reader's machine.
+    On a local disk, the table could name every file that the reader can read, including keys and
+    passwords. So the file has to be in the table's own directory, with all links resolved, or below
+    a trusted location. Other stores have no files of the reader's machine.
 
     Args:
-        own: Where the table lies.
-        store: Where the file lies, as `open_named` gave it.
-        path: Its path there.
+        own: The table's store.
+        store: The file's store, from `open_named`.
+        path: The file's path in it.
         options: The reader's storage options for the table.
 
     Raises:
-        UntrustedLocationError: The file lies elsewhere on the disk.
+        UntrustedLocationError: The file is elsewhere on the disk.
     """
     if not isinstance(store, LocalStore):
         return
@@ -144,10 +144,10 @@ def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, An
 
 
 def check_is_no_link(store: Store, path: str) -> None:
-    """Check that a file of raw bytes beside a data file is one, and no link to another.
+    """Raise if a file of raw bytes beside a data file is a link.
 
-    Folders may be links: of a table whose `data` lies on another disk, say. In them a file has to
-    have the very name that a writer of blobs gives.
+    Folders may be links, for example if a table's `data` is on another disk. A file in them must
+    have exactly the name that a writer of blobs chooses.
 
     Raises:
         UntrustedLocationError: It is a link.
@@ -163,10 +163,10 @@ def check_is_no_link(store: Store, path: str) -> None:
 def with_trusted(
     options: Mapping[str, Any] | None, trusted: str | Sequence[str] | None
 ) -> Mapping[str, Any] | None:
-    """Return storage options that say which locations a table may name.
+    """Return storage options with the locations that a table may name.
 
     Raises:
-        InvalidInputError: One is none, or the options say so already.
+        InvalidInputError: One is not a location, or the options already have them.
     """
     if trusted is None:
         return options
@@ -180,10 +180,10 @@ def with_trusted(
 
 
 def trusted_places(options: Mapping[str, Any]) -> list[_Place]:
-    """Return the locations that the reader trusts, as storage options state them.
+    """Return the locations that the reader trusts, from storage options.
 
     Raises:
-        InvalidInputError: One is none.
+        InvalidInputError: One is not a location.
     """
     given = take_settings(options, "trust").get(_OPTION)
     return [] if given is None else [_trusted_place(each) for each in _as_list(given)]
@@ -221,10 +221,10 @@ def _is_relative(text: str) -> bool:
 
 
 def _place_of(location: str) -> _Place:
-    """Take a location apart.
+    """Parse a location.
 
     Raises:
-        InvalidInputError: It climbs with "..".
+        InvalidInputError: It contains "..".
     """
     match = _URI.fullmatch(location)
     protocol, rest = (match[1].lower(), match[2]) if match else ("", location)
@@ -242,15 +242,15 @@ def _place_of(location: str) -> _Place:
 
 
 def _family_of(protocol: str) -> str:
-    """Return the service of a protocol; one of its own has a name that none of ours has.
+    """Return the service of a protocol; another protocol's service has a name unlike all of ours.
 
-    "local" is a protocol of fsspec, too, once somebody has used it, and not our own local disk.
+    "local" is also a protocol of fsspec once it has been used, and not our own local disk.
     """
     return _FAMILIES.get(protocol) or f"{protocol}://"
 
 
 def _check_container(place: _Place) -> None:
-    """Refuse a bucket's name that could make the address of another host."""
+    """Refuse a bucket's name that could result in the address of another host."""
     bucket, at, host = place.container.partition("@")
     by_host = place.family not in _FAMILIES.values()
     is_one = (_HOST if by_host else _BUCKET).fullmatch(bucket)
@@ -259,7 +259,7 @@ def _check_container(place: _Place) -> None:
 
 
 def _same_service(own: Store, location: str, options: Mapping[str, Any]) -> Store | None:
-    """Return the store of a location if it is asked of the same host in the same account."""
+    """Return the store of a location if it is on the same host, in the same account."""
     try:
         named = open_store(location, options)
     except InvalidInputError:
@@ -268,9 +268,9 @@ def _same_service(own: Store, location: str, options: Mapping[str, Any]) -> Stor
 
 
 def _service_of(store: Store) -> tuple[Any, ...]:
-    """Return which host is asked, in whose account.
+    """Return the host and account of a store.
 
-    Of a bucket's name nothing is said: all buckets of a service are asked at one endpoint.
+    The bucket's name does not matter: all buckets of a service have one endpoint.
     """
     place = _place_of(store.uri)
     if place.family not in _FAMILIES.values():
@@ -284,7 +284,7 @@ def _is_trusted(place: _Place, options: Mapping[str, Any]) -> bool:
 
 
 def _options_for(place: _Place, family: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the reader that are meant for another service, or account."""
+    """Return the reader's options that apply to another service or account."""
     table = STORES["fsspec"] if family not in _FAMILIES.values() else STORES.get(family, {})
     own = AZURE_ACCOUNT if family == place.family else table.keys() - REQUESTS.keys()
     names = {name for setting in own if setting in table for name in table[setting]}

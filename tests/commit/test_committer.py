@@ -64,7 +64,7 @@ def test_the_second_creator_must_replan() -> None:
 
 
 def test_only_an_overwrite_creates_a_table() -> None:
-    with pytest.raises(NotFoundError, match="no table to Append on"):
+    with pytest.raises(NotFoundError, match="no table for the operation Append"):
         commit(
             ObjectStoreLog(make_store()),
             append(0, 3),

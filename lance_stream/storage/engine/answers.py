@@ -1,4 +1,4 @@
-"""What a service answered: read from the text of the error that obstore raises.
+"""Interprets a service's answer from the text of the error that obstore raises.
 
     404                             there is no such object
     404 that names the bucket       refused
@@ -10,8 +10,8 @@
     401, codes of ended credentials not accepted: refused, unless others can be had
     all else                        refused, with the way out for its code
 
-obstore puts the status and the body into the text, and tells no more by the error's class than that
-an object is missing or taken. Its text holds the URL, too: only the parts read here are shown.
+obstore puts the status and the body into the text; its error classes only distinguish missing and
+taken objects. The text also contains the URL: only the parts read here are shown.
 """
 
 import json
@@ -58,16 +58,16 @@ _MAX_MESSAGE: Final = 300
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a service says in words of its own.
+    """A service's error codes.
 
     Attributes:
-        taken: Codes of 409 that say that the name is taken; all others mean "again", if
+        taken: Codes of 409 that mean that the name is taken; all others mean "again", if
             `conflicts_pass`.
-        conflicts_pass: Whether a conflict may be over in a moment.
+        conflicts_pass: Whether a conflict may be temporary.
         later: Codes that mean "again", whatever the status.
-        no_bucket: Codes of 404 that speak of the bucket, not of the object.
-        not_accepted: Codes that other credentials may help against, whatever the status.
-        ways_out: What helps, by code or by status.
+        no_bucket: Codes of 404 that refer to the bucket, not to the object.
+        not_accepted: Codes for which other credentials may help, whatever the status.
+        ways_out: What to do, by code or by status.
     """
 
     taken: frozenset[str] = frozenset()
@@ -79,15 +79,15 @@ class Dialect:
 
 
 class TakenError(RefusedError):
-    """The name is taken, or the object is not the one that was meant."""
+    """The name is taken, or the object is not the expected one."""
 
 
 class NotAcceptedError(RefusedError):
-    """The credentials are unknown, or have ended."""
+    """The credentials are unknown or expired."""
 
 
 class NotImplementedAnswerError(RefusedError):
-    """501: the service does not know this request."""
+    """501: the service does not support this request."""
 
 
 class NoSuchRangeError(RefusedError):
@@ -114,11 +114,11 @@ class _Said(NamedTuple):
 
 
 def meaning_of(error: Exception, dialect: Dialect) -> Exception:
-    """Return what an error of obstore means: one of those of `object_requests`, or the same one.
+    """Return the error of `object_requests` for an error of obstore, or the same error.
 
     Args:
-        error: What was raised.
-        dialect: The service's.
+        error: The error that was raised.
+        dialect: The service's error codes.
     """
     text = str(error)
     if any(each in text.partition("\n")[0] for each in _NO_PART):

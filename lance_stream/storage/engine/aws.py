@@ -1,6 +1,6 @@
-"""What AWS's own files and environment say: credentials, region, endpoint; read by botocore.
+"""Credentials, region and endpoint from AWS's own files and environment, read by botocore.
 
-A session of botocore reads descriptions of services, a megabyte of JSON, in a quarter of a second
+A botocore session reads a megabyte of JSON with descriptions of services, in a quarter of a second
 of CPU time. They are the same for all sessions, so a process reads them once.
 """
 
@@ -26,7 +26,7 @@ _PASSING: Final = (
 
 
 class SharingSession(Session):  # type: ignore[misc]  # the library has no types
-    """A session whose descriptions of services are read once a process."""
+    """A session whose descriptions of services are read once per process."""
 
     def _register_data_loader(self) -> None:
         self._components.lazy_register_component(
@@ -35,11 +35,11 @@ class SharingSession(Session):  # type: ignore[misc]  # the library has no types
 
 
 class AwsCredentials(RenewedCredentials):
-    """What botocore finds, in its order: environment, profiles, roles.
+    """The credentials that botocore finds, in its order: environment, profiles, roles.
 
     Args:
-        profile: The profile of the shared configuration; None for the usual one.
-        ways_out: What to do where there are none.
+        profile: The profile of the shared configuration; None for the default one.
+        ways_out: What to do if there are none.
     """
 
     def __init__(self, profile: str | None, ways_out: str) -> None:
@@ -49,12 +49,12 @@ class AwsCredentials(RenewedCredentials):
         self._found: Any = None
 
     def is_good(self) -> bool:
-        """Return whether what was fetched is good for another while."""
+        """Return whether the credentials are valid for some more time."""
         needs = getattr(self._found, "refresh_needed", None)
         return needs is None or not needs(_RENEWED_BEFORE_SECONDS)
 
     def fetch(self) -> Mapping[str, Any]:
-        """Return the keys of the moment."""
+        """Return the current keys."""
         try:
             if self._found is None or self._is_doubted:
                 self._found = SharingSession(profile=self._profile).get_credentials()
@@ -102,7 +102,7 @@ def _variable(profile: str | None, name: str) -> str | None:
 
 
 def _configured(profile: str | None) -> Mapping[str, Any]:
-    """Return what a profile says of S3, and of all services where it says nothing of S3."""
+    """Return a profile's setting for S3, or for all services if it has none for S3."""
     session = SharingSession(profile=profile)
     try:
         said = session.get_scoped_config()

@@ -1,4 +1,4 @@
-"""How Azure Blob Storage is reached: what URIs, storage options and the environment say of it.
+"""Settings of Azure Blob Storage, from URIs, storage options and the environment.
 
     az://container/path         the account is given by an option, or by the environment
     abfs://, abfss://           the same; or with the account, as Spark users write it:
@@ -7,12 +7,12 @@
     adl://, azure://            as az://; other clouds' hosts in place of core.windows.net
 
 An account may be named by the URI, by the option account_name, by a connection string and by an
-endpoint; if they differ, that is refused. What no option says, the environment does, by adlfs's
-names; its credentials are used for its own account only.
+endpoint; it is refused if they differ. Settings without an option come from the environment, by
+adlfs's names; its credentials are used for its own account only.
 
 Credentials, the first that is given: a connection string, an account key, a SAS token, a bearer
-token, a client's secret, a workload's token file, the Azure CLI; anon for none; else the chain of
-azure-identity.
+token, a client's secret, a workload's token file, the Azure CLI; anon for none; otherwise the chain
+of azure-identity.
 """
 
 import base64
@@ -43,7 +43,7 @@ from lance_stream.storage.store import Store
 _MOST_AT_ONCE: Final = 64
 _PUBLIC_CLOUD: Final = "core.windows.net"
 _EMULATOR_ACCOUNT: Final = "devstoreaccount1"
-# The emulator's key is the same everywhere, and stands in its documentation.
+# The emulator's key is the same everywhere, and is in its documentation.
 _EMULATOR_KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
@@ -62,7 +62,7 @@ _ENVIRONMENT: Final[Mapping[str, tuple[str, ...]]] = {
     "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
     "emulator": ("AZURE_STORAGE_USE_EMULATOR",),
 }
-"""Where the environment says what no option does; adlfs's names, and Lance's in capitals."""
+"""The environment variables for settings without an option: adlfs's, and Lance's in capitals."""
 
 _WHO: Final = (
     "connection_string", "account_key", "sas_token", "bearer_token", "client_id", "client_secret",
@@ -113,7 +113,7 @@ class SharedKey:
 
 @dataclass(frozen=True)
 class SharedAccess:
-    """A shared access signature: what stands behind the "?" of the URL that was handed out."""
+    """A shared access signature: what follows the "?" of the URL that was handed out."""
 
     query: str = field(repr=False)
     travels_openly = True
@@ -155,10 +155,10 @@ class Identity:
         tenant: The tenant's id.
         client: The client's id: of the application, or of the managed identity.
         secret: The client's secret.
-        authority: The host that hands out tokens, if it is not login.microsoftonline.com.
-        token_file: Where a workload's own token lies.
-        object_id: Of a managed identity, in place of its client's id.
-        resource_id: Of a managed identity, in place of its client's id.
+        authority: The host that issues tokens, if it is not login.microsoftonline.com.
+        token_file: The file with a workload's own token.
+        object_id: Of a managed identity, instead of its client's id.
+        resource_id: Of a managed identity, instead of its client's id.
     """
 
     kind: str = "default"
@@ -172,10 +172,10 @@ class Identity:
     travels_openly = True
 
     def connect(self) -> Credentials:
-        """Return what fetches tokens, and renews them.
+        """Return the object that fetches and renews tokens.
 
         Raises:
-            InvalidInputError: azure-identity is not installed, or finds the settings wrong.
+            InvalidInputError: azure-identity is not installed, or rejects the settings.
         """
         try:
             from lance_stream.storage.engine.azure_login import AzureCredentials
@@ -203,14 +203,14 @@ class AzureSettings:
     """How an account is reached.
 
     Attributes:
-        scheme: What URIs of it begin with.
+        scheme: The scheme of its URIs.
         account: Its name.
         endpoint: The service's URL, without "/" at the end.
-        login: Whose requests they are.
-        patience: How long and how often it is asked.
-        max_requests_at_once: So many requests of a process may be under way at once.
-        any_certificate: Whether the service need not prove who it is.
-        proxy_url: A proxy between; None for what the environment says.
+        login: The credentials.
+        patience: How long and how often requests are tried.
+        max_requests_at_once: Maximum number of concurrent requests of a process.
+        any_certificate: Whether the service's certificate is not verified.
+        proxy_url: A proxy; None for the environment's.
     """
 
     scheme: str
@@ -277,13 +277,13 @@ def open_azure(
     """Return the store of a URI.
 
     Args:
-        scheme: What stands before "://".
-        rest: What follows the ":".
+        scheme: The text before "://".
+        rest: The text after the ":".
         options: Storage options.
-        environment: What no option says; the process's environment by default.
+        environment: Settings without an option; the process's environment by default.
 
     Raises:
-        InvalidInputError: The URI or an option makes no sense, or they contradict each other.
+        InvalidInputError: The URI or an option is invalid, or they contradict each other.
     """
     uri = f"{scheme}:{rest}"
     place, _, path = rest.removeprefix("//").partition("/")
@@ -312,13 +312,13 @@ def azure_settings(
     """Return how an account is reached.
 
     Args:
-        scheme: What URIs of it begin with.
-        host: The URI's, behind the "@"; empty if it has none.
+        scheme: The scheme of its URIs.
+        host: The URI's host, after the "@"; empty if it has none.
         options: Storage options.
-        environment: What no option says.
+        environment: Settings without an option.
 
     Raises:
-        InvalidInputError: An option makes no sense, or they contradict each other.
+        InvalidInputError: An option is invalid, or they contradict each other.
     """
     given = take_settings(options, "azure")
     if "from the environment" in given:
@@ -364,7 +364,7 @@ def _with_environment(
     from_host: tuple[str | None, str | None],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return options, and from the environment what they do not say."""
+    """Return options, completed from the environment."""
     found = {
         setting: value
         for setting, names in _ENVIRONMENT.items()
@@ -384,7 +384,7 @@ def _with_environment(
 
 
 def _connection(text: Any) -> dict[str, str]:
-    """Return what a connection string says: account, key, sas, endpoint, emulator."""
+    """Parse a connection string: account, key, sas, endpoint, emulator."""
     if text is None:
         return {}
     parts = [each.partition("=") for each in str(text).split(";") if each.strip()]
@@ -421,7 +421,7 @@ def _endpoint_of(host: str) -> tuple[str | None, str | None]:
 
 
 def _blob_host(host: str) -> str:
-    """Return the host that speaks the interface of blobs beside one of ADLS Gen2."""
+    """Return the host with the blob interface for one of ADLS Gen2."""
     return host.replace(".dfs.", ".blob.", 1)
 
 
@@ -432,7 +432,7 @@ def _endpoint(
     emulator: bool,
     environment: Mapping[str, str],
 ) -> str | None:
-    """Return the endpoint that is named; None for the account's usual one."""
+    """Return the endpoint that is named; None for the account's default one."""
     text = _text(taken, "endpoint") or _text(taken, "account_host") or connection.get("endpoint")
     if text is None and emulator:
         text = environment.get("AZURITE_BLOB_STORAGE_URL") or _EMULATOR_ENDPOINT
@@ -460,7 +460,7 @@ def _account_of(endpoint: str) -> str | None:
 
 
 def _with_account(endpoint: str, account: str) -> str:
-    """Return an endpoint; with the account in its path where it is no host of the account's."""
+    """Return an endpoint, with the account in its path if the host is not the account's."""
     url = urlsplit(endpoint)
     host = url.hostname or ""
     by_path = host == "localhost" or host.replace(".", "").isdecimal() or ":" in host
@@ -468,7 +468,7 @@ def _with_account(endpoint: str, account: str) -> str:
 
 
 def _agreed(named: Mapping[str, str | None]) -> str | None:
-    """Return the account that all who name one name."""
+    """Return the account, if all settings that name one agree."""
     accounts = {who: account for who, account in named.items() if account}
     if len(set(accounts.values())) > 1:
         told = ", ".join(f"{who} names {account!r}" for who, account in accounts.items())
@@ -518,11 +518,11 @@ def _identity(taken: Mapping[str, Any]) -> Identity:
 
 
 def _check_openness(endpoint: str, login: Login, taken: Mapping[str, Any]) -> None:
-    """Refuse to send what anybody on the way could use.
+    """Refuse to send credentials that could be intercepted and used.
 
     Raises:
-        InvalidInputError: The endpoint is plain HTTP on another machine, the credentials go with
-            each request as they are, and nobody said that this is meant.
+        InvalidInputError: The endpoint is plain HTTP on another machine, the credentials are sent
+            with each request as they are, and no option allows that.
     """
     url = urlsplit(endpoint)
     is_near = url.hostname in ("localhost", "127.0.0.1", "::1")
@@ -535,7 +535,7 @@ def _check_openness(endpoint: str, login: Login, taken: Mapping[str, Any]) -> No
 
 
 def _name_of(place: str) -> str:
-    """Return the container's name of what stands for it in a URI: container@host."""
+    """Return the container's name from its form in a URI: container@host."""
     return place.partition("@")[0]
 
 

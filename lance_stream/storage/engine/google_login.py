@@ -1,4 +1,4 @@
-"""Access tokens of Google Cloud Storage, made and renewed by google-auth."""
+"""Access tokens of Google Cloud Storage, issued and renewed by google-auth."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ class GoogleCredentials(RenewedCredentials):
     """An access token, renewed before it ends.
 
     Args:
-        login: What proves who we are; not "anonymous", and not "token".
+        login: The credentials; not "anonymous", and not "token".
     """
 
     def __init__(self, login: Login) -> None:
@@ -30,7 +30,7 @@ class GoogleCredentials(RenewedCredentials):
         self._credentials: Any = None
 
     def is_good(self) -> bool:
-        """Return whether the token is good for another while."""
+        """Return whether the token is valid for some more time."""
         return bool(self._credentials.valid)
 
     def fetch(self) -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ class GoogleCredentials(RenewedCredentials):
             if error.retryable or isinstance(error, exceptions.TransportError):
                 raise TryAgainError(f"no access token yet: {reason}") from error
             raise RefusedError(f"there are no credentials: {reason}. {WAYS_OUT}") from error
-        except (ValueError, OSError) as error:  # a key that is none, a file that cannot be read
+        except (ValueError, OSError) as error:  # an invalid key, or a file that cannot be read
             reason = str(error)[:_MAX_ANSWER].rstrip(".")
             raise RefusedError(f"the credentials are not usable: {reason}. {WAYS_OUT}") from error
         return {"token": self._credentials.token}

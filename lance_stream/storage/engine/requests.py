@@ -1,19 +1,19 @@
-"""One HTTP request a call, to one bucket, by obstore: sent once, answered whole.
+"""One HTTP request per call to one bucket, by obstore: sent once, answered completely.
 
-obstore's own retries are off, but for uploads in parts: each part, and what makes an object of all
-of them, may be sent again without harm, for their name is new.
+obstore's own retries are off, except for uploads in parts: each part, and the request that
+completes the object, may be repeated without harm, because their name is new.
 
     get             GET with a range         416, and an answer that is no part, are no error here
-    get_end         GET of a suffix; Azure knows none: GET of as many bytes from the start, which
-                    tells the size, and GET of the end if that was not all
+    get_end         GET of a suffix; Azure has none: GET of as many bytes from the start, which
+                    gives the size, and GET of the end if that was not all
     put             PUT, one request for any size; once: with the service's condition
-    list_pages      pages of up to 1,000 names, as the service cuts them
+    list_pages      pages of up to 1,000 names, as the service divides them
     open_upload     parts of 8 MiB, four at once
 
-What obstore would take from the environment is always given here, so that a setting of the
-environment never mixes with those of the user.
+Settings that obstore would read from the environment are always given here, so that settings of the
+environment never mix with the user's.
 
-A process that was forked from one that has used obstore would wait for ever: it is refused.
+A process that was forked from one that has used obstore would wait forever: it is refused.
 """
 
 import hashlib
@@ -56,13 +56,13 @@ _PARTS_AT_ONCE: Final = 4
 _CREATED_KEPT: Final = 256
 _MAX_PARTS: Final = 10_000
 _For = Literal["reads", "writes", "uploads"]
-"""What requests are for: each kind has its own time-outs, and connections."""
+"""The kinds of requests: each has its own timeouts and connections."""
 
-_NEVER: Final = "7days"  # attempts end by the time-out of the one loop that sends them again
+_NEVER: Final = "7days"  # attempts end by the timeout of the only retry loop
 
 
 class Service(Protocol):
-    """What is particular about a service: its settings keep to it."""
+    """What is specific to a service, as a protocol for its settings."""
 
     @property
     def patience(self) -> Patience:
@@ -132,7 +132,7 @@ class EngineRequests:
         except NoSuchRangeError as error:
             if error.kind == "beyond the end":
                 return b""
-            # A service that knows no ranges, or says so of an empty object.
+            # A service without ranges, or one that answers so for an empty object.
             return (await self._get(key, None))[0][start:stop]
 
     async def get_end(self, key: str, num_bytes: int) -> tuple[Data, int]:
@@ -149,14 +149,14 @@ class EngineRequests:
         return data[len(data) - min(num_bytes, len(data)) :], size
 
     async def head(self, key: str) -> ObjectInfo:
-        """Return what is said of an object; see `ObjectRequests.head`."""
+        """Return an object's properties; see `ObjectRequests.head`."""
         return self.info(await self._ask(obstore.head_async, key))
 
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
         """Write an object; see `ObjectRequests.put`.
 
-        A service that ignores the condition would answer as if it had kept it. So where nobody has
-        said that it keeps it, the first object that a process creates once is created once more:
+        A service that ignores the condition would answer as if it had observed it. So unless the
+        settings state that it does, the first object that a process creates once is created again:
         that has to be refused.
         """
         if not once:
@@ -187,7 +187,7 @@ class EngineRequests:
         await self._ask(obstore.copy_async, source, target)
 
     def open_upload(self, key: str) -> Upload:
-        """Begin to send a large object in parts; see `ObjectRequests.open_upload`."""
+        """Start sending a large object in parts; see `ObjectRequests.open_upload`."""
         return _PartsUpload(self, key)
 
     async def close(self) -> None:
@@ -209,7 +209,7 @@ class EngineRequests:
         return meaning
 
     def info(self, meta: Mapping[str, Any]) -> ObjectInfo:
-        """Return what obstore says of an object, with the MD5 of what was created here."""
+        """Return an object's properties from obstore, with the MD5 of what was created here."""
         key, etag = str(meta["path"]), _unquoted(meta["e_tag"])
         created, md5 = self._created.get(key, ("", ""))
         modified: float = meta["last_modified"].timestamp()
@@ -218,14 +218,14 @@ class EngineRequests:
         )
 
     async def ready(self) -> int:
-        """Let credentials be good for a request.
+        """Make sure that credentials are valid for a request.
 
         Returns:
-            Which ones it goes with; see `Credentials.number`.
+            The number of the credentials; see `Credentials.number`.
 
         Raises:
             RefusedError: There are none.
-            TryAgainError: They cannot be had just now.
+            TryAgainError: They are temporarily unavailable.
         """
         await self._credentials.ready()
         return self._credentials.number
@@ -235,7 +235,7 @@ class EngineRequests:
         self._credentials.trust(number)
 
     def store(self, purpose: _For) -> Any:
-        """Return obstore's own store, which is made when it is first needed."""
+        """Return obstore's own store, which is created on first use."""
         if purpose not in self._stores:
             self._stores[purpose] = self._open(purpose)
         return self._stores[purpose]
@@ -265,7 +265,7 @@ class EngineRequests:
             raise TryAgainError(f"{error}: it was replaced meanwhile") from None
 
     async def _body(self, result: Any, wanted: Any, size: int) -> Data:
-        """Return the bytes that an answer brings, if they are those that were asked for."""
+        """Return the bytes of an answer, if they are those that were requested."""
         try:
             data = memoryview(await result.bytes_async())
         except Exception as error:
@@ -276,7 +276,7 @@ class EngineRequests:
         return data
 
     async def _create(self, key: str, data: Data) -> bool:
-        """Create an object; return False where its name is taken."""
+        """Create an object; return False if its name is taken."""
         if self._creates_once is False:
             raise UnsupportedFeatureError(self._no_condition("was told to be without"))
         try:
@@ -445,12 +445,12 @@ class _PartsUpload(Upload):
             raise meaning from None
 
     async def abort(self) -> None:
-        """Leave nothing behind; see `Upload.abort`."""
+        """Discard the parts; see `Upload.abort`."""
         with suppress(Exception):
             await self._writer.__aexit__(RuntimeError, RuntimeError("aborted"), None)
 
     async def _is_there(self) -> bool:
-        """Return whether the object was made by a request whose answer got lost."""
+        """Return whether a request whose answer was lost has completed the object."""
         try:
             return (await self._requests.head(self._key)).size_bytes == self._size_bytes
         except (MissingError, RefusedError, TryAgainError):
@@ -471,10 +471,10 @@ def _unquoted(etag: str | None) -> str:
 
 
 def _timeouts(purpose: _For, patience: Patience) -> dict[str, Any]:
-    """Return how long an attempt may take, where the loop that sends it again does not say.
+    """Return the timeouts of an attempt that the retry loop does not set.
 
-    An answer that is silent for `request_seconds` is lost. While data are sent nothing comes, so
-    that is no measure for writes: the loop ends these by their size.
+    An answer without data for `request_seconds` is lost. Nothing is received while data are sent,
+    so this does not apply to writes: the loop limits these by their size.
     """
     if purpose == "reads":
         return {"timeout": _NEVER, "read_timeout": timedelta(seconds=patience.request_seconds)}

@@ -1,12 +1,12 @@
-"""S3, and services that speak its protocol: storage options, and what is particular about it.
+"""S3, and services with its protocol: storage options, and what is specific to it.
 
-Options go by s3fs's names and by Lance's; `options.names` has them all. What is not given comes
-from where botocore looks for it: environment variables, profiles and configuration files, the role
-of an instance or a container.
+Options have s3fs's names and Lance's; `options.names` has them all. Other settings come from where
+botocore looks: environment variables, profiles and configuration files, the role of an instance or
+a container.
 
-An endpoint that begins with http:// is taken as it is: with s3fs the URL alone says so, with Lance
-`allow_http` has to be given, too, and whoever spelt the URL out meant it. `allow_http="false"`
-beside it is a contradiction, and refused.
+An endpoint that begins with http:// is accepted: s3fs only needs the URL; Lance also needs
+`allow_http`, but a URL with http:// is explicit enough. Together with `allow_http="false"` it is a
+contradiction, and refused.
 """
 
 import base64
@@ -38,30 +38,30 @@ _USUAL_REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class S3Settings:
-    """How S3, or a service that speaks its protocol, is reached.
+    """How S3, or a service with its protocol, is reached.
 
     Attributes:
-        endpoint: Its URL; None for AWS, or for what the environment says.
-        region: Its region; None for what the environment says.
+        endpoint: Its URL; None for AWS, or the environment's.
+        region: Its region; None for the environment's.
         profile: Of botocore's configuration files.
         anonymous: Whether requests are not signed.
         requester_pays: Whether we pay for requests to other people's buckets.
-        virtual_hosted: Whether the bucket stands in the host's name.
-        unsigned_payload: Whether the signature leaves the data out.
-        encryption: How the service encrypts, in its words; None for the bucket's own way.
-        encryption_key_id: The key of KMS that it takes.
-        encryption_bucket_key: Whether it takes a key a bucket.
-        creates_once: Whether the service has conditional puts; None if that is to be found out.
-            Where it has none, versions are kept in an external manifest store.
-        patience: How long and how often it is asked.
-        max_requests_at_once: So many requests may be under way at once.
-        any_certificate: Whether the endpoint's certificate is not looked at.
-        certificates: A file with the certificates of one's own authority.
-        proxy_url: A proxy between; None for what the environment says.
+        virtual_hosted: Whether the bucket is part of the host's name.
+        unsigned_payload: Whether the signature does not cover the data.
+        encryption: The service's name of its encryption; None for the bucket's default.
+        encryption_key_id: The KMS key to use.
+        encryption_bucket_key: Whether to use one key per bucket.
+        creates_once: Whether the service has conditional puts; None to find out. If it has none,
+            versions are kept in an external manifest store.
+        patience: How long and how often requests are tried.
+        max_requests_at_once: Maximum number of concurrent requests.
+        any_certificate: Whether the endpoint's certificate is not verified.
+        certificates: A file with the certificates of a custom authority.
+        proxy_url: A proxy; None for the environment's.
         key: The access key's id.
         secret: The secret key.
         token: A session's token.
-        customer_key: The key by which the service encrypts and forgets it, in base64.
+        customer_key: The key with which the service encrypts, without storing it; in base64.
     """
 
     endpoint: str | None = None
@@ -190,10 +190,10 @@ class S3Settings:
 
 
 def s3_settings(options: Mapping[str, Any]) -> S3Settings:
-    """Return what storage options say of S3.
+    """Return the settings of S3 from storage options.
 
     Raises:
-        InvalidInputError: A name is unknown, a value is none of its kind, or two contradict.
+        InvalidInputError: A name is unknown, a value is invalid, or two options contradict.
     """
     given = take_settings(options, "s3")
     _refuse_what_workers_cannot_have(given)
@@ -244,7 +244,7 @@ _OF_CLIENT: Mapping[str, str] = {
     "endpoint_url": "endpoint",
     "use_ssl": "use_ssl",
 }
-"""Settings that `client_kwargs` may hold as well, by botocore's names for them."""
+"""Settings that `client_kwargs` may contain, too, by botocore's names."""
 
 _OF_CONFIG: Mapping[str, str] = {
     "region_name": "region",
@@ -283,7 +283,7 @@ def _merge(given: dict[str, Any], setting: str, value: Any, name: str) -> None:
 def _take(
     given: dict[str, Any], arguments: dict[str, Any], known: Mapping[str, str], option: str
 ) -> None:
-    """Take what is known of arguments of botocore; refuse what is left."""
+    """Use the known arguments of botocore; refuse the others."""
     for name, setting in known.items():
         _merge(given, setting, arguments.pop(name, None), f"{option}[{name!r}]")
     left = sorted(set(arguments) - _NO_EFFECT)

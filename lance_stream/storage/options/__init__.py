@@ -1,5 +1,4 @@
-"""Storage options: what a user says of how a store is reached.
+"""Storage options: a user's settings for reaching a store.
 
-`names` has every name that a setting goes by, for all stores; `layers` puts together what several
-sources say; `hadoop` makes options of a Spark cluster's own settings.
+`names` has all names of each setting, for all stores.
 """

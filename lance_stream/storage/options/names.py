@@ -1,10 +1,10 @@
-"""The names of storage options: one dict of options serves every store, and each takes its own.
+"""The names of storage options: one dict of options serves all stores, and each uses its own.
 
-A setting goes by fsspec's name, by Lance's, and by those that Lance's own stores know it by. Case
-does not count. What a name means stands in the tables; what its value means, in each store's module
-of options. A name that no store knows is refused, for it is most likely misspelt: an endpoint that
-is silently left out would write to the wrong place. A name that only another store knows is left
-alone, so that one dict can serve tables in several.
+A setting has fsspec's name, Lance's, and those of Lance's own stores. Case does not matter. The
+tables map names to settings; each store's module of options interprets the values. A name that no
+store has is refused, because it is most likely misspelt: if an endpoint were silently ignored, data
+would be written to the wrong place. A name of another store is ignored, so that one dict can serve
+tables in several stores.
 """
 
 from collections.abc import Iterable, Mapping
@@ -152,22 +152,22 @@ AZURE: Final[_Names] = {
 AZURE_ACCOUNT: Final = (
     "account_name", "account_key", "connection_string", "sas_token", "endpoint", "account_host",
 )  # fmt: skip
-"""Settings of Azure that belong to one account, and mean nothing in another."""
+"""Settings of Azure that belong to one account, and are meaningless in another."""
 
 LOCAL: Final[_Names] = {"durable": ("durable",)}
 """Names for local disks."""
 
 FSSPEC: Final[_Names] = {"fsspec": ("fsspec",)}
-"""The name of what a filesystem is made with that a user has registered with fsspec: a dict."""
+"""The option with the arguments of a filesystem that is registered with fsspec: a dict."""
 
 MANIFEST_STORES: Final[_Names] = {
     "manifest_store": ("manifest_store",),
     "dynamodb_endpoint": ("dynamodb_endpoint",),
 }
-"""Names for external manifest stores, which are read beside any store's."""
+"""Names for external manifest stores, which apply to tables in any store."""
 
 TRUST: Final[_Names] = {"trusted_locations": ("trusted_locations",)}
-"""Names of what `storage.trust` goes by, whatever store there is."""
+"""Names of the options of `storage.trust`, for any store."""
 
 STORES: Final[Mapping[str, _Names]] = {
     "local": LOCAL,
@@ -178,7 +178,7 @@ STORES: Final[Mapping[str, _Names]] = {
     "manifest store": MANIFEST_STORES,
     "trust": TRUST,
 }
-"""Each store's settings, and the names that they go by, in lower case."""
+"""Each store's settings and their names, in lower case."""
 
 _CALLED: Final[Mapping[str, str]] = {
     "local": "local disks",
@@ -198,18 +198,18 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
-    """Return what storage options say to one store.
+    """Return one store's settings from storage options.
 
     Args:
-        options: As users give them; None is as if it were not given.
+        options: The user's options; a value of None counts as not given.
         store: A key of `STORES`.
 
     Returns:
-        Values as they were given, by the names of settings in the store's table. What has no
-        effect here is left out.
+        Unchanged values, by the names of settings in the store's table. Options without effect
+        here are left out.
 
     Raises:
-        InvalidInputError: A name is known to no store, or two names of one setting differ.
+        InvalidInputError: No store has a name, or two names of one setting have different values.
     """
     settings: dict[str, Any] = {}
     given: dict[str, str] = {}
@@ -237,10 +237,10 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
 
 
 def as_options(given: object) -> dict[str, Any]:
-    """Return what a user gives as storage options; none for None.
+    """Return a user's storage options; none for None.
 
     Raises:
-        InvalidInputError: They are no mapping of names. As they may be secret, it shows none.
+        InvalidInputError: They are not a mapping of names. It shows no values, which may be secret.
     """
     if given is None:
         return {}
@@ -301,7 +301,7 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
 
 
 def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a service is connected to, as the settings of `REQUESTS` say it.
+    """Return the connection settings among those of `REQUESTS`.
 
     Returns:
         Those of `max_requests_at_once`, `any_certificate` and `proxy_url` that are given.
@@ -321,7 +321,7 @@ def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def patience_of(settings: Mapping[str, Any]) -> Patience:
-    """Return how long and how often a service is asked, as the settings of `REQUESTS` say it."""
+    """Return how long and how often requests are tried, from the settings of `REQUESTS`."""
     given: dict[str, Any] = {}
     if "max_retries" in settings:
         retries = as_count("client_max_retries", settings["max_retries"], at_least=0)
@@ -333,7 +333,7 @@ def patience_of(settings: Mapping[str, Any]) -> Patience:
 
 
 def is_known(name: str) -> bool:
-    """Say whether any store knows an option of this name, which is in lower case."""
+    """Return whether any store has an option of this name, which is in lower case."""
     return any(name in names for table in STORES.values() for names in table.values())
 
 
