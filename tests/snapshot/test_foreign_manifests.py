@@ -83,7 +83,7 @@ def test_row_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
     edit_manifest(tmp_path / "t", change)
     ds = lance_stream.open_dataset(tmp_path / "t")
     before = files_of(tmp_path / "t")
-    with pytest.raises(CorruptDataError, match="the next row id is 3, but a row has the id 3"):
+    with pytest.raises(CorruptDataError, match="the next row id 3, but a row has the id 3"):
         WRITES[verb](ds)
     assert files_of(tmp_path / "t") == before
     assert "row ids" in {each.rule for each in ds.verify()}

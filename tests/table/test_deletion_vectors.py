@@ -89,7 +89,7 @@ def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
     file_type, data = encode_deletion_vector(np.arange(count) * 2)
     last = (count - 1) * 2
     assert len(decode_deletion_vector(data, file_type, last + 1)) == count
-    with pytest.raises(CorruptDataError, match=f"row {last} of a fragment"):
+    with pytest.raises(CorruptDataError, match=f"marks row {last} as deleted"):
         decode_deletion_vector(data, file_type, last)
 
 

@@ -69,7 +69,7 @@ def test_legacy_files_need_no_column_indices() -> None:
     assert file.column_indices == ()
     assert file.column_of() == {3: 0, 5: 2}
     lost = data_file_from_proto(table_pb2.DataFile(path="a", fields=[-2, 5]))
-    with pytest.raises(UnsupportedFeatureError, match=r"0\.1 is void"):
+    with pytest.raises(UnsupportedFeatureError, match=r"0\.1 is no longer used"):
         lost.column_of()
 
 
@@ -82,7 +82,7 @@ def test_legacy_files_need_no_column_indices() -> None:
             table_pb2.DataFragment(
                 physical_rows=5, deletion_file=table_pb2.DeletionFile(num_deleted_rows=6)
             ),
-            "6 dead rows",
+            "6 deleted rows",
         ),
         (
             table_pb2.DataFragment(files=[table_pb2.DataFile(fields=[1], file_major_version=2)]),

@@ -122,7 +122,7 @@ def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
     with pytest.raises(InvalidInputError) as caught:
         decide(CONFIG, "app", batch_id, "query-2")
     text = str(caught.value)
-    for part in ("query-2", "query-1", "batch 41", "version 97", "checkpoint", "app id of its own"):
+    for part in ("query-2", "query-1", "batch 41", "version 97", "checkpoint", "its own app id"):
         assert part in text
     assert ledger.config_key("app") in text
 

@@ -193,12 +193,12 @@ HUGE = Segment(range=Segment.Range(start=0, end=1 << 63))
 @pytest.mark.parametrize(
     ("segments", "what"),
     [
-        ([Segment()], "no kind"),
+        ([Segment()], "an unknown kind"),
         ([HUGE], "more ids than"),
         ([HUGE, HUGE, HUGE], "more ids than"),
         ([Segment(range=Segment.Range(start=0, end=(1 << 32) + 1))], "more than a fragment"),
         ([Segment(range=Segment.Range(start=5, end=4))], "before it starts"),
-        ([Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=9))], "no kind"),
+        ([Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=9))], "an unknown kind"),
         (
             [Segment(range_with_holes=Segment.RangeWithHoles(start=5, end=4, holes=u16(0, [])))],
             "before it starts",
@@ -233,7 +233,7 @@ HUGE = Segment(range=Segment.Range(start=0, end=1 << 63))
         ),
         ([Segment(sorted_array=u16(0, [2, 1]))], "do not ascend"),
         ([Segment(array=u16(MAX, [0, 1]))], "beyond 64 bits"),
-        ([Segment(array=Array())], "no kind"),
+        ([Segment(array=Array())], "an unknown kind"),
         ([Segment(array=Array(u16_array=Array.U16Array(offsets=b"abc")))], "3 bytes"),
         ([Segment(array=Array(u64_array=Array.U64Array(values=b"abc")))], "3 bytes"),
     ],

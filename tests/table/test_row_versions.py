@@ -93,7 +93,7 @@ def test_equal_neighbours_merge_into_one_run() -> None:
         (message_of(run(1, range=span(0, 6))), "6 row versions"),
         (message_of(run(1, range=span(0, (1 << 64) - 1))), "row versions"),
         (message_of(run(1, range=span(6, 1)), run(1, range=span(0, 10))), "before it starts"),
-        (message_of(run(1)), "no kind"),
+        (message_of(run(1)), "an unknown kind"),
         (b"\x0a\x05", "not a RowDatasetVersionSequence"),
         (b"", "0 row versions"),
     ],
