@@ -2,17 +2,20 @@
 
 import dataclasses
 import math
+import shutil
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.errors import InvalidInputError
+from lance_stream.environment import MACHINE
+from lance_stream.errors import InvalidInputError, TableReplacedError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert import comparing, keys
 from lance_stream.upsert.attempts import Upserted
@@ -289,3 +292,26 @@ def test_none_excludes_no_column() -> None:
     ds = ds.upsert(rows, on="id", except_columns=None)
     feed = ds.changes(0).read_all()
     assert ds.apply_changes(feed, on="id", except_columns=None).count_rows() == 1
+
+
+def test_retries_refuse_a_recreated_table(way: Any, tmp_path: Path) -> None:
+    """The table is recreated after an attempt has lost to another upsert."""
+    uri = str(tmp_path / "t")
+    rows = pa.table({"id": [1, 2], "x": ["old", "old"]})
+    made = lance_stream.create_dataset(uri, rows.schema).append(rows)
+    others = iter([lambda: made.upsert(pa.table({"id": [1], "x": ["theirs"]}), on="id")])
+
+    def lose() -> int:
+        for act in others:
+            act()
+        return MACHINE.random_id()
+
+    def recreate(_seconds: float) -> None:
+        shutil.rmtree(uri)
+        lance_stream.create_dataset(uri, rows.schema).append(rows)
+
+    environment = dataclasses.replace(MACHINE, random_id=lose, sleep=recreate)
+    ours = pa.table({"id": [1], "x": ["ours"]})
+    with pytest.raises(TableReplacedError):
+        way(made.table, ours, BY_ID, environment=environment)
+    assert lance_stream.open_dataset(uri).to_table()["x"].to_pylist() == ["old", "old"]
