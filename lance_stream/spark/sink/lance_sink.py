@@ -245,7 +245,7 @@ class LanceSink:
         phases = Phases()
         with CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
             micro_batch = replace(micro_batch, claimed=call.claimed)
-            batch = Batch(df, micro_batch, arguments, phases, self.last_commit, self._tasks)
+            batch = Batch(df, query, micro_batch, arguments, phases, self.last_commit, self._tasks)
             done = _write_once(batch, call)
             call.version = done.version
         self.last_commit = replace(done, seconds=phases.seconds)
@@ -283,7 +283,7 @@ def _write_once(batch: Batch, call: Call) -> SinkCommit:
     try:
         return _write_new(batch, table, commit)
     except OtherBatchError:  # another driver was faster
-        if not (arguments.replays_may_differ or rows_may_differ(batch.df, micro_batch.query_id)):
+        if not (arguments.replays_may_differ or rows_may_differ(batch.df, batch.query)):
             raise
         table = _open(arguments)
         done = None if table is None else _skip(batch, table, commit, call)
@@ -301,7 +301,7 @@ def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> 
     may_differ = batch.arguments.replays_may_differ
     with batch.phases("replay"):
         entry, differs = hold_against(
-            table, batch.micro_batch, batch.read(), call, may_differ=may_differ
+            table, batch.micro_batch, batch.read(), batch.query, call, may_differ=may_differ
         )
     if entry is None:
         call.digest = None

@@ -9,7 +9,7 @@ looked up where its files are read (`spark_workers`). Larger batches go through 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
@@ -64,6 +64,7 @@ class Batch:
 
     Attributes:
         df: Its rows.
+        query: Its streaming query; see `running_query`.
         micro_batch: Its identity.
         arguments: The sink's arguments.
         phases: Records the duration of each phase.
@@ -72,6 +73,7 @@ class Batch:
     """
 
     df: DataFrame
+    query: Any
     micro_batch: MicroBatch
     arguments: SinkArguments
     phases: Phases

@@ -24,7 +24,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import map_in_arrow
-from lance_stream.spark.sink.running_queries import running_query
 from lance_stream.spark.sink.runs import Call
 from lance_stream.table.ledger import LedgerEntry
 from lance_stream.write.batch_proofs import MicroBatch, has_other_rows, second_rows
@@ -66,7 +65,13 @@ def local_property(df: DataFrame, name: str) -> str:
 
 
 def hold_against(
-    table: TableVersion, batch: MicroBatch, df: DataFrame, call: Call, *, may_differ: bool
+    table: TableVersion,
+    batch: MicroBatch,
+    df: DataFrame,
+    query: Any,
+    call: Call,
+    *,
+    may_differ: bool,
 ) -> tuple[LedgerEntry | None, bool]:
     """Return the ledger's entry of a committed batch, and whether its rows differ now.
 
@@ -74,6 +79,7 @@ def hold_against(
         table: A version whose ledger has this batch id.
         batch: The batch.
         df: Its rows, as the sink reads them; they are computed once.
+        query: Its streaming query; see `running_query`.
         call: The sink's call; the digest of the rows is stored in it.
         may_differ: Whether the user allows different rows in a repeated batch.
 
@@ -88,11 +94,11 @@ def hold_against(
     try:
         entry = find_committed(table, known)
     except OtherBatchError:
-        if not (may_differ or rows_may_differ(df, batch.query_id)):
+        if not (may_differ or rows_may_differ(df, query)):
             raise
         entry = find_committed(table, replace(known, may_differ=True))
     else:
-        if entry is None and (may_differ or rows_may_differ(df, batch.query_id)):
+        if entry is None and (may_differ or rows_may_differ(df, query)):
             entry = find_committed(table, replace(known, may_differ=True))
     if entry is None:
         return None, False
@@ -130,7 +136,7 @@ def _digesting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 # --- which plans give the same rows each time
 
 
-def rows_may_differ(df: DataFrame, query_id: str) -> bool:
+def rows_may_differ(df: DataFrame, query: Any) -> bool:
     """Return whether a batch may have different rows when Spark computes it again.
 
     If Spark does not show its plans (Spark Connect), they count as deterministic, so that
@@ -138,14 +144,13 @@ def rows_may_differ(df: DataFrame, query_id: str) -> bool:
 
     Args:
         df: The batch, as the sink receives it.
-        query_id: Its streaming query; empty if it is unknown.
+        query: Its streaming query; see `running_query`.
     """
     plans = []
     with suppress(Exception):  # none of this is a public interface of Spark's
         plans.append(df._jdf.queryExecution().analyzed())
         if _asks_the_clock(plans[0]):
             return True
-        query = running_query(df, query_id)
         if query is not None:
             plans.append(query.logicalPlan())
     return any(_may_differ(plan) for plan in plans)
