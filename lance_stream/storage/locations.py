@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.storage.engine.azure import OPEN_AZURE
+from lance_stream.storage.engine.azure_options import OPEN_AZURE
 from lance_stream.storage.engine.google import google_settings
 from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.fsspec_store import FsspecStore, is_registered

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.azure import (
-    AzureSettings,
+from lance_stream.storage.engine.azure import AzureSettings
+from lance_stream.storage.engine.azure_identities import (
     BearerToken,
     Identity,
     Nobody,
     SharedAccess,
     SharedKey,
-    open_azure,
 )
+from lance_stream.storage.engine.azure_options import open_azure
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.object_store import ObjectStore
 

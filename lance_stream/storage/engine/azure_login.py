@@ -8,7 +8,7 @@ from azure import identity
 from azure.core import exceptions
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.azure import Identity
+from lance_stream.storage.engine.azure_identities import Identity
 from lance_stream.storage.engine.credentials import RenewedCredentials
 from lance_stream.storage.object_requests import RefusedError, TryAgainError
 

@@ -19,8 +19,9 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import connection_options
 from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
+from lance_stream.storage.engine.service import Service
 from lance_stream.storage.extras import brought_by
-from lance_stream.storage.object_requests import ObjectRequests, Patience
+from lance_stream.storage.object_requests import Patience
 from lance_stream.storage.options.names import (
     as_flag,
     as_text,
@@ -35,21 +36,6 @@ WAYS_OUT: Final = (
     "Give one of the storage options google_service_account (a file), google_service_account_key "
     "(its JSON) or token; or run `gcloud auth application-default login`; or, for a bucket that "
     "is open to everybody, give token='anon'"
-)
-
-_DIALECT: Final = Dialect(
-    later=frozenset({"SlowDown", "TooManyRequests", "InternalError", "ServiceUnavailable"}),
-    no_bucket=frozenset({"NoSuchBucket"}),
-    ways_out={
-        **dict.fromkeys(("404", "NoSuchBucket"), "make the bucket, or mend the table's URI"),
-        "401": f"who asks is not known there. {WAYS_OUT}",
-        "403": (
-            "who asks is known, but may not do this. Grant the role Storage Object User on the "
-            "bucket, or name other credentials in the storage options"
-        ),
-        "UserProjectMissing": "name the project in the storage option requester_pays",
-        "301": "correct the storage option google_base_url",
-    },
 )
 
 
@@ -80,8 +66,24 @@ class Login:
         return GoogleCredentials(self)
 
 
+_DIALECT: Final = Dialect(
+    later=frozenset({"SlowDown", "TooManyRequests", "InternalError", "ServiceUnavailable"}),
+    no_bucket=frozenset({"NoSuchBucket"}),
+    ways_out={
+        **dict.fromkeys(("404", "NoSuchBucket"), "make the bucket, or mend the table's URI"),
+        "401": f"who asks is not known there. {WAYS_OUT}",
+        "403": (
+            "who asks is known, but may not do this. Grant the role Storage Object User on the "
+            "bucket, or name other credentials in the storage options"
+        ),
+        "UserProjectMissing": "name the project in the storage option requester_pays",
+        "301": "correct the storage option google_base_url",
+    },
+)
+
+
 @dataclass(frozen=True)
-class GoogleSettings:
+class GoogleSettings(Service):
     """How Google Cloud Storage is reached.
 
     Attributes:
@@ -103,23 +105,9 @@ class GoogleSettings:
     max_requests_at_once: int = 16
 
     scheme = "gs"
-    knows_suffixes = True
-
-    @property
-    def dialect(self) -> Dialect:
-        """What it says in words of its own."""
-        return _DIALECT
-
-    @property
-    def resumes_listings(self) -> bool:
-        """Whether a listing may begin behind a name."""
-        return True
-
-    def connect(self, container: str) -> ObjectRequests:
-        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
-        with brought_by("gcs", "Google Cloud Storage"):
-            from lance_stream.storage.engine.requests import EngineRequests
-        return EngineRequests(self, container)
+    dialect = _DIALECT
+    extra = "gcs"
+    purpose = "Google Cloud Storage"
 
     def is_sure_to_create_once(self) -> bool | None:
         """Whether the service keeps conditions."""

@@ -21,7 +21,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import obstore
 import obstore.exceptions
@@ -29,14 +29,13 @@ from cachetools import LRUCache
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.engine.answers import (
-    Dialect,
     NoSuchRangeError,
     NotAcceptedError,
     NotImplementedAnswerError,
     TakenError,
     meaning_of,
 )
-from lance_stream.storage.engine.credentials import Credentials
+from lance_stream.storage.engine.service import Service
 from lance_stream.storage.object_requests import (
     PART_BYTES,
     Data,
@@ -59,46 +58,6 @@ _For = Literal["reads", "writes", "uploads"]
 """The kinds of requests: each has its own timeouts and connections."""
 
 _NEVER: Final = "7days"  # attempts end by the timeout of the only retry loop
-
-
-class Service(Protocol):
-    """What is specific to a service, as a protocol for its settings."""
-
-    @property
-    def patience(self) -> Patience:
-        """How long and how often it is asked."""
-        ...
-
-    @property
-    def dialect(self) -> Dialect:
-        """What it says in words of its own."""
-        ...
-
-    @property
-    def knows_suffixes(self) -> bool:
-        """Whether it answers with the last bytes of an object."""
-        ...
-
-    @property
-    def resumes_listings(self) -> bool:
-        """Whether a listing may begin behind a name."""
-        ...
-
-    def is_sure_to_create_once(self) -> bool | None:
-        """Whether the service keeps conditions; None if that is to be found out."""
-        ...
-
-    def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, in obstore's words."""
-        ...
-
-    def credentials(self) -> Credentials:
-        """Return what proves who asks."""
-        ...
-
-    def open(self, container: str, **how: Any) -> Any:
-        """Return obstore's own store of a bucket."""
-        ...
 
 
 class EngineRequests:

@@ -20,8 +20,9 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import connection_options
 from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
+from lance_stream.storage.engine.service import Service
 from lance_stream.storage.extras import brought_by
-from lance_stream.storage.object_requests import ObjectRequests, Patience
+from lance_stream.storage.object_requests import Patience
 from lance_stream.storage.options.names import (
     as_count,
     as_flag,
@@ -36,8 +37,63 @@ _REQUESTS_AT_ONCE = 64
 _USUAL_REGION = "us-east-1"
 
 
+_KEYS: Final = (
+    "check the storage options aws_access_key_id, aws_secret_access_key and aws_session_token "
+    "(key, secret, token), or what the environment has in their place"
+)
+_RIGHTS: Final = (
+    "the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and "
+    "s3:ListBucket there (without the last, what is missing is answered like this, too)"
+)
+_REGION: Final = "give the bucket's region as the storage option aws_region"
+_NO_BUCKET: Final = "create the bucket, or mend its name in the table's URI"
+_EXPIRED: Final = (
+    "the session's token has expired: give a new one, or let a profile or role renew it"
+)
+_DIALECT: Final = Dialect(
+    later=frozenset(
+        {
+            "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestTimeout",
+            "RequestTimeoutException", "ServiceUnavailable", "SlowDown", "SlowDownRead",
+            "SlowDownWrite", "Throttling", "ThrottlingException", "TooManyRequests",
+            "XAmzContentSHA256Mismatch", "XMinioServerNotInitialized",
+        }
+    ),
+    no_bucket=frozenset({"NoSuchBucket"}),
+    not_accepted=frozenset(
+        {
+            "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidSecurity",
+            "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired",
+        }
+    ),
+    ways_out={
+        **dict.fromkeys(("404", "NoSuchBucket"), _NO_BUCKET),
+        **dict.fromkeys(("AccessDenied", "AllAccessDisabled", "AccountProblem", "403"), _RIGHTS),
+        **dict.fromkeys(
+            (
+                "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity",
+                "401",
+            ),
+            _KEYS,
+        ),
+        **dict.fromkeys(
+            ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException"), _EXPIRED
+        ),
+        "RequestTimeTooSkewed": "set the clock of this machine",
+        **dict.fromkeys(
+            (
+                "PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301",
+                "307", "IllegalLocationConstraintException",
+            ),
+            _REGION,
+        ),
+        "501": "the service does not know this request",
+    },
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
-class S3Settings:
+class S3Settings(Service):
     """How S3, or a service with its protocol, is reached.
 
     Attributes:
@@ -86,23 +142,9 @@ class S3Settings:
     customer_key: str | None = field(default=None, repr=False)
 
     scheme = "s3"
-    knows_suffixes = True
-
-    @property
-    def dialect(self) -> Dialect:
-        """What it says in words of its own."""
-        return _DIALECT
-
-    @property
-    def resumes_listings(self) -> bool:
-        """Whether a listing may begin behind a name."""
-        return True
-
-    def connect(self, container: str) -> ObjectRequests:
-        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
-        with brought_by("s3", "tables on S3"):
-            from lance_stream.storage.engine.requests import EngineRequests
-        return EngineRequests(self, container)
+    dialect = _DIALECT
+    extra = "s3"
+    purpose = "tables on S3"
 
     def where(self, container: str) -> str:
         """Return in words who is asked."""
@@ -398,61 +440,6 @@ def _refuse_contradictions(settings: S3Settings, given: Mapping[str, Any]) -> No
 
 
 _EXPRESS: Final = "--x-s3"
-
-_KEYS: Final = (
-    "check the storage options aws_access_key_id, aws_secret_access_key and aws_session_token "
-    "(key, secret, token), or what the environment has in their place"
-)
-_RIGHTS: Final = (
-    "the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and "
-    "s3:ListBucket there (without the last, what is missing is answered like this, too)"
-)
-_REGION: Final = "give the bucket's region as the storage option aws_region"
-_NO_BUCKET: Final = "create the bucket, or mend its name in the table's URI"
-_EXPIRED: Final = (
-    "the session's token has expired: give a new one, or let a profile or role renew it"
-)
-
-_DIALECT: Final = Dialect(
-    later=frozenset(
-        {
-            "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestTimeout",
-            "RequestTimeoutException", "ServiceUnavailable", "SlowDown", "SlowDownRead",
-            "SlowDownWrite", "Throttling", "ThrottlingException", "TooManyRequests",
-            "XAmzContentSHA256Mismatch", "XMinioServerNotInitialized",
-        }
-    ),
-    no_bucket=frozenset({"NoSuchBucket"}),
-    not_accepted=frozenset(
-        {
-            "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidSecurity",
-            "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired",
-        }
-    ),
-    ways_out={
-        **dict.fromkeys(("404", "NoSuchBucket"), _NO_BUCKET),
-        **dict.fromkeys(("AccessDenied", "AllAccessDisabled", "AccountProblem", "403"), _RIGHTS),
-        **dict.fromkeys(
-            (
-                "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity",
-                "401",
-            ),
-            _KEYS,
-        ),
-        **dict.fromkeys(
-            ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException"), _EXPIRED
-        ),
-        "RequestTimeTooSkewed": "set the clock of this machine",
-        **dict.fromkeys(
-            (
-                "PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301",
-                "307", "IllegalLocationConstraintException",
-            ),
-            _REGION,
-        ),
-        "501": "the service does not know this request",
-    },
-)  # fmt: skip
 
 
 def _with_bucket(endpoint: str, bucket: str) -> str:

@@ -1,0 +1,52 @@
+"""What the settings of S3, Google Cloud Storage and Azure have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from lance_stream.storage.engine.answers import Dialect
+from lance_stream.storage.engine.credentials import Credentials
+from lance_stream.storage.extras import brought_by
+from lance_stream.storage.object_requests import ObjectRequests, Patience
+
+
+class Service(ABC):
+    """What is specific to a service, as a base of its settings; see `ServiceSettings`, too.
+
+    Attributes:
+        patience: How long and how often it is asked.
+        dialect: What it says in words of its own.
+        knows_suffixes: Whether it answers with the last bytes of an object.
+        resumes_listings: Whether a listing may begin behind a name.
+        extra: The extra of this package that brings obstore for it.
+        purpose: What the extra is needed for, for errors.
+    """
+
+    patience: Patience
+    dialect: Dialect
+    knows_suffixes = True
+    resumes_listings = True
+    extra: str
+    purpose: str
+
+    def connect(self, container: str) -> ObjectRequests:
+        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
+        with brought_by(self.extra, self.purpose):
+            from lance_stream.storage.engine.requests import EngineRequests
+        return EngineRequests(self, container)
+
+    @abstractmethod
+    def is_sure_to_create_once(self) -> bool | None:
+        """Whether the service keeps conditions; None if that is to be found out."""
+
+    @abstractmethod
+    def client_options(self) -> Mapping[str, Any]:
+        """Return how it is connected to, in obstore's words."""
+
+    @abstractmethod
+    def credentials(self) -> Credentials:
+        """Return what proves who asks."""
+
+    @abstractmethod
+    def open(self, container: str, **how: Any) -> Any:
+        """Return obstore's own store of a bucket."""
