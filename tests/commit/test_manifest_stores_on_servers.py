@@ -330,3 +330,30 @@ def test_a_silent_service_is_given_up(any_dynamodb: DynamoTable, few_attempts: N
             manifests.latest(URI)
         assert "test-secret" not in str(it.value)
         assert len(proxy.seen("Query")) == 1 + 3
+
+
+def test_expired_keys_of_dynamodb_are_renewed(
+    dynamodb_table: DynamoTable, few_attempts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that botocore finds; for a key that a user gave there is no other."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with FaultProxy(dynamodb_table.endpoint) as proxy:
+        own = DynamoDBManifests(dynamodb_table.name, "us-east-1", proxy.url)
+        assert own.put_if_not_exists(URI, item(1))
+        proxy.choose = lambda request: (
+            Forge(400, "ExpiredTokenException")
+            if "Credential=old/" in request.headers["authorization"]
+            else None
+        )
+        with pytest.raises(StoreRefusedError, match="ExpiredTokenException"):
+            own.latest(URI)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new")
+        assert own.latest(URI) == item(1)
+        given = DynamoDBManifests(dynamodb_table.name, "us-east-1", proxy.url, "new", SECRET)
+        assert given.latest(URI) == item(1)
+        proxy.clear()
+        proxy.add(Forge(400, "ExpiredTokenException"), kind="Query", times=None)
+        with pytest.raises(StoreRefusedError, match="ExpiredTokenException"):
+            given.latest(URI)
+        assert proxy.kinds() == {"Query": 1}

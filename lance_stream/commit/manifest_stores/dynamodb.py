@@ -54,6 +54,12 @@ _AGAIN: Final = {
     "ThrottlingException",
     "TransactionInProgressException",
 }
+_NOT_ACCEPTED: Final = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidSignatureException",
+    "UnrecognizedClientException",
+}
 _BATCH: Final = 25
 
 
@@ -196,7 +202,18 @@ class DynamoDBManifests:
 
     def _send(self, operation: str, **parameters: Any) -> Any:
         client = _checked_client(self)
-        return _answer(self, lambda: getattr(client, operation)(**parameters))
+        try:
+            return _answer(self, lambda: getattr(client, operation)(**parameters))
+        except _NotAcceptedError as error:
+            if self.key is not None:
+                raise
+            # botocore may find others; the first request of the next client finds that out
+            _drop(self, client)
+            raise TryAgainError(str(error)) from error
+
+
+class _NotAcceptedError(StoreRefusedError):
+    """The credentials are unknown, or have ended."""
 
 
 _CONDITION_FAILED: Final[Mapping[str, Any]] = {}
@@ -237,7 +254,8 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
             if code == "ResourceNotFoundException"
             else ""
         )
-        raise StoreRefusedError(
+        kind = _NotAcceptedError if code in _NOT_ACCEPTED else StoreRefusedError
+        raise kind(
             f"{manifests.where} refused a request: {status} {code}: {message}{hint}"
         ) from error
     except (HTTPClientError, ChecksumError, IncompleteReadError, ResponseParserError) as error:
@@ -263,6 +281,13 @@ def _checked_client(manifests: DynamoDBManifests) -> Any:
             _check_keys(manifests, answer["Table"])
             _clients[manifests] = client
         return client
+
+
+def _drop(manifests: DynamoDBManifests, client: Any) -> None:
+    """Forget a client, unless another thread has done so."""
+    with _lock:
+        if _clients.get(manifests) is client:
+            del _clients[manifests]
 
 
 def _new_client(manifests: DynamoDBManifests) -> Any:
