@@ -11,9 +11,9 @@ pages, which are fetched once and kept for the next batches, whatever the column
     the other columns of a scan with a filter
                           likewise, if there were batches of which no rows, or few, matched
 
-A scan keeps twice what is under way, at most `KEPT_BYTES`; what was used first goes first. Bytes
-outside of these pages, and rows so far apart that what lies between them is not worth reading, are
-requested as they are.
+A scan keeps twice what is under way, at most `KEPT_BYTES`, and what it is fetching; what was used
+least recently goes first. Bytes outside of these pages are requested as they are, and so are rows
+so far apart that what lies between them is not worth reading.
 """
 
 import threading
@@ -29,7 +29,7 @@ from lance_stream.byte_ranges import Buffer, ByteRange, ReadRanges
 from lance_stream.file.stored_pages import StoredPage
 
 KEPT_BYTES: Final = 256 << 20
-"""The most that a scan keeps of its pages."""
+"""The most that a scan keeps of its pages, besides what its threads are fetching."""
 
 WINDOW_BYTES: Final = KEPT_BYTES // 2
 """The pages of all columns that are under way at once are cut into parts of this total size."""

@@ -1,0 +1,328 @@
+"""Requests and bytes of scans whose batches are parts of pages, a sixteenth of the real sizes."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.file.stored_pages import StoredPage
+from lance_stream.read import fragment, kept_pages, reading_ahead
+from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
+from lance_stream.storage import locations, object_store
+from tests.contracts.object_service import ObjectService
+
+URI = "test://bucket/t"
+SMALLER = 16
+NUM_COLUMNS = 20
+NUM_ROWS = 27_000
+FILE_BYTES = NUM_COLUMNS * NUM_ROWS * 8
+NUM_FILES = 4
+ALL = [f"n{each}" for each in range(NUM_COLUMNS)]
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
+    service = ObjectService()
+    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store())
+    for module, name in (
+        (fragment, "BATCH_BYTES"),
+        (reading_ahead, "BATCH_BYTES"),
+        (reading_ahead, "MAX_WAITING_BYTES"),
+        (kept_pages, "START_BYTES"),
+        (kept_pages, "WINDOW_BYTES"),
+        (kept_pages, "KEPT_BYTES"),
+        (kept_pages, "LEAST_PART_BYTES"),
+        (kept_pages, "MAX_GAP_BYTES"),
+        (object_store, "MAX_GAP_BYTES"),
+        (object_store, "MAX_JOINED_BYTES"),
+        (object_store, "PIECE_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) // SMALLER)
+    return service
+
+
+@pytest.fixture
+def most_kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes a scan keeps, after each of its reads."""
+    seen: list[int] = []
+    fetch = KeptPages.fetch
+
+    def noting(kept: KeptPages, *asked: Any) -> Any:
+        found = fetch(kept, *asked)
+        seen.append(kept.num_bytes)
+        return found
+
+    monkeypatch.setattr(KeptPages, "fetch", noting)
+    return seen
+
+
+def numbers(count: int, columns: Sequence[str] = ALL) -> pa.Table:
+    dice = np.random.default_rng(count)
+    return pa.table({name: dice.random(count) for name in columns})
+
+
+def table_of(rows: pa.Table, version: str = "2.2", num_files: int = NUM_FILES) -> Dataset:
+    made = lance_stream.create_dataset(URI, rows.schema, version)
+    for _ in range(num_files):
+        made = made.append(rows)
+    return lance_stream.open_dataset(URI)
+
+
+def gets(service: ObjectService) -> tuple[int, int]:
+    """Return the requests since the last `clear`, and the bytes of their answers."""
+    sizes = [each.num_bytes for each in service.asked if each.kind == "get"]
+    return len(sizes), sum(sizes)
+
+
+@pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
+def test_scan_of_many_columns(service: ObjectService, most_kept: list[int], version: str) -> None:
+    """A file is five requests and its end; the first one's pages are read in two parts."""
+    rows = numbers(NUM_ROWS)
+    ds = table_of(rows, version)
+    service.clear()
+    assert ds.to_table().equals(pa.concat_tables([rows] * NUM_FILES))
+    num_requests, num_bytes = gets(service)
+    assert num_requests <= 3 * NUM_COLUMNS
+    assert num_bytes < 1.15 * NUM_FILES * FILE_BYTES
+    assert max(most_kept, default=0) <= 2.2 * FILE_BYTES
+
+
+@pytest.mark.parametrize("batch_size", [1000, 5000])
+def test_small_batches_are_not_requests(service: ObjectService, batch_size: int) -> None:
+    ds = table_of(numbers(NUM_ROWS), num_files=2)
+    service.clear()
+    assert sum(each.num_rows for each in ds.scan(batch_size=batch_size)) == 2 * NUM_ROWS
+    num_requests, num_bytes = gets(service)
+    assert num_requests <= 3 * NUM_COLUMNS
+    assert num_bytes < 1.15 * 2 * FILE_BYTES
+
+
+def test_scan_of_one_column_of_many(service: ObjectService) -> None:
+    ds = table_of(numbers(NUM_ROWS))
+    service.clear()
+    ds.to_table(["n3"])
+    num_requests, num_bytes = gets(service)
+    assert num_requests == 2 * NUM_FILES
+    assert num_bytes < NUM_FILES * (1.1 * 8 * NUM_ROWS + 66_000)
+
+
+@pytest.mark.parametrize("batch_size", [None, 10])
+def test_scan_that_stops_early(service: ObjectService, batch_size: int | None) -> None:
+    ds = table_of(numbers(NUM_ROWS))
+    service.clear()
+    scan = ds.scan(batch_size=batch_size)
+    scan.read_next_batch()
+    scan.close()
+    assert gets(service)[1] < 0.75 * FILE_BYTES
+
+
+def test_filter_that_matches_everywhere(service: ObjectService) -> None:
+    ds = table_of(numbers(NUM_ROWS))
+    service.clear()
+    assert 0 < ds.to_table(filter="n0 < 0.3").num_rows < 0.4 * NUM_FILES * NUM_ROWS
+    num_requests, num_bytes = gets(service)
+    assert num_requests <= 3 * NUM_COLUMNS + NUM_FILES
+    assert num_bytes < 1.15 * NUM_FILES * FILE_BYTES
+
+
+def test_filter_that_matches_one_place(service: ObjectService) -> None:
+    """Of the other columns no more is read than the batches that have rows."""
+    rows = numbers(NUM_ROWS).append_column("id", pa.array(np.arange(NUM_ROWS)))
+    ds = table_of(rows)
+    service.clear()
+    found = ds.to_table(filter=f"id >= {NUM_ROWS // 2} AND id < {NUM_ROWS // 2 + 100}")
+    assert found.num_rows == NUM_FILES * 100
+    assert gets(service)[1] < 0.3 * NUM_FILES * FILE_BYTES
+
+
+def test_scan_with_deleted_rows(service: ObjectService) -> None:
+    ds = table_of(numbers(NUM_ROWS)).delete("n0 < 0.1")
+    ds = lance_stream.open_dataset(URI)
+    service.clear()
+    assert ds.to_table().num_rows == ds.count_rows()
+    num_requests, num_bytes = gets(service)
+    assert num_requests <= 3 * NUM_COLUMNS + NUM_FILES
+    assert num_bytes < 1.15 * NUM_FILES * FILE_BYTES
+
+
+def test_takes_keep_no_pages(service: ObjectService, most_kept: list[int]) -> None:
+    ds = table_of(numbers(NUM_ROWS))
+    service.clear()
+    ds.take(row_offsets=[5, NUM_ROWS // 2, 2 * NUM_ROWS + 7])
+    assert most_kept == []
+    assert gets(service)[1] < 0.7 * FILE_BYTES
+
+
+def test_blobs_that_are_not_asked_for(service: ObjectService) -> None:
+    field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([pa.field("id", pa.int64()), field])
+    rows = pa.table([range(20), [bytes(1 << 18)] * 20], schema=schema)
+    ds = table_of(rows, num_files=2)
+    service.clear()
+    for _ in ds.scan(["id"], batch_size=3):
+        pass
+    num_requests, num_bytes = gets(service)
+    assert num_requests <= 4
+    assert num_bytes < 150_000
+
+
+def shapes() -> Iterator[tuple[str, pa.Table]]:
+    dice = np.random.default_rng(3)
+    count = 3000
+    ends = pa.array(np.arange(0, 30 * count + 1, 30, dtype=np.int32))
+    pairs = pa.StructArray.from_arrays(
+        [dice.random(30 * count), dice.integers(0, 1 << 40, 30 * count)], names=["x", "y"]
+    )
+    parts = [pa.array(dice.random(count)) for _ in range(3)]
+    yield (
+        "nested",
+        pa.table(
+            {
+                "s": pa.StructArray.from_arrays(parts, names=list("abc")),
+                "l": pa.ListArray.from_arrays(ends, pairs),
+            }
+        ),
+    )
+    letters = pa.py_buffer(dice.integers(97, 123, 1024 * count, np.uint8))
+    offsets = pa.py_buffer(np.arange(0, 1024 * count + 1, 1024, dtype=np.int32))
+    yield "text", pa.table({"t": pa.StringArray.from_buffers(count, offsets, letters)})
+    vectors = pa.FixedSizeListArray.from_arrays(dice.random(768 * count, np.float32), 768)
+    yield "vectors", pa.table({"id": np.arange(count), "v": vectors})
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize(("name", "rows"), [*shapes()], ids=["nested", "text", "vectors"])
+def test_other_shapes(service: ObjectService, version: str, name: str, rows: pa.Table) -> None:
+    ds = table_of(rows, version, 2)
+    service.clear()
+    batches = list(ds.scan(batch_size=300))
+    assert pa.Table.from_batches(batches).equals(pa.concat_tables([rows, rows]))
+    assert len(batches) == 20
+    num_requests, num_bytes = gets(service)
+    stored = sum(len(data) for key, data in service.objects.items() if "/data/" in key)
+    assert num_requests <= 2 + 2 * 8 + stored // (1 << 19), name
+    assert num_bytes < 1.15 * stored
+
+
+def test_pages_wider_than_the_window_are_read_in_parts(
+    service: ObjectService, most_kept: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never is more kept than the limit, and nothing is read twice."""
+    monkeypatch.setattr(kept_pages, "WINDOW_BYTES", FILE_BYTES // 4)
+    monkeypatch.setattr(kept_pages, "KEPT_BYTES", FILE_BYTES // 2)
+    monkeypatch.setattr(reading_ahead, "MAX_WAITING_BYTES", FILE_BYTES // 8)
+    rows = numbers(NUM_ROWS)
+    ds = table_of(rows, num_files=2)
+    service.clear()
+    scanned = pa.Table.from_batches(ds.scan(batch_size=1500))
+    assert scanned.equals(pa.concat_tables([rows, rows]))
+    assert max(most_kept) <= 0.75 * FILE_BYTES
+    assert gets(service)[1] < 1.2 * 2 * FILE_BYTES
+
+
+# One file, without a table
+
+
+class Bytes:
+    """A file of ascending bytes that notes what is read of it."""
+
+    def __init__(self, size: int) -> None:
+        self.data = (np.arange(size) % 251).astype(np.uint8).tobytes()
+        self.asked: list[ByteRange] = []
+
+    def __call__(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        self.asked += ranges
+        return [memoryview(self.data)[each.start : each.stop] for each in ranges]
+
+
+PAGE = StoredPage((ByteRange(4096, 6000), ByteRange(6016, 5_000_000)), 0, 1000)
+
+
+def pages_of(file: Any, rows: Rows, *, is_first: bool = False) -> PagesOfFile:
+    kept = KeptPages()
+    return PagesOfFile(kept, [([PAGE], False)], rows, file, is_first=is_first)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("rows", [Rows(0, 1000, 100), Rows(300, 700, 100), Rows(990, 1000, 1)])
+def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_pages, "START_BYTES", 1 << 20)
+    file = Bytes(5_100_000)
+    pages = pages_of(file, rows, is_first=is_first)
+    dice = np.random.default_rng(1)
+    for _ in range(60):
+        start = int(dice.integers(0, 5_099_000))
+        wanted = [ByteRange(start, start + int(dice.integers(0, 900_000))), ByteRange(5, 9)]
+        found = pages.read_ranges(wanted, 1)
+        for each, data in zip(wanted, found, strict=True):
+            assert bytes(data) == file.data[each.start : each.stop]
+            if len(data):
+                address = np.frombuffer(data, np.uint8).ctypes.data
+                base = np.frombuffer(file.data, np.uint8).ctypes.data
+                assert (address - each.start) % 8 in (0, base % 8)
+
+
+def test_rows_far_apart_are_read_by_themselves() -> None:
+    file = Bytes(5_100_000)
+    pages = pages_of(file, Rows(0, 1000, 100))
+    wanted = [ByteRange(10_000, 10_100)]
+    pages.read_ranges(wanted, 500)
+    assert file.asked == wanted
+    pages.read_ranges(wanted, 2)
+    assert file.asked == [*wanted, ByteRange(4096, 5_000_000)]
+
+
+def test_overlapping_pages_are_read_as_they_are() -> None:
+    file = Bytes(5_100_000)
+    pages = [PAGE, StoredPage((ByteRange(5000, 7000),), 0, 1000)]
+    reader = PagesOfFile(KeptPages(), [(pages, False)], Rows(0, 1000, 10), file, is_first=False)
+    reader.read_ranges([ByteRange(5000, 5100)], 1)
+    assert file.asked == [ByteRange(5000, 5100)]
+
+
+def test_a_part_is_fetched_by_one_of_several_threads() -> None:
+    file = Bytes(5_100_000)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(ranges: Sequence[ByteRange]) -> list[memoryview]:
+        begun.set()
+        assert go_on.wait(10)
+        return file(ranges)
+
+    pages = pages_of(slow, Rows(0, 1000, 100))
+    found: list[bytes] = []
+
+    def read() -> None:
+        found.append(bytes(pages.read_ranges([ByteRange(10_000, 10_010)], 1)[0]))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for each in threads:
+        each.start()
+    assert begun.wait(10)
+    go_on.set()
+    for each in threads:
+        each.join(10)
+    assert found == [file.data[10_000:10_010]] * 4
+    assert len(file.asked) == 1
+
+
+def test_a_part_that_could_not_be_fetched_is_asked_for_again() -> None:
+    file = Bytes(5_100_000)
+    failures = [OSError("no answer")]
+
+    def failing(ranges: Sequence[ByteRange]) -> list[memoryview]:
+        if failures:
+            raise failures.pop()
+        return file(ranges)
+
+    pages = pages_of(failing, Rows(0, 1000, 100))
+    with pytest.raises(OSError, match="no answer"):
+        pages.read_ranges([ByteRange(10_000, 10_010)], 1)
+    found = pages.read_ranges([ByteRange(10_000, 10_010)], 1)
+    assert bytes(found[0]) == file.data[10_000:10_010]
