@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.byte_ranges import ReadRanges
 from lance_stream.errors import (
     BadDataError,
     CorruptDataError,
@@ -338,8 +339,12 @@ class FragmentReader:
                 description_of(part) if is_apart and _has_bytes(part) else part for _, part in held
             ]
             try:
+                pages = self._pages_of(data_file)  # opens the file, once for all threads
                 self._check_num_rows(data_file)
-                arrays = self._read_file(data_file, wanted, selection, rows_apart)
+                read_ranges = (
+                    None if pages is None else partial(pages.read_ranges, rows_apart=rows_apart)
+                )
+                arrays = self._read_file(data_file, wanted, selection, read_ranges)
             except BadDataError as error:
                 error.add_note(
                     f"data file {data_file.path!r} of fragment {self._fragment.id}, "
@@ -356,12 +361,14 @@ class FragmentReader:
         ]
 
     def _read_file(
-        self, file: DataFile, wanted: Sequence[Field], selection: Selection, rows_apart: float
+        self,
+        file: DataFile,
+        wanted: Sequence[Field],
+        selection: Selection,
+        read_ranges: ReadRanges | None,
     ) -> Sequence[pa.Array]:
         """Read the rows of a selection from a data file."""
         files, offsets = self._unit.files, selection.offsets
-        pages = self._pages_of(file)
-        read_ranges = None if pages is None else partial(pages.read_ranges, rows_apart=rows_apart)
         if offsets is not None and selection.is_sparse:
             return files.take(file, wanted, offsets.astype(np.uint64), read_ranges)
         arrays = files.read(file, wanted, selection.start, selection.stop, read_ranges)

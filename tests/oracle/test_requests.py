@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -154,3 +155,54 @@ def test_requests_of_deleting_a_row(beside: Beside) -> None:
     ours, theirs = beside.ours(), beside.theirs()
     our_requests = beside.asked(lambda: ours.delete("id = 150"))
     assert our_requests <= 1 + beside.asked(lambda: theirs.delete("id = 150"))
+
+
+NUM_ROWS = 2000
+
+
+def wide_rows() -> pa.Table:
+    dice = np.random.default_rng(0)
+    columns: dict[str, Any] = {f"n{each}": dice.random(NUM_ROWS) for each in range(12)}
+    parts = [pa.array(dice.random(NUM_ROWS)) for _ in range(3)]
+    ends = pa.array(np.arange(0, 5 * NUM_ROWS + 1, 5, dtype=np.int32))
+    letters = pa.py_buffer(dice.integers(97, 123, 1024 * NUM_ROWS, np.uint8))
+    offsets = pa.py_buffer(np.arange(0, 1024 * NUM_ROWS + 1, 1024, dtype=np.int32))
+    vectors = pa.array(dice.random(768 * NUM_ROWS, np.float32))
+    return pa.table(
+        columns
+        | {
+            "struct": pa.StructArray.from_arrays(parts, names=list("abc")),
+            "list": pa.ListArray.from_arrays(ends, pa.array(dice.random(5 * NUM_ROWS))),
+            "text": pa.StringArray.from_buffers(NUM_ROWS, offsets, letters),
+            "vector": pa.FixedSizeListArray.from_arrays(vectors, 768),
+        }
+    )
+
+
+@pytest.mark.parametrize("version", ["legacy", "2.0", "2.1", "2.2"])
+def test_requests_of_scans_in_several_batches(beside: Beside, version: str) -> None:
+    rows, uri = wide_rows(), f"{beside.our_uri}-wide"
+    for mode in ("create", "append"):
+        lance.write_dataset(
+            rows, uri, mode=mode, storage_options=beside.options, data_storage_version=version
+        )
+
+    def compare(columns: list[str] | None, filter: str | None) -> None:
+        size = NUM_ROWS // 4
+        ours = lance_stream.open_dataset(uri, storage_options=beside.options)
+        theirs = lance.dataset(uri, storage_options=beside.options)
+        found: list[Any] = []
+        our_requests = beside.asked(
+            lambda: found.append(pa.Table.from_batches(ours.scan(columns, filter, batch_size=size)))
+        )
+        their_requests = beside.asked(
+            lambda: found.append(theirs.to_table(columns, filter, batch_size=size))
+        )
+        assert our_requests <= their_requests, (columns, filter)
+        assert found[0].equals(found[1])
+
+    for columns in (None, ["n3"], ["struct", "list"], ["text"], ["vector"]):
+        compare(columns, None)
+    compare(None, "n0 < 0.3")
+    lance.dataset(uri, storage_options=beside.options).delete("n1 < 0.1")
+    compare(None, None)
