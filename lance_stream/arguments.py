@@ -1,5 +1,6 @@
 """Checks of users' arguments, made before anything is read, written or allocated."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any
@@ -49,6 +50,11 @@ def as_names(value: object, argument: str) -> tuple[str, ...]:
             f"{argument} must be a list of column names, such as ['id', 'name'], not {value!r:.200}"
         )
     return given
+
+
+def repeated_names(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def as_mapping(value: object, what: str) -> Mapping[str, Any]:

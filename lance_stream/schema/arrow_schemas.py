@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from lance_stream.arguments import repeated_names
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema import logical_types as names
 from lance_stream.schema.blobs import surface_field
@@ -44,7 +45,7 @@ def from_arrow(schema: pa.Schema) -> Schema:
         InvalidInputError: The format cannot store a type, or two top-level columns have the same
             name.
     """
-    repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    repeated = repeated_names(schema.names)
     if repeated:
         raise InvalidInputError(f"columns must have different names, but {repeated} occur twice")
     fields = tuple(field_from_arrow(each) for each in schema)

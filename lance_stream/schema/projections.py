@@ -30,14 +30,14 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
     """
     if columns is None:
         return schema
+    by_name = {each.name: each for each in schema.fields}
     wanted: dict[str, list[tuple[str, ...]]] = {}
     for column in columns:
-        path = _path_of(schema, column)
+        path = (column,) if column in by_name else _path_of(schema, column)
         paths = wanted.setdefault(path[0], [])
         if path in paths:
             raise InvalidInputError(f"the column {column!r} is selected twice")
         paths.append(path)
-    by_name = {each.name: each for each in schema.fields}
     return replace(
         schema,
         fields=tuple(

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
 from lance_stream.expressions.rules import named_twice
@@ -209,12 +210,12 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
     """
     if not rules.on:
         raise InvalidInputError("an upsert needs at least one key column: name it in `on`")
-    repeated = sorted({name for name in batch.names if batch.names.count(name) > 1})
+    repeated = repeated_names(batch.names)
     if repeated:
         raise InvalidInputError(f"the column {repeated[0]!r} occurs more than once")
     _check_there("the key column", rules.on, table, "the table")
     _check_there("the key column", rules.on, batch, "the data")
-    twice = sorted({name for name in table.names if table.names.count(name) > 1})
+    twice = repeated_names(table.names)
     if twice:
         raise InvalidInputError(named_twice(twice[0]))
     for name in rules.on:

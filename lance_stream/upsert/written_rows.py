@@ -103,7 +103,7 @@ def _rows_to_write(
     table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changed rows, whole, and then the new ones."""
-    own_names = incoming.rows.schema.names
+    own_names = set(incoming.rows.schema.names)
     missing = [each for each in table.arrow_schema.names if each not in own_names]
     kept_columns = [*missing, *incoming.partial]
     done = 0

@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import BLOB_KEY
 
@@ -77,17 +78,18 @@ def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = repeated_names(names)
     if repeated:
         raise InvalidInputError(f"the column {where}{repeated[0]!r} occurs more than once")
-    known = [each.name for each in wanted]
+    known = dict.fromkeys(each.name for each in wanted)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidInputError(
             f"the table has no column {', '.join(repr(where + name) for name in unknown)}; it has: "
             f"{', '.join(known)}. Omit the column, or add it to the table first"
         )
-    missing = [each.name for each in wanted if not each.nullable and each.name not in names]
+    given = set(names)
+    missing = [each.name for each in wanted if not each.nullable and each.name not in given]
     if missing:
         raise InvalidInputError(
             f"the column {', '.join(repr(where + name) for name in missing)} must not be null in "
