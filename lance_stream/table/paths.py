@@ -50,6 +50,7 @@ TOMBSTONES_DIRECTORY = "_lance_stream/tombstones"
 KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MANIFEST = ".manifest"
 _TAG = ".json"
@@ -402,7 +403,7 @@ def check_stored_path(path: str) -> str:
         or "\\" in path
         or _DRIVE_OR_SCHEME.match(path) is not None
         or segments[0].startswith("~")
-        or any(ord(each) < 32 or ord(each) == 127 for each in path)
+        or _CONTROL.search(path) is not None
     )
     if is_bad:
         raise CorruptDataError(
