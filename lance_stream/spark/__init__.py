@@ -13,5 +13,8 @@ May import: everything in the package. The only package that imports pyspark.
 
 from lance_stream.spark.sink import LanceSink, SinkCommit, lance_sink
 from lance_stream.spark.sources import LanceSource, register
+from lance_stream.spark.worker_python import warn_without_java
+
+warn_without_java()
 
 __all__ = ["LanceSink", "LanceSource", "SinkCommit", "lance_sink", "register"]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from lance_stream.errors import InvalidInputError
@@ -201,8 +202,7 @@ def _read(
                     "register(spark, storage_options={...}) or Spark's own settings "
                     "(spark.hadoop.fs.s3a.access.key, ...)"
                 )
-            names = ", ".join(sorted(each.name for each in known.values()))
-            raise InvalidInputError(f"there is no option {name!r}; the options are: {names}")
+            raise InvalidInputError(f"there is no option {name!r}{_hint(name, known)}")
         option = known[name]
         value = option.parse(option.name, text)
         if option.attribute is None:
@@ -213,6 +213,46 @@ def _read(
             )
         values[option.attribute] = value
     return values
+
+
+def _hint(name: str, known: Mapping[str, "_Option"]) -> str:
+    """Return what the user may have meant by an unknown option: a sentence's end."""
+    if name in _ELSEWHERE:
+        return f": {_ELSEWHERE[name]}"
+    near = get_close_matches(name, known, 1)
+    if near:
+        return f": did you mean {known[near[0]].name!r}?"
+    return f"; the options are: {', '.join(sorted(each.name for each in known.values()))}"
+
+
+_BY_KEY = (
+    "this writer appends and overwrites; upserts, deletes and CDC are written by "
+    "foreachBatch(lance_sink(path, mode='upsert', on=['id']))"
+)
+_ELSEWHERE: Mapping[str, str] = {
+    "version": "the version to read is selected by 'versionAsOf', 'timestampAsOf' or 'tag'",
+    "timestamp": "the time to read at is selected by 'timestampAsOf'",
+    "branch": "a branch is part of the path: load('<path>/tree/<branch>')",
+    "mergeschema": "columns that the table lacks are added with schemaEvolution=add_columns",
+    "overwriteschema": "mode('overwrite') always replaces the schema with the rows",
+    "replacewhere": (
+        "replace rows by a condition in two commits, dataset.delete(condition) and an append, or "
+        "by key with lance_sink(path, mode='upsert', on=['id'])"
+    ),
+    "partitionoverwritemode": "Lance tables have no partitions",
+    "readchangedata": "the change feed is read with readChangeFeed=true",
+    "ignorechanges": "the change feed, readChangeFeed=true, contains updates and deletes",
+    "ignoredeletes": (
+        "versions that update or delete are skipped with skipChangeCommits=true, or read as "
+        "changes with readChangeFeed=true"
+    ),
+    "maxfilespertrigger": "use maxVersionsPerTrigger, maxRowsPerTrigger or maxBytesPerTrigger",
+    "mode": _BY_KEY,
+    "on": _BY_KEY,
+    "sequenceby": _BY_KEY,
+    "deletewhen": _BY_KEY,
+}
+"""Options of other table formats and of our sink, in lower case, and where their function is."""
 
 
 def _join_storage_options(values: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ from lance_stream.spark.options import (
     parse_options,
     parse_write_options,
 )
+from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.session_settings import (
     SessionOptions,
     is_case_sensitive,
@@ -48,6 +49,7 @@ from lance_stream.spark.session_settings import (
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 from lance_stream.spark.user_schemas import check_user_schema
+from lance_stream.spark.worker_python import check_workers_python
 from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
 from lance_stream.storage.options.names import as_options
 from lance_stream.verbs.jobs import WriteJob
@@ -76,7 +78,8 @@ def register(
             this again when they have changed. Spark shows neither in plans, its UI or event logs.
 
     Raises:
-        InvalidInputError: The name is empty, or the first argument is not a session.
+        InvalidInputError: The name is empty, the first argument is not a session, or Spark's
+            workers on this machine would run a Python that cannot import this package.
     """
     if not hasattr(spark, "dataSource"):
         raise InvalidInputError(
@@ -84,6 +87,7 @@ def register(
         )
     if not isinstance(name, str) or not name.strip():
         raise InvalidInputError(f"the name of a format must be a non-empty string, not {name!r}")
+    check_workers_python(spark)
     session = SessionOptions(
         as_options(storage_options), read_hadoop_settings(spark), is_case_sensitive(spark)
     )
@@ -131,12 +135,14 @@ class LanceSource(DataSource):
         """Return the name of the format."""
         return DEFAULT_NAME
 
+    @plainly
     def schema(self) -> StructType:
         """Return the schema of the rows to read, and fix the version that it belongs to."""
         read = self._look()
         forget_archives()
         return spark_schema(carrier_schema(read))
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         asked = self._asked()
@@ -150,6 +156,7 @@ class LanceSource(DataSource):
         # a tag may name a version of another branch than the given one
         return TableReader(replace(asked, uri=self._uri or asked.uri), self._version, carried)
 
+    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         asked = self._asked()
@@ -159,6 +166,7 @@ class LanceSource(DataSource):
             asked = self._asked()
         return make_stream_reader(asked, _carried(schema), self._version)
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, with the plan of its tasks."""
         asked = self._asked_to_write(streaming=False)
@@ -170,6 +178,7 @@ class LanceSource(DataSource):
             job, MicroBatch(asked.txn_app_id, asked.txn_version, may_differ=may_differ)
         )
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a micro-batch; Spark requests one to write and one to commit."""
         asked = self._asked_to_write(streaming=True)

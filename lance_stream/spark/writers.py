@@ -36,6 +36,7 @@ from pyspark.sql.types import StructType
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.spark.column_names import names_in_table, settle_columns
 from lance_stream.spark.options import WriteOptions
+from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
@@ -129,6 +130,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Write the rows of one task."""
         return _digest(self.job, iterator) if self.skip else _write(self.job, iterator)
 
+    @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the rows that the tasks wrote, unless the ledger has them."""
         _commit(self.job, _parts_of(messages), self.numbered)
@@ -167,6 +169,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return Part(self.job, query_id=query_id, error=pickle.dumps(error))
         return _write(self.job, iterator, query_id)
 
+    @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit the rows that the tasks wrote, unless the ledger has the batch."""
         parts = _parts_of(messages)

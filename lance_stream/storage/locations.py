@@ -99,6 +99,11 @@ def _check_protocol(text: str, protocol: str, rest: str) -> None:
         )
 
 
+def protocol_of(location: str) -> str:
+    """Return the protocol of a location in lower case; "" for a path."""
+    return _split(location)[0]
+
+
 def is_relative(location: str) -> bool:
     """Return whether a location is a path that depends on the working directory."""
     return not _split(location)[0] and not Path(location).is_absolute()

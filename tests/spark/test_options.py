@@ -256,7 +256,11 @@ def test_a_writer_takes_options_of_its_own() -> None:
         ({**PATH, "txnAppId": "a", "txnVersion": "-1"}, False, "'txnVersion' must be a whole"),
         ({**PATH, "appId": " "}, True, "'appId' is empty"),
         ({**PATH, "schemaEvolution": "yes"}, False, "'schemaEvolution' must be none or add_"),
-        ({**PATH, "mergeSchema": "true"}, False, "no option 'mergeschema'; the options are: appId"),
+        ({**PATH, "mergeSchema": "true"}, False, "mergeschema'.*schemaEvolution=add_columns"),
+        ({**PATH, "replaceWhere": "a > 1"}, False, "replacewhere'.*two commits"),
+        ({**PATH, "mode": "upsert"}, True, r"'mode'.*foreachBatch\(lance_sink\(path"),
+        ({**PATH, "fileVersio": "2.1"}, False, "did you mean 'fileVersion'"),
+        ({**PATH, "bananas": "2.1"}, False, "no option 'bananas'; the options are: appId"),
         ({**PATH, "versionAsOf": "1"}, False, "'versionAsOf' is for reading"),
     ],
 )

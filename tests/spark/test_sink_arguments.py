@@ -1,9 +1,11 @@
 """Invalid arguments are refused when the sink is created, before a stream is started."""
 
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -28,21 +30,31 @@ ID = pa.schema([("Id", pa.int64())])
         ({"mode": "upsert"}, "needs the key columns"),
         (
             {"mode": "upsert", "on": "id", "sequence_by": ["ts"]},
-            "sequence_by must be a non-empty string",
+            r"sequence_by must be the name of one column: sequence_by='lsn'",
         ),
         (
             {"mode": "upsert", "on": "id", "delete_when": ""},
-            "delete_when must be a non-empty string",
+            "delete_when must be a condition in Spark's SQL",
         ),
         (
             {"mode": "upsert", "on": "id", "delete_when": True},
-            "delete_when must be a non-empty string",
+            "delete_when must be a condition in Spark's SQL",
         ),
         ({"mode": "upsert", "on": "id", "skip_unchanged": "false"}, "skip_unchanged must be True"),
         ({"any_output_mode": "false"}, "any_output_mode must be True"),
         ({"on": "id"}, "is for mode='upsert'"),
-        ({"app_id": ""}, "app_id must be a non-empty string"),
-        ({"file_version": 2.1}, "file_version must be a non-empty string"),
+        ({"mode": "upsert", "on": 3}, r"on must be the names of columns, such as on=\['id'\]"),
+        ({"mode": "merge"}, "did you mean 'upsert'"),
+        ({"mode": "Append"}, "did you mean 'append'"),
+        ({"schema_evolution": True}, "did you mean 'add_columns'"),
+        ({"uri": "s3://bucket"}, "has to name a bucket and a path"),
+        ({"uri": "file://host/t"}, "names 'host' as a host"),
+        ({"uri": "memory://t"}, "memory of one process"),
+        ({"uri": "s3://bucket/t", "storage_options": {"regio": "x"}}, "did you mean 'region'"),
+        ({"uri": "gs://bucket/t", "storage_options": {"tokn": "x"}}, "did you mean 'token'"),
+        ({"storage_options": {"durabel": "true"}}, "did you mean 'durable'"),
+        ({"app_id": ""}, "app_id must be a name for the stream"),
+        ({"file_version": 2.1}, "the version as a string: file_version='2.1'"),
         ({"schema_evolution": "add"}, "schema_evolution must be one of"),
         ({"create_options": {"schema": "id long"}}, "must be a pyarrow.Schema, not a str"),
         ({"create_options": {"schema": ID, "primary_key": ["key"]}}, "no column 'key'"),
@@ -60,6 +72,33 @@ def test_invalid_arguments_are_refused_at_once(arguments: dict[str, Any], messag
 def test_a_format_is_registered_with_a_session(session: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"register\(spark\)"):
         register(session)
+
+
+@pytest.mark.parametrize(
+    ("uri", "module", "extra"),
+    [
+        ("s3://bucket/t", "obstore", "s3"),
+        ("s3a://bucket/t", "botocore", "s3"),
+        ("gs://bucket/t", "google.auth", "gcs"),
+        ("abfss://container@account.dfs.core.windows.net/t", "obstore", "azure"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, uri: str, module: str, extra: str
+) -> None:
+    lance_sink(uri)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == module else found(name)
+    )
+    with pytest.raises(InvalidInputError, match=rf"pip install 'lance-stream\[{extra}\]'"):
+        lance_sink(uri)
+
+
+def test_a_registered_filesystem_is_refused_for_writing() -> None:
+    fsspec.register_implementation("elsewhere", fsspec.get_filesystem_class("memory"), clobber=True)
+    with pytest.raises(InvalidInputError, match="can only be read"):
+        lance_sink("elsewhere://tables/t")
 
 
 def test_valid_arguments_are_accepted() -> None:

@@ -39,6 +39,7 @@ from lance_stream.spark.feed.planning import (
     stream_columns,
 )
 from lance_stream.spark.options import LATEST, SourceOptions
+from lance_stream.spark.plain_errors import plainly
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -87,6 +88,7 @@ class _FeedStream(DataSourceStreamReader):
             self._made = TableFollower(asked.uri, asked.storage_options, follower_rules(asked))
         return self._made
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query; it is constant during a run."""
         if self._initial is None:
@@ -94,6 +96,7 @@ class _FeedStream(DataSourceStreamReader):
             self._progress.note(self.follower.refs, self._initial)
         return to_offset(self._initial)
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone."""
         first, last = parse_offset(start), parse_offset(end)
@@ -102,10 +105,12 @@ class _FeedStream(DataSourceStreamReader):
             return []
         return plan_stream(self.follower, first, last, columns)
 
+    @plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
         return read_portion(partition, self.asked, self.carried)
 
+    @plainly
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark has finished a batch."""
         self._progress.note(self.follower.refs, parse_offset(end))
@@ -225,10 +230,12 @@ if HAS_READ_LIMITS:
                 return ReadMaxBytes(limits.size_bytes)
             return ReadAllAvailable() if limits.versions is None else ReadMaxFiles(limits.versions)
 
+        @plainly
         def prepareForTriggerAvailableNow(self) -> None:
             """Fix the version at which the run ends."""
             self._last_available = self.follower.newest_listed()
 
+        @plainly
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return the end of the next batch. Spark has finished everything before its start."""
             position = parse_offset(start)
@@ -240,6 +247,7 @@ if HAS_READ_LIMITS:
             # the stored text, possibly of an older release: a different text would be a new batch
             return start if self._position == position else to_offset(self._position)
 
+        @plainly
         def reportLatestOffset(self) -> dict[str, Any] | None:
             """Return how far the stream is behind after this batch, for the progress report."""
             if self._position is None:
@@ -273,6 +281,7 @@ class FeedStreamWithoutStart(_FeedStream):
         self._stored: dict[str, Any] | None = None
         self._is_first = True
 
+    @plainly
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # 4.1 passes nothing
         """Return the end of the next batch."""
         start = self._stored or self.initialOffset()
@@ -282,6 +291,7 @@ class FeedStreamWithoutStart(_FeedStream):
         end = self.advance(position, limits)
         return start if end == position else to_offset(end)
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch, and remember its end."""
         self._stored = end

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.maintenance.compaction.background import check_every
-from lance_stream.storage.locations import check_is_shared
+from lance_stream.storage.preflight import check_can_write_to
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.incoming import UpsertRules, check_can_remember
 from lance_stream.write.batch_proofs import fingerprint
@@ -21,6 +22,14 @@ SCHEMA_EVOLUTIONS: Final = ("none", "add_columns")
 
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
+
+_TEXTS: Final[Mapping[str, str]] = {
+    "sequence_by": "the name of one column: sequence_by='lsn'",
+    "delete_when": "a condition in Spark's SQL: delete_when=\"op = 'd'\"",
+    "app_id": "a name for the stream: app_id='orders'",
+    "file_version": "the version as a string: file_version='2.1'",
+}
+"""What each argument that is a string has to be."""
 
 _BY_KEY: Final = ("upsert", "apply_changes")
 
@@ -77,7 +86,7 @@ class SinkArguments:
     def __post_init__(self) -> None:
         if not str(self.uri).strip():
             raise InvalidInputError("lance_sink() needs the path of the table, but it is empty")
-        check_is_shared(self.uri)
+        check_can_write_to(self.uri, self.storage_options)
         _check_one_of("mode", self.mode, MODES)
         _check_one_of("schema_evolution", self.schema_evolution, SCHEMA_EVOLUTIONS)
         if self.mode in _BY_KEY and not self.on:
@@ -91,8 +100,8 @@ class SinkArguments:
                     f"lance_sink({name}={getattr(self, name)!r}) is for "
                     f"mode={' or '.join(map(repr, modes))}, not for {self.mode!r}"
                 )
-        for name in ("sequence_by", "delete_when", "app_id", "file_version"):
-            _check_text(name, getattr(self, name))
+        for name, example in _TEXTS.items():
+            _check_text(name, getattr(self, name), example)
         for name in ("skip_unchanged", "any_output_mode", "replays_may_differ"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInputError(
@@ -165,7 +174,7 @@ def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
     """
     given = (value,) if isinstance(value, str) else _as_tuple(value, argument)
     if not all(isinstance(each, str) and each for each in given):
-        raise InvalidInputError(f"{argument} must be a list of columns, not {value!r}")
+        raise InvalidInputError(_no_names(value, argument))
     if len(set(given)) != len(given):
         raise InvalidInputError(f"{argument}={list(given)} names a column twice")
     return given
@@ -192,12 +201,16 @@ def _as_tuple(value: object, argument: str) -> tuple[Any, ...]:
         return ()
     if isinstance(value, Iterable):
         return tuple(value)
-    raise InvalidInputError(f"{argument} must be a list of columns, not {value!r}")
+    raise InvalidInputError(_no_names(value, argument))
 
 
-def _check_text(argument: str, value: object) -> None:
+def _no_names(value: object, argument: str) -> str:
+    return f"{argument} must be the names of columns, such as {argument}=['id'], not {value!r:.200}"
+
+
+def _check_text(argument: str, value: object, example: str) -> None:
     if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise InvalidInputError(f"{argument} must be a non-empty string, not {value!r}")
+        raise InvalidInputError(f"{argument} must be {example}; not {value!r:.200}")
 
 
 def _check_creation(options: Mapping[str, Any]) -> None:
@@ -223,6 +236,20 @@ def _check_creation(options: Mapping[str, Any]) -> None:
 
 def _check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
+        near = _MEANT.get(str(value).lower()) or get_close_matches(str(value).lower(), known, 1)
+        hint = f": did you mean {near[0]!r}?" if near and near[0] in known else ""
         raise InvalidInputError(
-            f"{argument} must be one of {', '.join(map(repr, known))}, not {value!r}"
+            f"{argument} must be one of {', '.join(map(repr, known))}, not {value!r:.200}{hint}"
         )
+
+
+_MEANT: Final[Mapping[str, tuple[str, ...]]] = {
+    "merge": ("upsert",),
+    "update": ("upsert",),
+    "cdc": ("upsert",),
+    "insert": ("append",),
+    "complete": ("overwrite",),
+    "replace": ("overwrite",),
+    "true": ("add_columns",),
+}
+"""Words of other sinks, and ours."""

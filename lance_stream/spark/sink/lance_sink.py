@@ -20,6 +20,7 @@ from lance_stream.errors import (
 from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import SinkArguments, as_creation, names
 from lance_stream.spark.sink.batch_names import settle_names
@@ -31,6 +32,7 @@ from lance_stream.spark.sink.replays import hold_against, identify, rows_may_dif
 from lance_stream.spark.sink.reports import SinkCommit, log_commit
 from lance_stream.spark.sink.running_queries import run_of, running_query
 from lance_stream.spark.sink.runs import CALLS, Call
+from lance_stream.spark.worker_python import check_workers_python, explained
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
@@ -201,6 +203,7 @@ class LanceSink:
         """
         return self._compaction is None or self._compaction.wait(timeout_seconds)
 
+    @plainly
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a micro-batch to the table, unless it is already committed.
 
@@ -217,6 +220,7 @@ class LanceSink:
             CommitError: The rows were written, but did not become a version.
         """
         batch_id = _check_batch(df, batch_id)
+        check_workers_python(df.sparkSession)
         arguments = self._arguments_in(df.sparkSession)
         if self._compaction is None:
             self._write(df, batch_id, arguments)
@@ -246,7 +250,8 @@ class LanceSink:
         with CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
             micro_batch = replace(micro_batch, claimed=call.claimed)
             batch = Batch(df, query, micro_batch, arguments, phases, self.last_commit, self._tasks)
-            done = _write_once(batch, call)
+            with explained():
+                done = _write_once(batch, call)
             call.version = done.version
         self.last_commit = replace(done, seconds=phases.seconds)
         log_commit(self.uri, self.last_commit)

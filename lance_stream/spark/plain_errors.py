@@ -1,0 +1,59 @@
+"""Errors that a user can act on, without the walk through this package that led to them.
+
+Spark passes an error of a Python source, writer or foreachBatch function on as the text of its
+traceback: in Spark's message our sentence would come last, below the frames of a dozen modules that
+the user does not know. Spark's own setting for it
+(`spark.sql.execution.pyspark.udf.hideTraceback.enabled`) is off by default, and hides the user's
+tracebacks as well.
+
+The full traceback of such an error goes to the log "lance_stream.spark.errors" at level DEBUG.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    TableReplacedError,
+    UnsupportedFeatureError,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log = logging.getLogger("lance_stream.spark.errors")
+
+_FOR_USERS: Final = (
+    InvalidInputError,
+    NotFoundError,
+    TableReplacedError,
+    UnsupportedFeatureError,
+)
+"""Errors whose message has the cause and the way out; others may need the traceback."""
+
+_WORKERS_VARIABLES: Final = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+
+
+def plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function that Spark calls: errors for users are raised without their traceback."""
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except _FOR_USERS as error:
+            _log.debug("the traceback of an error that is shown without it", exc_info=True)
+            _hide_traceback_in_worker()
+            raise error.with_traceback(None) from None
+
+    return wrapper
+
+
+def _hide_traceback_in_worker() -> None:
+    """Let a worker of Spark pass on the message only; it ends after any error."""
+    if any(name in os.environ for name in _WORKERS_VARIABLES):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"

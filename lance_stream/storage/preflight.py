@@ -1,0 +1,81 @@
+"""What can be known about a location before any store is asked.
+
+A sink is created long before its first micro-batch: what can be refused then is refused then.
+Credentials are not checked, because Spark's own settings may supply them later.
+"""
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.fsspec_store import is_registered
+from lance_stream.storage.locations import (
+    BACKENDS,
+    check_is_shared,
+    open_store,
+    protocol_of,
+    split_bucket,
+    text_of,
+)
+from lance_stream.storage.options.names import take_settings
+
+_SERVICES: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
+    **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), ("s3", "s3", ("obstore", "botocore"))),
+    **dict.fromkeys(("gs", "gcs"), ("google", "gcs", ("obstore", "google.auth"))),
+    **dict.fromkeys(
+        ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"),
+        ("azure", "azure", ("obstore",)),
+    ),
+}
+"""By protocol: a key of `options.names.STORES`, our extra, and the modules that it installs."""
+
+
+def check_can_write_to(
+    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Check whatever is known about a location for Spark's writers without asking its store.
+
+    Args:
+        location: A path or URI of a table, which need not exist.
+        storage_options: Settings of its store.
+
+    Raises:
+        InvalidInputError: It is not the location of a table that all of Spark's processes share; a
+            storage option is unknown; or an extra of this package is not installed.
+        UnsupportedFeatureError: There is no store for its protocol.
+    """
+    check_is_shared(location)
+    text, options = text_of(location), dict(storage_options or {})
+    protocol = protocol_of(text)
+    if protocol in _SERVICES:
+        _check_service(text, protocol, options)
+    elif protocol not in BACKENDS and is_registered(protocol):
+        raise InvalidInputError(
+            f"{text!r} is on a filesystem that is registered with fsspec, where tables can only be "
+            "read: it has no way to create a version exactly once. Write to a local or shared "
+            "disk, or to an object store"
+        )
+    else:
+        open_store(text, options)
+
+
+def _check_service(uri: str, protocol: str, options: Mapping[str, Any]) -> None:
+    store, extra, modules = _SERVICES[protocol]
+    take_settings(options, store)
+    if store != "azure":  # its URIs come in several forms, which may need the account's name
+        split_bucket(uri)
+    for module in modules:
+        if not _is_installed(module):
+            raise InvalidInputError(
+                f"{protocol}:// needs the library {module.partition('.')[0]!r}, which is not "
+                f"installed: pip install 'lance-stream[{extra}]'"
+            )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that the module is in
+        return False

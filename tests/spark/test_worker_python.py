@@ -1,0 +1,125 @@
+"""Workers that run another Python than the program."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark import register, worker_python
+from lance_stream.spark.worker_python import check_workers_python, explained, warn_without_java
+
+
+class Session:
+    """As much of a session as the check looks at."""
+
+    dataSource = None  # noqa: N815  # Spark's name
+
+    def __init__(self, executable: str) -> None:
+        self._sc = self
+        self.pythonExec = executable
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Python without packages."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    return str(tmp_path / "bare" / "bin" / "python3")
+
+
+def test_workers_without_the_package_are_noticed(bare_python: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"cannot import lance_stream, pyarrow.*sys\.exec"):
+        register(Session(bare_python))  # type: ignore[arg-type]
+
+
+def test_a_python_without_some_dependency_is_noticed(
+    bare_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(worker_python.__file__).parents[2]))
+    with pytest.raises(InvalidInputError, match="cannot import pyarrow"):
+        check_workers_python(Session(bare_python))  # type: ignore[arg-type]
+
+
+def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho '[[3, 8], []]'\n")
+    other.chmod(0o755)
+    with pytest.raises(InvalidInputError, match=r"which is Python 3\.8, but this program"):
+        check_workers_python(Session(str(other)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "executable", [sys.executable, "./environment/bin/python", f"{sys.executable} -S", "true"]
+)
+def test_what_is_not_known_to_fail_is_accepted(executable: str) -> None:
+    """Among others, a Python of an archive that only exists on workers."""
+    check_workers_python(Session(executable))  # type: ignore[arg-type]
+
+
+def test_a_session_of_spark_connect_is_accepted() -> None:
+    check_workers_python(object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ModuleNotFoundError: No module named 'lance_stream'", "cannot import lance_stream"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has ...", "another version of Python"),
+    ],
+)
+def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"{problem}.*PYSPARK_PYTHON"), explained():
+        raise PySparkRuntimeError(text)
+
+
+def test_other_errors_of_workers_pass() -> None:
+    with pytest.raises(PySparkRuntimeError, match="something else"), explained():
+        raise PySparkRuntimeError("something else")
+
+
+def test_a_machine_without_java_gets_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.warns(RuntimeWarning, match="Spark needs Java 17"):
+        warn_without_java()
+
+
+@pytest.mark.spark
+def test_a_program_in_an_environment_that_is_not_activated(bare_python: str) -> None:
+    """Spark would start its workers with the python3 of the PATH."""
+    program = (
+        "from pyspark.sql import SparkSession\n"
+        "from lance_stream.spark import register\n"
+        "register(SparkSession.builder.master('local[1]').getOrCreate())\n"
+    )
+    path = f"{Path(bare_python).parent}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYSPARK", "PYTHON", "SPARK"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **environment,
+            "PATH": path,
+            "PYTHONPATH": str(Path(worker_python.__file__).parents[2]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "lance_stream.errors.InvalidInputError: Spark starts its workers with"
+    )
