@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lance_stream.arguments import as_names
 from lance_stream.durations import parse_age
+from lance_stream.errors import InvalidInputError
 from lance_stream.feed import changes
 from lance_stream.feed.rules import FeedRules
 from lance_stream.maintenance import cleanup, stable_row_ids, verify
@@ -625,7 +626,7 @@ class Dataset:
 
 def create_dataset(
     uri: str | os.PathLike[str],
-    schema: pa.Schema,
+    schema: pa.Schema | ArrowInput,
     file_version: str | None = None,
     *,
     stable_row_ids: bool = True,
@@ -633,11 +634,12 @@ def create_dataset(
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Create an empty table and return it.
+    """Create a table and return it.
 
     Args:
         uri: Its location: a path, or a URI (file://, memory://). There must be no table yet.
-        schema: Its columns.
+        schema: Its columns, for an empty table; or the rows of its first version: a pyarrow Table,
+            a RecordBatchReader, a pandas or polars frame, or what else `Dataset.append` accepts.
         file_version: Of its data files: "2.0", "2.1" or "2.2", which is the default.
         stable_row_ids: Whether rows keep their ids when they are updated or moved. The change feed
             needs it; `migrate_to_stable_row_ids` enables it later.
@@ -647,20 +649,32 @@ def create_dataset(
         storage_options: Options of the store.
 
     Raises:
-        InvalidInputError: There is a table already, or the schema or an argument is invalid.
+        InvalidInputError: There is a table already, or the schema, the rows or an argument are
+            invalid.
         UnsupportedFeatureError: A type, the file version or the location's protocol is not
             supported.
     """
+    data = None if isinstance(schema, pa.Schema) else _first_rows(schema)
     planned = create.plan_table(
         uri,
-        schema,
+        schema if data is None else data.schema,
         file_version=file_version,
         stable_row_ids=stable_row_ids,
         primary_key=primary_key,
         config=config,
         storage_options=storage_options,
     )
-    return Dataset(create.create_table(planned))
+    return Dataset(create.create_table(planned, data))
+
+
+def _first_rows(data: ArrowInput) -> pa.RecordBatchReader:
+    try:
+        return read_input(data)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            "create_dataset() needs the table's columns, pa.schema([('id', pa.int64())]), or its "
+            f"first rows: {error}"
+        ) from None
 
 
 def open_dataset(

@@ -28,18 +28,30 @@ from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
 from lance_stream.table.apply import Commit, Creation, apply
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import DataFormat
 from lance_stream.table.operations import Overwrite
-from lance_stream.write.fragments import check_dictionaries
+from lance_stream.write.arrow_input import ArrowInput, read_input
+from lance_stream.write.casting import check_castable
+from lance_stream.write.fragments import (
+    check_dictionaries,
+    delete_files,
+    write_fragments,
+    write_target,
+)
 from lance_stream.write.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.write.planning import commit_operation
 
 
-def create_table(planned: TableVersion) -> TableVersion:
-    """Create a table that `plan_table` planned, without rows, and return its first version.
+def create_table(planned: TableVersion, data: ArrowInput | None = None) -> TableVersion:
+    """Create a table that `plan_table` planned, and return its first version.
+
+    Args:
+        planned: Version 0 of the table.
+        data: The rows of its first version; None for none.
 
     Raises:
-        InvalidInputError: The table already exists.
+        InvalidInputError: The table already exists, or the rows do not fit it. Nothing is left.
         CommitUncertainError: It is unknown whether the table was created.
     """
     log = planned.log
@@ -49,17 +61,25 @@ def create_table(planned: TableVersion) -> TableVersion:
         pass
     else:
         raise _already_there(log.store.uri, existing)
+    fragments = [] if data is None else _write(planned, data)
     made = create_with_fragments(
         planned.uri,
         log,
-        Overwrite((), planned.schema, config_upserts=planned.manifest.config),
+        Overwrite(tuple(fragments), planned.schema, config_upserts=planned.manifest.config),
         planned.file_version,
         stable_row_ids=planned.has_stable_row_ids,
         storage_options=planned.storage_options,
     )
     if made is None:
+        delete_files(planned.store, fragments)
         raise _already_there(log.store.uri, None)
     return made
+
+
+def _write(planned: TableVersion, data: ArrowInput) -> list[Fragment]:
+    rows = read_input(data)
+    check_castable(rows.schema, planned.arrow_schema)
+    return write_fragments(rows, write_target(planned))
 
 
 def plan_table(

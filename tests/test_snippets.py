@@ -1,0 +1,141 @@
+"""Every Python block of the README and the documentation, run from top to bottom.
+
+The blocks of a document run in one namespace, all documents in one working directory (a change of
+directory would not reach Spark's processes), with the package as its wheel installs it: not from
+this checkout. The program of the README runs by itself, as a user
+would paste it into a file, in a process without the environment of the tests.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lance_stream import create_dataset
+from tests.servers.moto import KEY_ID, SECRET, MotoServer
+from tests.servers.server import ask
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCUMENTS = ["README.md", "docs/sink.md", "docs/feed.md", "docs/stores.md"]
+ALL_DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
+
+RUNNER = """
+import json, sys
+documents, wheel = json.loads(sys.argv[1]), sys.argv[2]
+import lance_stream
+assert lance_stream.__file__.startswith(wheel), lance_stream.__file__
+for name, blocks in documents.items():
+    names = {"__name__": "__main__"}
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"{name}, block {number}", "exec"), names)
+    print(f"ran {len(blocks)} of {name}")
+    from pyspark.sql import SparkSession
+    for query in SparkSession.getActiveSession().streams.active:
+        query.stop()
+"""
+
+
+def blocks_of(document: str) -> list[str]:
+    return BLOCK.findall((ROOT / document).read_text())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (packed,) = folder.glob("*.whl")
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def environment(wheel: Path, **more: str) -> dict[str, str]:
+    """Of a user's shell, in which the environment of the package is not activated."""
+    kept = ("HOME", "JAVA_HOME", "LANG", "LD_LIBRARY_PATH")
+    shell = {name: os.environ[name] for name in kept if name in os.environ}
+    return {
+        **shell,
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": str(wheel),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **more,
+    }
+
+
+def test_every_document_with_python_is_run() -> None:
+    with_python = {
+        str(each.relative_to(ROOT)) for each in ALL_DOCUMENTS if BLOCK.search(each.read_text())
+    }
+    assert with_python == set(DOCUMENTS)
+
+
+@pytest.mark.spark
+def test_the_first_program_prints_what_the_readme_shows(tmp_path: Path, wheel: Path) -> None:
+    """The readings depend on the clock, all else does not."""
+    program = blocks_of("README.md")[0]
+    (tmp_path / "first.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "first.py"],
+        cwd=tmp_path,
+        env=environment(wheel),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = re.search(r"^```\n(\+-.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert shown is not None
+    printed, expected = (_cells(text) for text in (done.stdout, shown[1]))
+    assert printed[0] == expected[0]  # the header
+    assert [row[:4] for row in printed[1:]] == [row[:4] for row in expected[1:]]
+    assert all(int(row[4]) % 2 == int(row[3]) for row in printed[1:])
+
+
+def _cells(table: str) -> list[list[str]]:
+    """Return the cells of a table that Spark has printed, without rules and other lines."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+@pytest.mark.spark
+@pytest.mark.server("moto")
+def test_the_blocks_of_documents_run_from_top_to_bottom(
+    tmp_path: Path, wheel: Path, moto: MotoServer
+) -> None:
+    """The bucket of the documents is on a local server, which the environment names."""
+    documents = {name: blocks_of(name) for name in DOCUMENTS}
+    assert sum(map(len, documents.values())) >= 11
+    assert ask("PUT", f"{moto.endpoint}/our-bucket") == 200
+    options = {
+        "AWS_ENDPOINT_URL": moto.endpoint,
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+    create_dataset(
+        "s3://our-bucket/tables/events",
+        pa.table({"id": [1]}),
+        storage_options={name.lower(): value for name, value in options.items()},
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, json.dumps(documents), str(wheel)],
+        cwd=tmp_path,
+        env=environment(wheel, **options),
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("ran ") == len(documents)

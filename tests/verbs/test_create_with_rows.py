@@ -1,0 +1,80 @@
+"""A table that is created with its first rows."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import lance
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+
+ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]})
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(name for _, _, names in os.walk(folder) for name in names)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROWS,
+        ROWS.to_reader(1),
+        ROWS.to_batches()[0],
+        iter(ROWS.to_batches(1)),
+        pd.DataFrame({"id": [1, 2, 3], "name": ["a", None, "c"]}),
+    ],
+    ids=["table", "reader", "batch", "batches", "pandas"],
+)
+def test_the_first_version_has_the_rows(tmp_path: Path, data: Any) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", data)
+    assert ds.version == 1
+    assert ds.has_stable_row_ids
+    assert ds.to_table().to_pydict() == ROWS.to_pydict()
+    assert lance.dataset(str(tmp_path / "t")).to_table().to_pydict() == ROWS.to_pydict()
+    assert ds.changes(after=0).read_all()["_change_type"].to_pylist() == ["insert"] * 3
+
+
+def test_a_primary_key_and_a_file_version_are_kept(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS, "2.0", primary_key=["id"])
+    assert ds.file_version == "2.0"
+    assert not ds.schema.field("id").nullable
+    assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
+
+
+def test_no_rows_make_an_empty_table(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS.slice(0, 0))
+    assert (ds.version, ds.to_table().num_rows) == (1, 0)
+    assert ds.schema.names == ROWS.schema.names
+
+
+def test_an_existing_table_is_left_alone(tmp_path: Path) -> None:
+    lance_stream.create_dataset(tmp_path / "t", ROWS)
+    before = files_below(tmp_path)
+    with pytest.raises(InvalidInputError, match="already exists"):
+        lance_stream.create_dataset(tmp_path / "t", ROWS)
+    assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ({"id": [1]}, r"needs the table's columns, pa\.schema.* a dict has no rows"),
+        ("id long", r"needs the table's columns"),
+        (ROWS.append_column("id", ROWS["id"]), "two columns|twice|same name"),
+    ],
+)
+def test_what_is_no_data_creates_nothing(tmp_path: Path, data: Any, match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        lance_stream.create_dataset(tmp_path / "t", data)
+    assert files_below(tmp_path) == []
+
+
+def test_a_null_key_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="null"):
+        lance_stream.create_dataset(tmp_path / "t", ROWS, primary_key=["name"])
+    assert files_below(tmp_path) == []
