@@ -326,8 +326,8 @@ def _make_folder(folder: Path, *, durable: bool) -> None:
         there = (each for each in (folder, *folder.parents) if os.path.lexists(each))
         taken = next((each for each in there if not each.is_dir()), folder)
         raise InvalidInputError(
-            f"the folder {str(folder)!r} cannot be made: {str(taken)!r} is there, and no folder. "
-            "Move it away, or choose another location"
+            f"the folder {str(folder)!r} cannot be created: {str(taken)!r} exists, and is "
+            "not a folder. Move it away, or choose another location"
         ) from error
 
 

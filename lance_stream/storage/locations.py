@@ -128,7 +128,7 @@ def check_is_shared(location: str | os.PathLike[str]) -> None:
     text = text_of(location)
     if text.strip().lower().startswith("memory:"):
         raise InvalidInputError(
-            f"{location!r} lies in the memory of one process, and Spark reads and writes with "
+            f"{location!r} is in the memory of one process, but Spark reads and writes in "
             "many: use a path that all of them see"
         )
     protocol, rest = _split(text)
@@ -231,11 +231,11 @@ REFUSED: Mapping[str, str] = {
         "tables are not kept in Hadoop's file system. Keep it in an object store, s3://, abfss:// "
         "or gs:// (Apache Ozone and MinIO speak S3's protocol, too), or on a disk that all see",
     ),
-    "dbfs": "nothing promises there that a file is created just once, which commits stand on. Name "
+    "dbfs": "it does not promise that a file is created only once, which commits rely on. Name "
     "the object store beneath it: s3://, abfss:// or gs://",
     **dict.fromkeys(
         ("http", "https"),
-        "a web server takes no writes. If an object store stands behind it, name the bucket, "
+        "a web server accepts no writes. If it is an object store, name the bucket, "
         "s3://bucket/path, and the server in the storage option endpoint_url",
     ),
 }

@@ -191,7 +191,7 @@ class ObjectStore:
                 # Still ours, if an answer was lost and the request was repeated.
                 return self.read(path) == view
         raise StoreUnavailableError(
-            f"{self.settings.where(self.container)} said {_TIMES_TAKEN} times that "
+            f"{self.settings.where(self.container)} answered {_TIMES_TAKEN} times that "
             f"{self._key(path)!r} is taken, and each time that there is no such object"
         )
 

@@ -138,7 +138,7 @@ def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, An
     if not _is_trusted(_Place("local", "", file.parts), options):
         raise UntrustedLocationError(
             f"the table at {own.uri} names the file {str(file)[:_SHOWN]!r} as a value of a row, "
-            "which lies outside of the table's directory: a table that somebody else made could "
+            "which is outside the table's directory: a table from someone else could "
             "read any file of yours in this way. It was not opened. " + _way_out(str(file.parent))
         )
 
@@ -155,7 +155,7 @@ def check_is_no_link(store: Store, path: str) -> None:
     if isinstance(store, LocalStore) and Path(store.root, path).is_symlink():
         raise UntrustedLocationError(
             f"the file of blobs {path[:_SHOWN]!r} of the table at {store.uri} is a link, and a "
-            "table that somebody else made could have any file of yours read by one. Put the file "
+            "table from someone else could read any file of yours that way. Put the file "
             "itself in its place"
         )
 
@@ -296,7 +296,7 @@ def _of_this_machine(own: Store, location: str, place: _Place) -> str:
         f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which is on "
         f"{_CALLED[place.family]}, but the table is not: it was not opened, for a table could have "
         "any file of its reader's read in this way. Copy what it names to where the table is, and "
-        "write the table anew"
+        "write the table again"
     )
 
 
@@ -310,6 +310,6 @@ def _of_others(own: Store, location: str) -> str:
 
 def _way_out(location: str) -> str:
     return (
-        f"If you trust it, say so by trusted_locations=[{location[:_SHOWN]!r}] (in Spark by the "
+        f"If you trust it, set trusted_locations=[{location[:_SHOWN]!r}] (in Spark by the "
         "option trustedLocations, on the command line by --trusted-location)"
     )

@@ -285,7 +285,7 @@ def test_memory_tables_are_refused(
     parse: Callable[[dict[str, str]], object],
 ) -> None:
     """They exist in one process, Spark's workers are others."""
-    with pytest.raises(InvalidInputError, match="lies in the memory of one process"):
+    with pytest.raises(InvalidInputError, match="is in the memory of one process"):
         parse({"path": "memory://here/table"})
 
 

@@ -146,7 +146,7 @@ def test_contradictory_accounts_are_refused(uri: str, options: dict[str, Any]) -
         ("az://cont/t", {"account_name": "a", "sas_token": "nonsense"}, "has no part 'sig='"),
         ("az://cont/t", {"account_name": "a", "connection_string": "x"}, "is not one: it reads"),
         ("az://cont/t", {"account_name": "a", "client_secret": "x"}, "needs tenant_id and client"),
-        ("az://cont/t", {"account_name": "a", "anon": "maybe"}, "is true or false"),
+        ("az://cont/t", {"account_name": "a", "anon": "maybe"}, "must be true or false"),
         ("az://cont/t", {"account_name": "a", "credential": object()}, "cannot be sent to workers"),
         ("az://cont/t", {"endpoint": f"{PUBLIC}?{SAS}"}, "a SAS token is the storage option"),
     ],

@@ -126,15 +126,15 @@ def test_refresh_tokens_mark_user_credentials() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"token": "t", "google_service_account": "f"}, "more than once who we are"),
-        ({"token": "t", "anon": True}, "more than once who we are"),
+        ({"token": "t", "google_service_account": "f"}, "more than one identity"),
+        ({"token": "t", "anon": True}, "more than one identity"),
         ({"token": "t", "google_storage_token": "u"}, "'token' and 'google_storage_token'"),
         ({"token": "browser"}, "gcloud auth"),
-        ({"token": 7}, "'token' is a text"),
+        ({"token": 7}, "'token' must be a non-empty string"),
         ({"google_service_account_key": "/a/path.json"}, "google_service_account"),
         ({"google_service_acount": "f"}, "did you mean 'google_service_account'"),
         ({"requester_pays": True}, "project"),
-        ({"bucket": "b"}, "stands in the table's URI"),
+        ({"bucket": "b"}, "repeats a part of the table's URI"),
     ],
 )
 def test_contradictory_options_name_the_remedy(options: dict[str, Any], problem: str) -> None:

@@ -90,7 +90,7 @@ def test_files_in_place_of_folders_are_named(taken: str, tmp_path: Path) -> None
         place.write_text("x")
     store = open_store(tmp_path / taken.partition("/")[0])
     for write in (store.create_once, store.write):
-        with pytest.raises(InvalidInputError, match=re.escape(f"{str(place)!r} is there")):
+        with pytest.raises(InvalidInputError, match=re.escape(f"{str(place)!r} exists")):
             write("data/a.lance", b"x")
     assert place.is_symlink() or place.read_text() == "x"
 

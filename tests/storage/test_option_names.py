@@ -74,7 +74,7 @@ def test_times_are_parsed_like_the_references(value: Any, seconds: float) -> Non
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "0", "3 fortnights", None])
 def test_invalid_times_are_refused(value: Any) -> None:
-    with pytest.raises(InvalidInputError, match="'timeout' is a time"):
+    with pytest.raises(InvalidInputError, match="'timeout' must be a time"):
         as_seconds("timeout", value)
 
 
@@ -92,13 +92,13 @@ def test_invalid_counts_are_refused(value: Any) -> None:
 
 def test_options_that_are_no_text_stay_hidden() -> None:
     """They are refused, and their values are not shown."""
-    with pytest.raises(InvalidInputError, match="'key' is a text, not int") as caught:
+    with pytest.raises(InvalidInputError, match="'key' must be a non-empty string") as caught:
         as_text("key", 12345)
     assert "12345" not in str(caught.value)
 
 
 def test_invalid_dicts_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="'client_kwargs' is a dict"):
+    with pytest.raises(InvalidInputError, match="'client_kwargs' must be a dict"):
         as_mapping("client_kwargs", "region_name=x")
 
 

@@ -121,7 +121,7 @@ def test_http_endpoints_can_be_forbidden() -> None:
         ({"aws_role_arn": "arn:aws:iam::1:role/x"}, "AWS_ROLE_ARN"),
         ({"session": object()}, "AWS_PROFILE"),
         ({"client_kwargs": {"verify": object()}}, "cannot be sent to workers"),
-        ({"config_kwargs": {"retries": "none"}}, "is a dict"),
+        ({"config_kwargs": {"retries": "none"}}, "must be a dict"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], problem: str) -> None:

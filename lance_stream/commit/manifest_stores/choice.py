@@ -128,7 +128,7 @@ def _dynamodb_of_uri(uri: _Uri, endpoint: str | None, options: Mapping[str, Any]
     if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
         raise InvalidInputError(
             "a manifest store in DynamoDB is given as 'dynamodb://table?region=...&endpoint=...'; "
-            "keys stand in the storage options of S3, or where botocore looks for them"
+            "keys are given by the storage options of S3, or found by botocore"
         )
     return _dynamodb(
         parts.netloc, uri.query.get("region"), uri.query.get("endpoint") or endpoint, options

@@ -250,7 +250,7 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         if code in _AGAIN or status >= 500 or status == 429:
             raise TryAgainError(f"{status} {code}: {message}") from error
         hint = (
-            ". Make the table as the documentation of lance-stream says"
+            ". Create the table as docs/stores.md describes"
             if code == "ResourceNotFoundException"
             else ""
         )

@@ -189,7 +189,7 @@ def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:
     way_out = dialect.ways_out.get(code) or dialect.ways_out.get(str(status)) or _NO_WAY_OUT
     region = _REGION.search(text)
     if region is not None:
-        way_out = f"the bucket lies in {region[1]}: {way_out}"
+        way_out = f"the bucket is in {region[1]}: {way_out}"
     if 300 <= status < 400:
         way_out = f"the service sends requests elsewhere: {_elsewhere(dialect)}"
     refusal = f"{said}: {way_out}"

@@ -33,7 +33,7 @@ _DIALECT: Final = Dialect(
     ways_out={
         "404": "there is no such container. Create it, or correct the URI",
         "ResourceNotFound": (
-            "there is no such container, or nobody may read it without credentials"
+            "there is no such container, or it cannot be read without credentials"
         ),
         "AuthenticationFailed": (
             "the credentials are wrong or have ended, or this machine's clock is. Correct "
@@ -50,11 +50,10 @@ _DIALECT: Final = Dialect(
             "the credentials are wrong, or the account's network rules keep this machine out"
         ),
         "NoAuthenticationInformation": (
-            "nobody may do this without credentials. Give account_key, sas_token or an identity"
+            "this requires credentials. Give account_key, sas_token or an identity"
         ),
         "PublicAccessNotPermitted": (
-            "the account lets nobody in without credentials. Give account_key, sas_token or an "
-            "identity"
+            "the account requires credentials. Give account_key, sas_token or an identity"
         ),
         "BlobImmutableDueToPolicy": "a policy of the container forbids to change or delete blobs",
         "InvalidResourceName": (
@@ -65,7 +64,7 @@ _DIALECT: Final = Dialect(
             "a lease, a snapshot or a policy keeps the blob as it is: end the lease, delete the "
             "snapshots"
         ),
-        "InvalidBlobType": "a page or append blob of that name is there: delete it",
+        "InvalidBlobType": "a page or append blob of that name exists: delete it",
         "InvalidBlobOrBlock": (
             "another program left blocks of that name, whose ids have another length: they go "
             "after a week, or with a small blob that is written there"

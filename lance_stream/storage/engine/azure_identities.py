@@ -1,4 +1,4 @@
-"""Who asks Azure: the key of an account, a signature, a token, an identity of Entra, or nobody."""
+"""Who asks Azure: the key of an account, a signature, a token, an identity of Entra, or none."""
 
 import base64
 import binascii
@@ -60,7 +60,7 @@ class SharedAccess:
     def __post_init__(self) -> None:
         if "sig" not in dict(self._parts()):
             raise InvalidInputError(
-                "the shared access signature has no part 'sig=': give what stands behind the '?' "
+                "the shared access signature has no part 'sig=': give the part after the '?' "
                 "of the URL that was handed out, all of it"
             )
 
@@ -128,10 +128,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class Nobody:
-    """Requests that say nothing of their caller, for public containers."""
+    """Requests without an identity, for public containers."""
 
     travels_openly = False
 
     def connect(self) -> Credentials:
-        """Return nothing that says anything."""
+        """Return no credentials."""
         return GivenCredentials({"token": ""})

@@ -41,7 +41,7 @@ class AzureCredentials(RenewedCredentials):
         return time.time() < self._ends - _RENEWED_BEFORE_SECONDS
 
     def fetch(self) -> Mapping[str, Any]:
-        """Return a new token; the old one, if nobody answers and it is still good."""
+        """Return a new token; the old one, if no answer comes and it is still valid."""
         try:
             token = self._credential.get_token(_SCOPE)
         except exceptions.ClientAuthenticationError as error:

@@ -96,7 +96,7 @@ def open_azure(
         )
     if "." in container:
         raise InvalidInputError(
-            f"{uri!r} names the host {container!r} where a container stands: "
+            f"{uri!r} names the host {container!r} in place of a container: "
             f"abfss://container@{container}/path"
         )
     settings = azure_settings(
@@ -271,9 +271,9 @@ def _agreed(named: Mapping[str, str | None]) -> str | None:
     """Return the account, if all settings that name one agree."""
     accounts = {who: account for who, account in named.items() if account}
     if len(set(accounts.values())) > 1:
-        told = ", ".join(f"{who} names {account!r}" for who, account in accounts.items())
+        given = ", ".join(f"{who} names {account!r}" for who, account in accounts.items())
         raise InvalidInputError(
-            f"the storage account is named twice, and differently: {told}. Leave all but one out"
+            f"different storage accounts are given: {given}. Leave all but one out"
         )
     return next(iter(accounts.values()), None)
 

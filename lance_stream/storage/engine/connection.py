@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
 
-_IDLE_SECONDS: Final = "20s"  # services close connections that nobody uses
+_IDLE_SECONDS: Final = "20s"  # services close idle connections
 
 
 def connection_options(
@@ -19,7 +19,7 @@ def connection_options(
     Args:
         endpoint: The service's URL; None for its own, which is encrypted.
         any_certificate: Whether the service need not prove who it is.
-        proxy_url: A proxy between; None for what the environment says.
+        proxy_url: A proxy; None for what the environment sets.
         certificates: A file with the certificates of one's own authority.
 
     Raises:

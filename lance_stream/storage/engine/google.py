@@ -2,9 +2,9 @@
 
     endpoint      endpoint_url, google_base_url; else STORAGE_EMULATOR_HOST; else Google's own
     who we are    token, google_service_account, google_service_account_key, anon; else what
-                  google-auth finds, and at an endpoint without TLS nobody, as emulators want it
+                  google-auth finds; at an endpoint without TLS none, as emulators expect
 
-All names stand in `options.names`.
+`options.names` has all names.
 """
 
 import json
@@ -90,7 +90,7 @@ class GoogleSettings(Service):
         endpoint: The URL before "/storage/v1", without "/" at its end.
         login: Who we are.
         user_project: The project that pays for requests, where the bucket's owner does not.
-        proxy_url: A proxy between; None for what the environment says.
+        proxy_url: A proxy; None for what the environment sets.
         any_certificate: Whether the endpoint's certificate is not looked at.
         patience: How long and how often it is asked.
         max_requests_at_once: So many requests of one call may be under way at once.
@@ -138,7 +138,7 @@ class GoogleSettings(Service):
 
 
 def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
-    """Return how Google Cloud Storage is reached, as storage options say it.
+    """Return how Google Cloud Storage is reached, according to storage options.
 
     Raises:
         InvalidInputError: An option is unknown or wrong, or two contradict each other.
@@ -152,7 +152,7 @@ def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
         if not as_flag("allow_http", given.get("allow_http", True)):
             raise InvalidInputError(
                 f"the endpoint {endpoint} is not encrypted, and the storage option "
-                "allow_http says that this is not wanted"
+                "allow_http rules that out"
             )
         login = login or Login("anonymous")
     return GoogleSettings(
@@ -165,12 +165,12 @@ def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
 
 
 def _login(given: Mapping[str, Any]) -> tuple[Login | None, str | None]:
-    """Return who we are, and an endpoint that came with it; None where nothing is said."""
+    """Return the identity, and an endpoint that came with it; None for what is not given."""
     is_anonymous = as_flag("anon", given.get("anonymous", False))
     said = [name for name in ("token", "service_account", "service_account_key") if name in given]
     if len(said) + is_anonymous > 1:
         raise InvalidInputError(
-            "the storage options say more than once who we are: "
+            "the storage options give more than one identity: "
             f"{', '.join([*said, 'anon'] if is_anonymous else said)}; give one of them"
         )
     if is_anonymous:
@@ -234,7 +234,7 @@ def _endpoint(url: str) -> str:
     if "@" in parts.netloc:
         raise InvalidInputError(
             f"the endpoint {_shown(url)!r} has a name or a password before it: leave them out, and "
-            "say by the other storage options who asks"
+            "give the identity by the other storage options"
         )
     return url.rstrip("/").removesuffix("/storage/v1")
 
@@ -268,7 +268,7 @@ _LOGINS: Final[Mapping[str, Literal["default", "machine", "anonymous"]]] = {
 
 
 def read_key(text: str) -> Mapping[str, Any]:
-    """Return what the JSON of a key says; nothing if it is none."""
+    """Return the JSON object of a key; empty if it is not one."""
     try:
         said = json.loads(text)
     except ValueError:

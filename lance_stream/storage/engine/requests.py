@@ -260,7 +260,7 @@ class EngineRequests:
     async def _ask(
         self, request: Any, *arguments: Any, purpose: _For = "reads", **named: Any
     ) -> Any:
-        """Send one request; raise what `ObjectRequests` says."""
+        """Send one request; raise what `ObjectRequests` documents."""
         number = await self.ready()
         try:
             answer = await request(self.store(purpose), *arguments, **named)
@@ -298,7 +298,7 @@ class EngineRequests:
 
 
 class _Listing(Pages):
-    """Pages of a listing; one that breaks off is gone on with behind the last name, or anew."""
+    """Pages of a listing; after an interruption it resumes behind the last name, or starts over."""
 
     def __init__(
         self, requests: EngineRequests, prefix: str, *, only_here: bool, limit: int | None
@@ -343,9 +343,9 @@ class _Listing(Pages):
         )
 
     async def _look_behind_a_full_page(self) -> Sequence[ObjectInfo] | None:
-        """Return what comes behind a page that is full, and that nobody says goes on.
+        """Return what follows a full page that does not state whether the listing continues.
 
-        Services that know only the older ListObjects do not say how it does.
+        Services that only know the older ListObjects do not state where it continues.
         """
         if self._last is None or not self._num_listed or self._num_listed % NAMES_A_PAGE:
             return None
@@ -353,7 +353,7 @@ class _Listing(Pages):
         more = await self.next()
         if more and more[0].key <= last:
             raise RefusedError(
-                "the listing goes on, but begins anew where it is to: the service does not know "
+                "the listing continues, but starts over when resumed: the service does not know "
                 "ListObjectsV2"
             )
         return more

@@ -317,8 +317,8 @@ def _merge(given: dict[str, Any], setting: str, value: Any, name: str) -> None:
         return
     if given.setdefault(setting, value) != value:
         raise InvalidInputError(
-            f"{name} and another storage option say the same of S3, and have different values: "
-            "leave one of them out"
+            f"{name} and another storage option are the same setting of S3, but have different "
+            "values: leave one of them out"
         )
 
 
@@ -332,7 +332,7 @@ def _take(
     if left:
         raise InvalidInputError(
             f"{option}[{left[0]!r}] has no counterpart here: leave it out. Known are "
-            f"{', '.join(sorted(known))}; all storage options of S3 stand in docs/stores.md"
+            f"{', '.join(sorted(known))}; docs/stores.md lists all storage options of S3"
         )
 
 

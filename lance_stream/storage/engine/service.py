@@ -15,7 +15,7 @@ class Service(ABC):
 
     Attributes:
         patience: How long and how often it is asked.
-        dialect: What it says in words of its own.
+        dialect: The service's own words and codes.
         knows_suffixes: Whether it answers with the last bytes of an object.
         resumes_listings: Whether a listing may begin behind a name.
         extra: The extra of this package that brings obstore for it.

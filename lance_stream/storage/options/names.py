@@ -222,13 +222,12 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
             continue
         if setting == "in the URI":
             raise InvalidInputError(
-                f"the storage option {name!r} names what stands in the table's URI already: "
-                "leave it out"
+                f"the storage option {name!r} repeats a part of the table's URI: leave it out"
             )
         if setting in settings and not _is_same(settings[setting], value):
             raise InvalidInputError(
-                f"the storage options {given[setting]!r} and {name!r} say the same of "
-                f"{_CALLED[store]}, and have different values: leave one of them out"
+                f"the storage options {given[setting]!r} and {name!r} are the same setting "
+                f"of {_CALLED[store]}, but have different values: leave one of them out"
             )
         assert setting is not None
         settings.setdefault(setting, value)
@@ -256,7 +255,9 @@ def as_flag(name: str, value: Any) -> bool:
     """Return an option's value as true or false."""
     text = str(value).strip().lower()
     if text not in _YES + _NO:
-        raise InvalidInputError(f"the storage option {name!r} is true or false, not {text[:80]!r}")
+        raise InvalidInputError(
+            f"the storage option {name!r} must be true or false, not {text[:80]!r}"
+        )
     return text in _YES
 
 
@@ -265,8 +266,8 @@ def as_seconds(name: str, value: Any) -> float:
     found = seconds_in(str(value))
     if found is None or not found[0]:
         raise InvalidInputError(
-            f"the storage option {name!r} is a time such as '30s', '500ms' or a number of seconds, "
-            f"not {str(value)[:80]!r}"
+            f"the storage option {name!r} must be a time such as '30s', '500ms' or a number of "
+            f"seconds, not {str(value)[:80]!r}"
         )
     return found[0]
 
@@ -276,7 +277,7 @@ def as_count(name: str, value: Any, *, at_least: int) -> int:
     text = str(value).strip()
     if isinstance(value, bool) or not text.isdecimal() or int(text) < at_least:
         raise InvalidInputError(
-            f"the storage option {name!r} is a whole number of at least {at_least}, "
+            f"the storage option {name!r} must be a whole number of at least {at_least}, "
             f"not {text[:80]!r}"
         )
     return int(text)
@@ -286,7 +287,7 @@ def as_text(name: str, value: Any) -> str:
     """Return an option's value as text. It may be secret: errors do not show it."""
     if not isinstance(value, str) or not value:
         raise InvalidInputError(
-            f"the storage option {name!r} is a text, not {type(value).__name__} or empty"
+            f"the storage option {name!r} must be a non-empty string, not {type(value).__name__}"
         )
     return value
 
@@ -295,7 +296,8 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
     """Return an option's value as a dict with keys of text, which may hold further ones."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInputError(
-            f"the storage option {name!r} is a dict with keys of text, not {type(value).__name__}"
+            f"the storage option {name!r} must be a dict whose keys are strings, "
+            f"not {type(value).__name__}"
         )
     return dict(value)
 
