@@ -24,13 +24,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.functions import udtf
 from pyspark.sql.types import StructType
 
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.column_names import settle_columns, settle_filter
 from lance_stream.spark.feed.batch_reader import ChangesReader
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
-from lance_stream.spark.feed.stream_reader import make_stream_reader
+from lance_stream.spark.feed.stream_reader import FailedStream, make_stream_reader
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.options import (
     SourceOptions,
@@ -156,9 +156,18 @@ class LanceSource(DataSource):
         # a tag may name a version of another branch than the given one
         return TableReader(replace(asked, uri=self._uri or asked.uri), self._version, carried)
 
-    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
+        """Return the reader of a stream.
+
+        PySpark hides an error raised here behind one of its own, an UnboundLocalError; so the
+        reader raises it, at the first call.
+        """
+        try:
+            return self._stream_reader(schema)
+        except LanceStreamError as error:
+            return FailedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         asked = self._asked()
         check_for_stream(asked)
         if self._version is None:

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.follower import TableFollower
 from lance_stream.feed.intervals import first_version_since
@@ -296,6 +296,37 @@ class FeedStreamWithoutStart(_FeedStream):
         """Plan a batch, and remember its end."""
         self._stored = end
         return super().partitions(start, end)
+
+
+class FailedStream(DataSourceStreamReader):
+    """The reader of a stream that cannot be read: every call raises the reason.
+
+    Args:
+        error: The reason.
+    """
+
+    def __init__(self, error: LanceStreamError) -> None:
+        self._error = error
+
+    @plainly
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the reason."""
+        raise self._error
+
+    @plainly
+    def latestOffset(self, *_start_and_limit: Any) -> dict[str, Any]:
+        """Raise the reason."""
+        raise self._error
+
+    @plainly
+    def partitions(self, *_start_and_end: Any) -> Sequence[InputPartition]:
+        """Raise the reason."""
+        raise self._error
+
+    @plainly
+    def read(self, _partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the reason."""
+        raise self._error
 
 
 def make_stream_reader(
