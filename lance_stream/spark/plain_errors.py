@@ -35,7 +35,8 @@ _FOR_USERS: Final = (
 )
 """Errors whose message has the cause and the way out; others may need the traceback."""
 
-_WORKERS_VARIABLES: Final = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+_WORKERS_PREFIX: Final = "PYTHON_WORKER_FACTORY_"
+"""Of environment variables that only Spark's workers have, whichever way they connect."""
 
 
 def plainly(function: Callable[P, R]) -> Callable[P, R]:
@@ -55,5 +56,5 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
 
 def _hide_traceback_in_worker() -> None:
     """Let a worker of Spark pass on the message only; it ends after any error."""
-    if any(name in os.environ for name in _WORKERS_VARIABLES):
+    if any(name.startswith(_WORKERS_PREFIX) for name in os.environ):
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
