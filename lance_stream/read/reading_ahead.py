@@ -14,7 +14,7 @@ first, which may be all it wants. What batches of a unit have in common there is
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -130,6 +130,9 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
         finally:
             for each, _ in ahead:
                 each.cancel()
+            # left to the garbage collector, it might end on one of the threads that it joins
+            if isinstance(reads, Generator):
+                reads.close()
 
 
 def _unless_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.storage.coalesce import cut_answers, plan_requests
-from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path
+from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path, check_whole
 
 _MAX_GAP_BYTES: Final = 256 << 10
 _MAX_JOINED_BYTES: Final = 8 << 20
@@ -101,6 +101,7 @@ class FsspecStore:
         own = self._path(path)
         with self._asking(path) as filesystem:
             _forget_listing_with(filesystem, own)
+        check_whole(self.uri, path, self.size(path))
         return self._bytes(path, None, None)
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:

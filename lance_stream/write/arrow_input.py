@@ -83,8 +83,11 @@ def _table_of_frame(frame: Any) -> pa.Table:
 def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
     first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):
-        got = "nothing" if first is None else f"a {type(first).__name__}"
-        raise InvalidInputError(f"expected an iterable of record batches, but it gave {got}")
+        got = "it is empty" if first is None else f"it contains a {type(first).__name__}"
+        raise InvalidInputError(
+            f"expected record batches, but {got}. Rows of Python are passed as a table: "
+            "pa.Table.from_pylist([{'id': 1}]), with schema= if there may be none"
+        )
     schema = first.schema
 
     def checked() -> Iterator[pa.RecordBatch]:

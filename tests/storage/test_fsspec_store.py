@@ -23,6 +23,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
     UntrustedLocationError,
 )
+from lance_stream.storage import store as store_module
 from lance_stream.storage import trust
 from lance_stream.storage.fsspec_store import FsspecStore
 from lance_stream.storage.locations import open_store
@@ -266,3 +267,14 @@ def test_filesystems_do_not_share_their_options(folder: Path) -> None:
         _registry.pop("rack")
     assert isinstance(named, FsspecStore)
     assert named.options == {}
+
+
+def test_whole_files_have_a_size_limit(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "t" / "large").write_bytes(b"x" * 3001)
+    monkeypatch.setattr(store_module, "MAX_WHOLE_BYTES", 3001)
+    assert len(store.read("large")) == 3001
+    monkeypatch.setattr(store_module, "MAX_WHOLE_BYTES", 3000)
+    with pytest.raises(CorruptDataError, match="3,001"):
+        store.read("large")
