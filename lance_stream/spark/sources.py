@@ -47,6 +47,7 @@ from lance_stream.spark.session_settings import (
     read_hadoop_settings,
 )
 from lance_stream.spark.spark_types import carrier_schema, spark_schema, stored_schema
+from lance_stream.spark.table_functions import table_functions
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 from lance_stream.spark.user_schemas import check_user_schema
 from lance_stream.spark.worker_python import check_workers_python
@@ -63,9 +64,10 @@ def register(
     name: str = DEFAULT_NAME,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Register the format and the SQL function in a session; call it once per session.
+    """Register the format and its SQL functions in a session; call it once per session.
 
-    The function is `lance_changes`, or `<name>_changes` if the format has another name:
+    The functions are `lance_changes`, `lance_table`, `lance_history`, `lance_fragments` and
+    `lance_consumers`, or `<name>_changes` and so on if the format has another name:
     `SELECT * FROM lance_changes('data/events.lance', 4, 9)`.
 
     Args:
@@ -94,6 +96,9 @@ def register(
     spark.dataSource.register(_source(name, session))
     function: Any = udtf(changes_function(session), useArrow=False)  # otherwise it requires pandas
     spark.udtf.register(f"{name}_changes", function)
+    for suffix, handler in table_functions(session).items():
+        shown: Any = udtf(handler, useArrow=False)
+        spark.udtf.register(f"{name}_{suffix}", shown)
 
 
 def _source(format_name: str, session: SessionOptions) -> type["LanceSource"]:

@@ -1,0 +1,129 @@
+"""The SQL functions that show a table: `lance_table`, `lance_history` and others."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+import lance_stream
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.maintenance.consumers import record_progress
+from lance_stream.spark import register
+from lance_stream.spark.session_settings import SessionOptions
+from lance_stream.spark.table_functions import _Analyzed, table_functions
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two versions of ids 0 to 4, then one without id 1; a tag; a consumer at version 2."""
+    path = str(tmp_path_factory.mktemp("functions") / "t")
+    ds = lance_stream.create_dataset(path, pa.table({"id": [0, 1, 2], "at": [None, None, None]}))
+    ds = ds.append(pa.table({"id": [3, 4]}))
+    ds.tags.create("whole", ds.version)
+    record_progress(ds.table.refs, "mirror", 2)
+    ds.delete("id = 1")
+    return path
+
+
+@pytest.fixture(scope="module")
+def sql(spark: Any) -> Any:
+    register(spark)
+    return lambda text: [row.asDict() for row in spark.sql(text).collect()]
+
+
+def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
+    found = sql(f"SELECT * FROM lance_history('{uri}') ORDER BY version")
+    assert [row["version"] for row in found] == [1, 2, 3]
+    assert [row["num_rows"] for row in found] == [3, 5, 4]
+    assert [row["operation"] for row in found] == ["Overwrite", "Append", "Delete"]
+    theirs = [each["timestamp"] for each in lance.dataset(uri).versions()]
+    ours = [row["committed_at"].astimezone(UTC) for row in found]
+    for one, other in zip(ours, theirs, strict=True):
+        assert abs(one - other.astimezone(UTC)) < timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("version", "ids"),
+    [
+        ("", [0, 2, 3, 4]),
+        (", 1", [0, 1, 2]),
+        (", 'whole'", [0, 1, 2, 3, 4]),
+        (", version => 2", [0, 1, 2, 3, 4]),
+        (", current_timestamp()", [0, 2, 3, 4]),
+        (f", TIMESTAMP_NTZ '{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}'", [0, 2, 3, 4]),
+    ],
+)
+def test_a_table_is_shown_at_a_version(sql: Any, uri: str, version: str, ids: list[int]) -> None:
+    found = sql(f"SELECT id FROM lance_table('{uri}'{version}) ORDER BY id")
+    assert [row["id"] for row in found] == ids
+
+
+def test_fragments_are_listed(sql: Any, uri: str) -> None:
+    found = sql(f"SELECT * FROM lance_fragments('{uri}') ORDER BY fragment_id")
+    theirs = lance.dataset(uri).get_fragments()
+    assert [row["fragment_id"] for row in found] == [each.fragment_id for each in theirs]
+    assert [row["num_rows"] for row in found] == [each.count_rows() for each in theirs]
+    assert [row["num_deleted_rows"] for row in found] == [1, 0]
+    files = [Path(uri, "data", each.data_files()[0].path) for each in theirs]
+    assert [row["data_bytes"] for row in found] == [each.stat().st_size for each in files]
+    assert len(sql(f"SELECT * FROM lance_fragments('{uri}', 1)")) == 1
+
+
+def test_consumers_are_listed(sql: Any, uri: str) -> None:
+    (found,) = sql(f"SELECT * FROM lance_consumers('{uri}')")
+    assert (found["name"], found["version"], found["versions_behind"]) == ("mirror", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("lance_table('/not/there')", "NotFoundError: there is no dataset at"),
+        ("lance_history('memory://t')", "InvalidInputError.*memory of one process"),
+        ("lance_table({uri}, 0)", "InvalidInputError: lance_table: the version must be"),
+        ("lance_table({uri}, 'no tag')", "no tag"),
+        ("lance_fragments(7)", "InvalidInputError: lance_fragments: the first argument"),
+    ],
+)
+def test_errors_are_one_sentence(sql: Any, uri: str, call: str, message: str) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        sql(f"SELECT * FROM {call.format(uri=repr(uri))}")
+    assert "Traceback" not in str(caught.value)
+
+
+def test_another_format_has_its_own_functions(spark: Any, sql: Any, uri: str) -> None:
+    register(spark, "lake")
+    assert sql(f"SELECT count(*) AS n FROM lake_table('{uri}')") == [{"n": 4}]
+
+
+@pytest.mark.parametrize(("is_utc", "found"), [(True, 3), (False, 0)])
+def test_a_time_without_a_zone_is_in_utc(
+    uri: str, monkeypatch: pytest.MonkeyPatch, is_utc: bool, found: int
+) -> None:
+    """Workers get every timestamp as one without a zone; here their machine is in Kolkata."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    (first, *_) = lance_stream.open_dataset(uri).versions()
+    function = table_functions(SessionOptions())["table"](_Analyzed(StructType(), is_utc=is_utc))
+    moment = (first.timestamp + timedelta(seconds=1)).replace(tzinfo=None)
+    try:
+        if found:
+            assert len(list(function.eval(uri, moment))) >= found
+        else:
+            with pytest.raises(NotFoundError):
+                list(function.eval(uri, moment))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_functions_check_their_arguments(uri: str) -> None:
+    function = table_functions(SessionOptions())["table"]()
+    with pytest.raises(InvalidInputError, match="must be a number from 1"):
+        function.eval(uri, True)
