@@ -23,7 +23,7 @@ from tests.servers.server import ask
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DOCUMENTS = ["README.md", "docs/sink.md", "docs/feed.md", "docs/stores.md"]
+DOCUMENTS = ["README.md", "docs/sink.md", "docs/feed.md", "docs/sql.md", "docs/stores.md"]
 ALL_DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
 
 RUNNER = """
@@ -117,7 +117,7 @@ def test_the_blocks_of_documents_run_from_top_to_bottom(
 ) -> None:
     """The bucket of the documents is on a local server, which the environment names."""
     documents = {name: blocks_of(name) for name in DOCUMENTS}
-    assert sum(map(len, documents.values())) >= 11
+    assert sum(map(len, documents.values())) >= 15
     assert ask("PUT", f"{moto.endpoint}/our-bucket") == 200
     options = {
         "AWS_ENDPOINT_URL": moto.endpoint,

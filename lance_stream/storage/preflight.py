@@ -65,7 +65,7 @@ def _check_service(uri: str, protocol: str, options: Mapping[str, Any]) -> None:
     store, extra, modules = _SERVICES[protocol]
     take_settings(options, store)
     if store != "azure":  # its URIs come in several forms, which may need the account's name
-        split_bucket(uri)
+        split_bucket(uri.partition("?")[0] if protocol == "s3+ddb" else uri)
     for module in modules:
         if not _is_installed(module):
             raise InvalidInputError(

@@ -41,6 +41,6 @@ def test_streams_feed_tables_of_version_0_1(file_stream: Any, tmp_path: Path) ->
 
     nulled = rows(30, 32).set_column(0, "id", pa.array([30, None], pa.int64()))
     file_stream.add(nulled)
-    with pytest.raises(Exception, match=r"'id' has 1 nulls, which files of version 0\.1 cannot"):
+    with pytest.raises(Exception, match=r"'id' has 1 nulls, which files of version 0\.1 do not"):
         file_stream.run(lance_sink(uri))
     assert lance_stream.open_dataset(uri).count_rows() == 30

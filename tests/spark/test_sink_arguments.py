@@ -95,6 +95,10 @@ def test_a_missing_extra_is_named(
         lance_sink(uri)
 
 
+def test_versions_in_dynamodb_are_accepted() -> None:
+    assert lance_sink("s3+ddb://bucket/t?ddbTableName=T").uri == "s3+ddb://bucket/t?ddbTableName=T"
+
+
 def test_a_registered_filesystem_is_refused_for_writing() -> None:
     fsspec.register_implementation("elsewhere", fsspec.get_filesystem_class("memory"), clobber=True)
     with pytest.raises(InvalidInputError, match="can only be read"):
