@@ -94,7 +94,7 @@ def test_nested_required_fields_refuse_nulls() -> None:
 def test_a_null_struct_is_refused_in_2_0() -> None:
     """The message names the versions that can hold it."""
     batch = pa.record_batch({"s": pa.array([{"a": 1}, None])})
-    with pytest.raises(InvalidInputError, match=r"'s' is null in 1 rows.*2\.1 or newer"):
+    with pytest.raises(InvalidInputError, match=r"'s' is null in 1 rows.*2\.1 and newer"):
         writer_of(batch.schema).write(batch)
 
 

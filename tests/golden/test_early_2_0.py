@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from tests.golden.archives import unpack
 
 ARCHIVES: Final = sorted((Path(__file__).parent / "early_2_0").glob("*.tar.xz"))
 
@@ -19,7 +20,7 @@ ARCHIVES: Final = sorted((Path(__file__).parent / "early_2_0").glob("*.tar.xz"))
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
 def test_tables_of_early_writers_read_exactly(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path, filter="data")
+        unpack(tar, tmp_path)
     expected = pa.ipc.open_file(str(tmp_path / "expected.arrow")).read_all()
     table = lance_stream.open_dataset(str(tmp_path / "table.lance"))
     assert table.to_table().to_pydict() == expected.to_pydict()

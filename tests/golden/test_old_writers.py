@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from tests.golden.archives import unpack
 
 FOLDER: Final = Path(__file__).parent / "old_writers"
 ARCHIVES: Final = sorted(FOLDER.glob("*.tar.xz"))
@@ -19,7 +20,7 @@ ARCHIVES: Final = sorted(FOLDER.glob("*.tar.xz"))
 def extracted(archive: Path, folder: Path) -> list[Path]:
     """Return the folders of the tables in an archive."""
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        unpack(tar, folder)
     return sorted(folder.iterdir())
 
 

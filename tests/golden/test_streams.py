@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from tests.golden.archives import unpack
 from tests.spark.feed.query_runs import Query
 
 RECORDED = sorted((Path(__file__).parent / "streams").glob("*.tar.xz"))
@@ -18,7 +19,7 @@ SHOWN = ["_commit_version", "_change_type", "id", "name"]
 @pytest.fixture(params=RECORDED, ids=lambda path: path.name.split(".")[0])
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     with tarfile.open(request.param) as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     return tmp_path
 
 

@@ -204,7 +204,7 @@ def test_schemas_unlike_the_table_are_refused(
     for of_feed in ("false", "true"):
         stream = LanceSource({"path": typed_table, "readchangefeed": of_feed})
         with pytest.raises(InvalidInputError, match=message):
-            stream.streamReader(StructType.fromDDL(schema))
+            stream.streamReader(StructType.fromDDL(schema)).initialOffset()
 
 
 @pytest.fixture(scope="module")
