@@ -124,10 +124,10 @@ servers:  ## install the servers of the tests in .servers: S3, Google, Azure and
 	@$(PYTHON) scripts/install_servers.py $(SERVERS) $(ASKED_SERVERS)
 
 java:
-	@$(PYTHON) scripts/check_java.py
+	@$(PYTHON) -I lance_stream/machine/java.py
 
 java-hint:
-	@$(PYTHON) scripts/check_java.py --hint
+	@$(PYTHON) -I lance_stream/machine/java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse

@@ -15,6 +15,11 @@ from lance_stream.storage.trust import with_trusted
 def add_table(parser: argparse.ArgumentParser) -> None:
     """Add the table's arguments to a verb."""
     parser.add_argument("uri", metavar="URI", help="the table's directory: a path, or a URI")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for the table's store to a verb."""
     parser.add_argument(
         "-o",
         "--storage-option",

@@ -1,7 +1,7 @@
 """The verbs and their exit codes.
 
     0    success
-    1    `verify` has findings; or a system error (disk full, permission denied)
+    1    `verify` or `doctor` has findings; or a system error (disk full, permission denied)
     2    invalid command: see the message
     3    there is no such table, version, column, tag or consumer
     4    the table is damaged, or has an unsupported feature
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from lance_stream.cli import changes, cleanup, compact, consumers, log, show, verify
+from lance_stream.cli import changes, cleanup, compact, consumers, doctor, log, show, verify
 from lance_stream.cli.output import Printable
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -43,6 +43,7 @@ VERBS: Final[dict[str, ModuleType]] = {
     "cleanup": cleanup,
     "verify": verify,
     "consumers": consumers,
+    "doctor": doctor,
 }
 
 EXIT_CODES: Final[dict[type[Exception], int]] = {
@@ -58,8 +59,8 @@ EXIT_CODES: Final[dict[type[Exception], int]] = {
 _INTERRUPTED: Final = 130
 
 _EXIT_CODES_IN_WORDS: Final = (
-    "exit codes: 0 success · 1 verify has findings, or a system error · 2 invalid command · "
-    "3 not found · 4 damaged or not supported · 5 the commit failed"
+    "exit codes: 0 success · 1 verify or doctor has findings, or a system error · "
+    "2 invalid command · 3 not found · 4 damaged or not supported · 5 the commit failed"
 )
 
 

@@ -1,9 +1,27 @@
 """Libraries of this package's extras, which may not be installed."""
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from lance_stream.errors import InvalidInputError
+
+MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "s3": ("obstore", "botocore"),
+    "gcs": ("obstore", "google.auth"),
+    "azure": ("obstore", "azure.identity"),
+    "postgresql": ("psycopg",),
+}
+"""By extra, the modules that it installs."""
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that the module is in
+        return False
 
 
 @contextmanager

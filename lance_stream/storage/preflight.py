@@ -4,12 +4,13 @@ A sink is created long before its first micro-batch: what can be refused then is
 Credentials are not checked, because Spark's own settings may supply them later.
 """
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.azure_options import OPEN_AZURE
+from lance_stream.storage.extras import MODULES, is_installed
 from lance_stream.storage.fsspec_store import is_registered
 from lance_stream.storage.locations import (
     BACKENDS,
@@ -21,15 +22,15 @@ from lance_stream.storage.locations import (
 )
 from lance_stream.storage.options.names import take_settings
 
-_SERVICES: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
-    **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), ("s3", "s3", ("obstore", "botocore"))),
-    **dict.fromkeys(("gs", "gcs"), ("google", "gcs", ("obstore", "google.auth"))),
-    **dict.fromkeys(
-        ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"),
-        ("azure", "azure", ("obstore",)),
-    ),
+_SERVICES: Final[Mapping[str, tuple[str, str]]] = {
+    **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), ("s3", "s3")),
+    **dict.fromkeys(("gs", "gcs"), ("google", "gcs")),
+    **dict.fromkeys(OPEN_AZURE, ("azure", "azure")),
 }
-"""By protocol: a key of `options.names.STORES`, our extra, and the modules that it installs."""
+"""By protocol: a key of `options.names.STORES`, and our extra."""
+
+_OPTIONAL: Final = "azure.identity"
+"""Needed for some kinds of credentials only, which say so."""
 
 
 def check_can_write_to(
@@ -62,20 +63,13 @@ def check_can_write_to(
 
 
 def _check_service(uri: str, protocol: str, options: Mapping[str, Any]) -> None:
-    store, extra, modules = _SERVICES[protocol]
+    store, extra = _SERVICES[protocol]
     take_settings(options, store)
     if store != "azure":  # its URIs come in several forms, which may need the account's name
         split_bucket(uri.partition("?")[0] if protocol == "s3+ddb" else uri)
-    for module in modules:
-        if not _is_installed(module):
+    for module in MODULES[extra]:
+        if module != _OPTIONAL and not is_installed(module):
             raise InvalidInputError(
                 f"{protocol}:// needs the library {module.partition('.')[0]!r}, which is not "
                 f"installed: pip install 'lance-stream[{extra}]'"
             )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that the module is in
-        return False

@@ -2,7 +2,7 @@
 
 import os
 
-from scripts.check_java import find_java, find_problem
+from lance_stream.machine.java import find_java, find_problem
 from tests.servers.moto import DynamoTable, ask_dynamo, make_dynamo_table
 from tests.servers.server import FOLDER, Server, installation_problem
 

@@ -10,7 +10,8 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark import register, worker_python
+from lance_stream.machine import pythons
+from lance_stream.spark import register
 from lance_stream.spark.worker_python import check_workers_python, explained, warn_without_java
 
 
@@ -41,7 +42,7 @@ def test_workers_without_the_package_are_noticed(bare_python: str) -> None:
 def test_a_python_without_some_dependency_is_noticed(
     bare_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(worker_python.__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(pythons.__file__).parents[2]))
     with pytest.raises(InvalidInputError, match="cannot import pyarrow"):
         check_workers_python(Session(bare_python))  # type: ignore[arg-type]
 
@@ -112,7 +113,7 @@ def test_a_program_in_an_environment_that_is_not_activated(bare_python: str) -> 
         env={
             **environment,
             "PATH": path,
-            "PYTHONPATH": str(Path(worker_python.__file__).parents[2]),
+            "PYTHONPATH": str(Path(pythons.__file__).parents[2]),
             "SPARK_LOCAL_IP": "127.0.0.1",
         },
         capture_output=True,

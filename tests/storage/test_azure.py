@@ -307,7 +307,7 @@ def test_copying_a_missing_file_names_it(store: Store) -> None:
         (404, "ContainerNotFound", "there is no such container"),
         (404, "FilesystemNotFound", "there is no such container"),
         (409, "ContainerBeingDeleted", "there is no such container"),
-        (404, "ResourceNotFound", "nobody may read it without credentials"),
+        (404, "ResourceNotFound", "cannot be read without credentials"),
         (409, "BlobImmutableDueToPolicy", "forbids to change or delete"),
         (412, "LeaseIdMissing", "holds a lease on the blob"),
         (400, "InvalidBlobOrBlock", "another program left blocks"),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "check_java.py"
+from lance_stream.machine import java as java_module
+
+SCRIPT = Path(java_module.__file__)
 
 
 def check(folder: Path, banner: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -18,7 +20,7 @@ def check(folder: Path, banner: str | None, *arguments: str) -> subprocess.Compl
         java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
         java.chmod(0o755)
     return subprocess.run(
-        [sys.executable, SCRIPT, *arguments],
+        [sys.executable, "-I", SCRIPT, *arguments],
         env={**os.environ, "JAVA_HOME": str(folder)},
         capture_output=True,
         text=True,
@@ -40,7 +42,7 @@ def test_a_recent_java_passes_silently(tmp_path: Path, banner: str) -> None:
         (None, "no Java in JAVA_HOME"),
         ('java version "1.8.0_401"', "is Java 8"),
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
-        ("not a Java", "does not say its version"),
+        ("not a Java", "does not report its version"),
     ],
 )
 def test_missing_programs_are_named_with_remedy(

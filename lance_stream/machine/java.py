@@ -1,9 +1,9 @@
-"""Says whether there is a Java that Spark can run on, and how to get one.
+"""Whether there is a Java that Spark can run on, and how to get one.
 
-    python scripts/check_java.py          ends with 1, and says what is missing
-    python scripts/check_java.py --hint   says so in one line, and ends with 0
+    python -I lance_stream/machine/java.py          ends with 1 and states what is missing
+    python -I lance_stream/machine/java.py --hint   states it in one line and ends with 0
 
-Runs before the environment is made: the standard library only.
+As a program it runs before there is an environment: it uses the standard library only.
 """
 
 import os
@@ -25,9 +25,9 @@ If it is installed already, set JAVA_HOME to its folder or put its `bin` on PATH
 
 
 def find_java() -> tuple[str | None, str]:
-    """Return the Java that Spark would start, and where it was looked for.
+    """Return the Java that Spark would start, and where it was searched.
 
-    Spark takes JAVA_HOME's if that is set, and never looks further then.
+    Spark uses JAVA_HOME's if that is set, and does not search further.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -46,7 +46,7 @@ def major_version(banner: str) -> int | None:
 
 
 def find_problem() -> str | None:
-    """Return what is wrong with this machine's Java in one line, or None."""
+    """Return what is wrong with this machine's Java in one line; None if nothing is."""
     java, where = find_java()
     if java is None:
         return f"there is no Java {where}"
@@ -57,7 +57,7 @@ def find_problem() -> str | None:
     banner = answer.stderr + answer.stdout
     major = major_version(banner)
     if answer.returncode != 0 or major is None:
-        return f"{java} does not say its version: {banner.strip()[:200]!r}"
+        return f"{java} does not report its version: {banner.strip()[:200]!r}"
     if major < OLDEST:
         return f"{java} is Java {major}"
     return None

@@ -1,0 +1,92 @@
+"""The Python that Spark starts workers with: whether it can run this package.
+
+Spark uses `PYSPARK_PYTHON`, by default "python3" of the PATH: in a virtual environment that is not
+activated that is another Python than the program's, and the first task fails with an error that
+does not name the cause.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from typing import Final, NamedTuple
+
+_SECONDS: Final = 20.0
+
+_NEEDED: Final = ("lance_stream", "pyarrow", "numpy", "google.protobuf", "pyroaring", "sqlglot")
+
+_QUESTION: Final = f"""
+import json, sys
+from importlib.util import find_spec
+
+def is_missing(name):
+    try:
+        return find_spec(name) is None
+    except ModuleNotFoundError:
+        return True
+
+print(json.dumps([sys.version_info[:2], [name for name in {_NEEDED!r} if is_missing(name)]]))
+"""
+
+ADVICE: Final = (
+    "Set the workers' Python before the session is created: "
+    "os.environ['PYSPARK_PYTHON'] = sys.executable on one machine. On a cluster, ship the "
+    "environment (spark-submit --archives environment.tar.gz#environment with "
+    "PYSPARK_PYTHON=./environment/bin/python), or install lance-stream and its dependencies on "
+    "every worker"
+)
+
+
+class _Python(NamedTuple):
+    version: tuple[int, ...]
+    missing: tuple[str, ...]
+
+
+@cache
+def find_problem(executable: str) -> str | None:
+    """Return why a Python cannot run Spark's workers for this program.
+
+    Args:
+        executable: A path, or a name to be searched on the PATH.
+
+    Returns:
+        The problem in one sentence; None if there is none, or if the Python is not on this machine,
+        as that of an archive which only workers unpack.
+    """
+    found = shutil.which(executable)
+    if found is None or _folder(found) == _folder(sys.executable):
+        return None
+    answer = _ask(found)
+    if answer is None:
+        return None
+    if answer.version != sys.version_info[:2]:
+        ours, theirs = (".".join(map(str, each)) for each in (sys.version_info[:2], answer.version))
+        return (
+            f"Spark starts its workers with {found}, which is Python {theirs}, but this program "
+            f"runs on Python {ours} ({sys.executable})"
+        )
+    if answer.missing:
+        return (
+            f"Spark starts its workers with {found}, which cannot import "
+            f"{', '.join(answer.missing)}; this program runs on {sys.executable}"
+        )
+    return None
+
+
+def _folder(executable: str) -> str:
+    """Return where a Python is; links are kept, for a link to the same Python is an environment."""
+    return os.path.dirname(os.path.abspath(executable))  # noqa: PTH100, PTH120
+
+
+def _ask(executable: str) -> _Python | None:
+    """Return what a Python reports about itself; None if it does not answer."""
+    try:
+        done = subprocess.run(
+            [executable, "-c", _QUESTION], capture_output=True, timeout=_SECONDS, check=True
+        )
+        version, missing = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return _Python(tuple(version), tuple(missing))

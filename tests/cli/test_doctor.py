@@ -1,0 +1,161 @@
+"""`lance-stream doctor`: what would go wrong on this machine, and with a store."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.cli import doctor
+from lance_stream.cli import main as program
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.memory_store import MemoryStore
+from tests.servers.buckets import Bucket
+
+
+def diagnose(
+    capsys: pytest.CaptureFixture[str], *arguments: str, environment: Environment = MACHINE
+) -> tuple[int, dict[str, tuple[str, str]]]:
+    """Return the exit code, and each check's status and message."""
+    code = program.main(["doctor", "--json", *arguments], environment)
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return code, {each["name"]: (each["status"], each["message"]) for each in checks}
+
+
+@pytest.fixture(autouse=True)
+def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(doctor.java, "find_problem", lambda: None)
+
+
+def test_a_good_machine_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    code, checks = diagnose(capsys)
+    assert code == 0
+    assert list(checks) == ["Python", "Spark", "Java", "workers", "extras"]
+    assert {status for status, _ in checks.values()} == {"ok"}
+    assert checks["extras"][1] == "installed: s3, gcs, azure, postgresql"
+
+
+def test_text_has_a_line_per_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["doctor"]) == 0
+    assert capsys.readouterr().out.startswith(f"ok       Python: 3.{sys.version_info[1]}.")
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("3.5.1", "failure"), ("4.9.0", "warning"), ("4.1.0", "ok")]
+)
+def test_sparks_version_is_judged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, version: str, status: str
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
+    assert doctor.check_spark().status == status
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "message"),
+    [
+        (
+            lambda patch: patch.setattr(doctor.java, "find_problem", lambda: "no Java"),
+            "Java",
+            "JRE",
+        ),
+        (
+            lambda patch: patch.setattr(doctor.pythons, "find_problem", lambda _: "bare"),
+            "workers",
+            "PYSPARK_PYTHON",
+        ),
+    ],
+    ids=["java", "workers"],
+)
+def test_what_is_missing_is_a_failure(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Any,
+    name: str,
+    message: str,
+) -> None:
+    fault(monkeypatch)
+    code, checks = diagnose(capsys)
+    assert code == 1
+    assert checks[name][0] == "failure"
+    assert message in checks[name][1]
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("hdfs://cluster/t", "cannot be opened"),
+        ("s3://bucket", "has to name a bucket and a path"),
+        ("memory://t", "memory of one process"),
+    ],
+)
+def test_an_unusable_location_is_a_failure(
+    capsys: pytest.CaptureFixture[str], uri: str, message: str
+) -> None:
+    code, checks = diagnose(capsys, uri, "--probe")
+    assert code == 1
+    assert checks["location"][0] == "failure"
+    assert message in checks["location"][1]
+    assert "create once" not in checks
+
+
+def test_a_location_is_reached_with_and_without_a_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, checks = diagnose(capsys, str(tmp_path / "t"))
+    assert (code, checks["location"]) == (0, ("ok", "reached; there is no table yet"))
+    assert list(tmp_path.iterdir()) == []
+    lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
+    code, checks = diagnose(capsys, str(tmp_path / "t"))
+    assert (code, checks["location"]) == (0, ("ok", "a table at version 1"))
+
+
+def test_a_probe_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
+    files = open_store(tmp_path / "t").list()
+    code, checks = diagnose(capsys, str(tmp_path / "t"), "--probe")
+    assert code == 0
+    assert checks["create once"][0] == checks["clocks"][0] == "ok"
+    assert [each.path for each in open_store(tmp_path / "t").list()] == [
+        each.path for each in files
+    ]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_wrong_clock_is_a_warning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, hours: int
+) -> None:
+    wrong = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + hours * 3600 * 10**9)
+    code, checks = diagnose(capsys, str(tmp_path / "t"), "--probe", environment=wrong)
+    assert (code, checks["clocks"][0]) == (0, "warning")
+    assert ("ahead of" if hours > 0 else "behind") in checks["clocks"][1]
+
+
+def test_a_store_without_conditions_is_a_failure() -> None:
+    class Careless(MemoryStore):
+        def create_once(self, path: str, data: Any) -> bool:
+            self.write(path, data)
+            return True
+
+    store = Careless("/careless")
+    (found,) = doctor.probe(store, MACHINE)
+    assert (found.name, found.status) == ("create once", "failure")
+    assert store.list() == []
+
+
+def test_a_bucket_is_probed(capsys: pytest.CaptureFixture[str], s3_bucket: Bucket) -> None:
+    options = [f"-o{key}={value}" for key, value in s3_bucket.storage_options.items()]
+    code, checks = diagnose(capsys, f"{s3_bucket.uri}/t", *options, "--probe")
+    assert (code, checks["create once"][0], checks["clocks"][0]) == (0, "ok", "ok")
+    code, checks = diagnose(capsys, f"{s3_bucket.uri}-missing/t", *options)
+    assert (code, checks["location"][0]) == (1, "failure")
+
+
+def test_a_probe_needs_a_location(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["doctor", "--probe"]) == 2
+    assert "needs a location" in capsys.readouterr().err
