@@ -311,6 +311,22 @@ def test_requests_that_did_not_arrive_are_retried(
         assert manifests.put_if_not_exists(URI, item(1))
 
 
+@pytest.mark.parametrize("kind", ["Query", "GetItem"])
+def test_an_answer_without_content_is_no_missing_item(
+    any_dynamodb: DynamoTable, kind: str, few_attempts: None
+) -> None:
+    """An item that is taken for missing lets its version be published twice."""
+    with FaultProxy(any_dynamodb.endpoint) as proxy:
+        manifests = in_dynamodb(any_dynamodb, proxy.url)
+        assert manifests.put_if_not_exists(URI, item(1))
+        proxy.clear()
+        proxy.add(Forge(200), kind=kind, at=1, times=1)
+        found = manifests.latest(URI) if kind == "Query" else manifests.get(URI, 1)
+        assert found == item(1)
+        assert proxy.kinds()[kind] == 2
+        assert manifests.get(URI, 2) is None
+
+
 @pytest.mark.floors
 def test_lost_replies_look_like_lost_races(any_dynamodb: DynamoTable, few_attempts: None) -> None:
     with FaultProxy(any_dynamodb.endpoint) as proxy:

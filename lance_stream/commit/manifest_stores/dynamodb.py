@@ -203,7 +203,9 @@ class DynamoDBManifests:
     def _send(self, operation: str, **parameters: Any) -> Any:
         client = _checked_client(self)
         try:
-            return _answer(self, lambda: getattr(client, operation)(**parameters))
+            answer = _answer(self, lambda: getattr(client, operation)(**parameters))
+            _check_is_whole(operation, answer)
+            return answer
         except _NotAcceptedError as error:
             if self.key is not None:
                 raise
@@ -263,6 +265,26 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         raise TryAgainError(f"{type(error).__name__}: {error}") from error
     except BotoCoreError as error:  # no credentials, no region, a parameter of a wrong kind
         raise StoreRefusedError(f"{manifests.where} cannot be asked: {error}") from error
+
+
+def _check_is_whole(operation: str, answer: Mapping[str, Any]) -> None:
+    """Check that an answer which contains no item means that there is none.
+
+    botocore takes a body of no bytes for an empty object, as the answer to a GetItem of an item
+    that does not exist is; to a Query there is always a list, if an empty one.
+
+    Raises:
+        TryAgainError: Its body was lost on the way.
+    """
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    is_empty_object = headers.get("content-length", _EMPTY_OBJECT) == _EMPTY_OBJECT
+    if (operation == "query" and "Items" not in answer) or (
+        operation == "get_item" and "Item" not in answer and not is_empty_object
+    ):
+        raise TryAgainError(f"the answer to {operation} has no content")
+
+
+_EMPTY_OBJECT: Final = str(len("{}"))
 
 
 # --- clients: one per process and set of settings
