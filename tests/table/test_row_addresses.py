@@ -89,7 +89,7 @@ def test_unindexable_row_counts_are_refused_early() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 1000])
 def test_indexing_costs_little_more_than_sorting(factor: int) -> None:
-    ids = np.random.default_rng(1).permutation(10_000_000).astype(np.uint64) * np.uint64(factor)
+    ids = np.random.default_rng(1).permutation(3_000_000).astype(np.uint64) * np.uint64(factor)
     # One hundred fragments, each with ids of all ages, as after many updates and a compaction.
     parts = [RowIdSequence.from_array(np.sort(part)) for part in np.split(ids, 100)]
     start = time.process_time()
