@@ -146,16 +146,17 @@ class FsspecStore:
             with self._asking(folder) as filesystem:
                 filesystem.invalidate_cache()
                 if deep:
-                    found = list(filesystem.find(top, detail=True).values())
+                    # some filesystems give their inner one's names in the values
+                    found = list(filesystem.find(top, detail=True).items())
                 else:
-                    found = filesystem.ls(top, detail=True)
+                    found = [(each["name"], each) for each in filesystem.ls(top, detail=True)]
                 start = str(filesystem._strip_protocol(self.root)).rstrip("/") + "/"
         except NotFoundError:
             return []
         return sorted(
-            StoredFile(name.removeprefix(start), int(each.get("size") or 0), _modified(each))
-            for each in found
-            if each.get("type") == "file" and (name := str(each["name"])).startswith(start)
+            StoredFile(str(name)[len(start) :], int(each.get("size") or 0), _modified(each))
+            for name, each in found
+            if each.get("type") == "file" and str(name).startswith(start)
         )
 
     def list(self, folder: str = "") -> list[StoredFile]:
