@@ -26,6 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.write.casting import cast_to_fixed_size_binary
+
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _DIGITS_OF_64_BITS: Final = 20
@@ -335,10 +337,11 @@ def _show_text(array: pa.Array, target: pa.DataType) -> pa.Array:
 def _show_bytes(array: pa.Array, target: pa.DataType) -> pa.Array:
     if not pa.types.is_fixed_size_binary(target):
         return array.cast(target)
-    width = target.byte_width
-    is_kept = pc.equal(pc.binary_length(array), width)
-    some = pc.if_else(pc.fill_null(is_kept, False), array, pa.scalar(None, array.type))
-    return pa.array(some.to_pylist(), target)
+    # not by if_else: up to Arrow 23 at least, it garbles slices of bytes beside a null scalar
+    is_kept = pc.fill_null(pc.equal(pc.binary_length(array), target.byte_width), False)
+    fitting = cast_to_fixed_size_binary(array.filter(is_kept), target)
+    kept = is_kept.to_numpy(zero_copy_only=False)
+    return fitting.take(pa.array(np.cumsum(kept) - 1, pa.int64(), mask=~kept))
 
 
 def _is_number(arrow: pa.DataType) -> bool:

@@ -156,7 +156,11 @@ def _bytes_of_blobs(array: pa.Array, path: str) -> pa.Array:
         raise InvalidInputError(
             f"column {path!r} has blobs with neither data nor URI; a null is a null struct"
         )
-    return pc.if_else(valid, data, pa.scalar(None, data.type)) if array.null_count else data
+    if not array.null_count:
+        return data
+    # not by if_else: up to Arrow 23 at least, it garbles slices of bytes beside a null scalar
+    is_null = np.asarray(array.is_null())
+    return data.take(pa.array(np.arange(len(array)), mask=is_null))
 
 
 def _mismatch(incoming: pa.DataType, target: pa.DataType, path: str) -> InvalidInputError:
@@ -407,7 +411,7 @@ def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
         array = array.cast(_ALL_INTEGERS)  # otherwise Arrow requires the type to hold them all
     if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
-        return _cast_to_fixed_size_binary(array, target)
+        return cast_to_fixed_size_binary(array, target)
     cast = array.cast(target)
     if pa.types.is_float16(target):
         if pc.any(_became_infinite(array, cast)).as_py():
@@ -430,7 +434,12 @@ def _became_infinite(array: pa.Array, cast: pa.Array) -> pa.Array:
     return pc.and_(pc.is_inf(as_floats), pc.invert(pc.is_inf(array.cast(pa.float32()))))
 
 
-def _cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array:
+def cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return bytes as values of a fixed size.
+
+    Raises:
+        ArrowInvalid: One has another size.
+    """
     width = target.byte_width
     lengths = pc.binary_length(array)
     if pc.any(pc.not_equal(lengths, width)).as_py():
