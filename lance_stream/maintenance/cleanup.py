@@ -527,7 +527,7 @@ def _names_of(manifest: Manifest, known: _Known, *, with_bases: bool = True) -> 
     try:
         yield from names_of(manifest, known[manifest.base_paths], with_bases=with_bases)
     except BadDataError as error:
-        error.add_note(f"version {manifest.version}: nobody knows which files it needs")
+        error.add_note(f"version {manifest.version}: which files it needs is unknown")
         raise
 
 

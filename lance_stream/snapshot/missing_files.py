@@ -43,8 +43,8 @@ def _why(store: Store, version: int, fragment: Fragment) -> str:
             return (
                 f"Version {version} of {store.uri} looks for it below {base.path!r}, which its "
                 "writer wrote as a relative path: it was a clone or branch of a table that was "
-                "opened by one. Start this program in the directory where that was done; or make "
-                "the clone or branch anew, of the table's absolute path"
+                "opened by one. Start this program in the directory where that was done; or create "
+                "the clone or branch again with the table's absolute path"
             )
     if bases:
         return (
