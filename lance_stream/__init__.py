@@ -38,6 +38,15 @@ from lance_stream.maintenance.manifest_store_moves import (
 )
 from lance_stream.write.row_digests import RowsDigest, digest_rows
 
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # looked up only where it is asked for
+        from importlib.metadata import version
+
+        return version("lance-stream")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "BadDataError",
     "CommitConflictError",

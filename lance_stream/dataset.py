@@ -27,6 +27,7 @@ from lance_stream.schema.extension_types import (
     with_extensions,
 )
 from lance_stream.snapshot import history, opening
+from lance_stream.snapshot.html import as_html
 from lance_stream.snapshot.opening import VersionSpec
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.trust import with_trusted
@@ -66,6 +67,21 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.uri!r} at version {self.version}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: where the table is, its size and its columns."""
+        return as_html(self.table, self.schema)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as a stream of Arrow's C data interface.
+
+        So programs that know this interface read a table without knowing this package:
+        `pa.table(ds)`, data frame libraries and query engines, and `append` of another table here.
+
+        Args:
+            requested_schema: As the interface defines it.
+        """
+        return self.scan().__arrow_c_stream__(requested_schema)
 
     # --- what it is
 

@@ -1,0 +1,43 @@
+"""How a notebook shows a version of a table."""
+
+from html import escape
+from typing import Final
+
+import pyarrow as pa
+
+from lance_stream.snapshot.table_version import TableVersion
+
+_MAX_COLUMNS: Final = 50
+"""How many columns are listed."""
+
+
+def as_html(table: TableVersion, schema: pa.Schema) -> str:
+    """Return a small HTML table: location, version, rows, fragments and columns.
+
+    No data file is read.
+
+    Args:
+        table: The version.
+        schema: Its columns, as users see them.
+    """
+    fragments = table.manifest.fragments
+    rows = sum(map(table.num_live_rows, fragments))
+    listed = list(schema)[:_MAX_COLUMNS]
+    lines = [
+        f"<tr><td>{_shown(each.name)}</td><td>{_shown(str(each.type))}</td>"
+        f"<td>{'' if each.nullable else 'not null'}</td></tr>"
+        for each in listed
+    ]
+    if len(schema) > len(listed):
+        lines.append(f"<tr><td colspan='3'>and {len(schema) - len(listed)} more</td></tr>")
+    return (
+        f"<p><b>{_shown(table.uri)}</b><br>version {table.version}: {rows:,} rows in "
+        f"{len(fragments):,} fragments</p>"
+        "<table><thead><tr><th>column</th><th>type</th><th></th></tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table>"
+    )
+
+
+def _shown(text: str) -> str:
+    printable = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in text)
+    return escape(printable[:200])

@@ -1,0 +1,57 @@
+"""Reading a table by Arrow's C stream interface, and showing it in a notebook."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "<b>"]})
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> Dataset:
+    return lance_stream.create_dataset(tmp_path / "t", ROWS).delete("id = 2")
+
+
+@pytest.mark.floors
+def test_arrow_reads_a_table_as_a_stream(ds: Dataset) -> None:
+    assert pa.RecordBatchReader.from_stream(ds).read_all() == ds.to_table()
+    assert pa.table(ds).column("id").to_pylist() == [1, 3]
+
+
+def test_pylance_writes_what_it_reads_as_a_stream(ds: Dataset, tmp_path: Path) -> None:
+    lance.write_dataset(pa.RecordBatchReader.from_stream(ds), str(tmp_path / "copy"))
+    assert lance.dataset(str(tmp_path / "copy")).to_table() == ds.to_table()
+
+
+def test_a_table_is_accepted_as_rows(ds: Dataset, tmp_path: Path) -> None:
+    copy = lance_stream.create_dataset(tmp_path / "copy", ds)
+    assert copy.upsert(ds, on="id").to_table() == ds.to_table()
+    assert copy.append(ds).to_table()["id"].to_pylist() == [1, 3, 1, 3]
+
+
+def test_a_notebook_shows_columns_and_size(ds: Dataset) -> None:
+    shown = ds._repr_html_()
+    assert "version 2: 2 rows in 1 fragments" in shown
+    assert "<td>name</td><td>string</td>" in shown
+
+
+def test_names_in_notebooks_are_escaped(tmp_path: Path) -> None:
+    names = ["<script>", "\x1b[1m", *(f"c{each}" for each in range(60))]
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([(n, pa.int8()) for n in names]))
+    shown = ds._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "\x1b" not in shown
+    assert "and 12 more" in shown
+
+
+def test_the_package_states_its_version() -> None:
+    assert lance_stream.__version__ == version("lance-stream")
+    with pytest.raises(AttributeError, match="no attribute 'bananas'"):
+        lance_stream.bananas  # noqa: B018
