@@ -153,9 +153,14 @@ class Dataset:
         """
         return Dataset(opening.checkout(self.table, version))
 
-    def verify(self) -> list[verify.Finding]:
-        """Return every rule of the format that this version violates; none for a valid table."""
-        return verify.verify(self.table)
+    def verify(self, *, deep: bool = False) -> list[verify.Finding]:
+        """Return every rule of the format that this version violates; none for a valid table.
+
+        Args:
+            deep: Whether every value of every column is read and decoded, too, blobs included. By
+                default only the metadata of data files is read.
+        """
+        return verify.verify(self.table, deep=deep)
 
     def ledger(self) -> dict[str, LedgerEntry]:
         """Return the newest committed micro-batch of each stream, by app id.

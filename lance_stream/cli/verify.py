@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table(parser)
     add_version(parser)
     add_json(parser)
+    parser.add_argument(
+        "--deep", action="store_true", help="read and decode every value of every column, too"
+    )
     against = parser.add_argument_group("comparing rows")
     against.add_argument(
         "--against",
@@ -45,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify the table."""
     ds = open_table(arguments).checkout(parse_version(arguments.version))
     if arguments.against is not None:
+        if arguments.deep:
+            raise InvalidInputError("--deep checks one table; leave out --against, or --deep")
         return _compare(ds, arguments)
     for name in ("against_version", "columns", "filter"):
         if getattr(arguments, name) is not None:
@@ -52,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InvalidInputError(
                 f"--{option} is for comparisons with another table: add --against"
             )
-    findings = ds.verify()
+    findings = ds.verify(deep=arguments.deep)
     for each in findings:
         answer = {"rule": each.rule, "where": each.where, "message": each.message}
         print(output.to_json(answer) if arguments.json else each)

@@ -4,19 +4,21 @@ A sound table of any writer has none. `RULES` lists the rules; each is a functio
 violations. A rule that meets damaged bytes reports them and ends; the other rules continue.
 
 It checks one version, its files and the names beside them: the manifest as a whole, every fragment,
-the metadata of every data file (not its values), every deletion file, the sequences of row ids and
-row versions, the transaction, the ledger, the remembered deletes.
+the metadata of every data file, every deletion file, the sequences of row ids and row versions, the
+transaction, the ledger, the remembered deletes. Values are read only on request (`verify_values`).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
+from lance_stream.maintenance.verify_values import broken_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.table_version import TableVersion
@@ -44,7 +46,7 @@ class Finding:
     """A violation of a rule of the format.
 
     Attributes:
-        rule: The rule's name, one of `RULES`.
+        rule: The rule's name, one of `RULES`, or `VALUES`.
         where: The file or fragment that breaks it.
         message: What is wrong.
     """
@@ -57,10 +59,16 @@ class Finding:
         return f"{self.rule}: {self.where}: {self.message}"
 
 
-def verify(table: TableVersion) -> list[Finding]:
-    """Return every violation in a version; none for a sound table."""
+def verify(table: TableVersion, *, deep: bool = False) -> list[Finding]:
+    """Return every violation in a version; none for a sound table.
+
+    Args:
+        table: The version.
+        deep: Whether all values are read and decoded, too, as the rule `VALUES`.
+    """
     findings: list[Finding] = []
-    for rule, check in RULES.items():
+    rules = {**RULES, VALUES: broken_values} if deep else RULES
+    for rule, check in rules.items():
         try:
             findings += [Finding(rule, where, message) for where, message in check(table)]
         except (BadDataError, NotFoundError) as error:
@@ -424,6 +432,9 @@ def _wrong_counts(table: TableVersion) -> Broken:
                 f"{dead} of {rows} are; the next commit mends it",
             )
 
+
+VALUES: Final = "values"
+"""The rule that reads everything: every value can be decoded."""
 
 RULES: Mapping[str, Callable[[TableVersion], Broken]] = {
     "features": _features,

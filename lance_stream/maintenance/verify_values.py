@@ -1,0 +1,64 @@
+"""Verifies the values of a version: every page of every column is decoded.
+
+`verify` reads the metadata of data files only; this reads all their bytes, as a scan would, but
+column by column, so that a finding names the column and the fragment, and the others are checked
+all the same.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.read.fragment import FragmentReader
+from lance_stream.read.scan import plan_scan
+from lance_stream.read.units import WorkUnit
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import decode_fragment
+
+
+def broken_values(table: TableVersion) -> Iterator[tuple[str, str]]:
+    """Yield where values of a version cannot be decoded, or are not what its schema allows.
+
+    Args:
+        table: The version; all its data files are read, blobs included.
+
+    Yields:
+        The fragment and column, and what is wrong.
+    """
+    live = {each.id: table.num_live_rows(each) for each in table.manifest.fragments}
+    for field in table.schema.fields:
+        found = dict.fromkeys(live, 0)
+        for unit in plan_scan(table, [field.name]):
+            fragment = decode_fragment(unit.fragment).id
+            where = f"fragment {fragment}, column {field.name!r}"
+            try:
+                found[fragment] += _num_rows(unit, nullable=field.nullable)
+            except (BadDataError, NotFoundError, pa.ArrowInvalid) as error:
+                notes = getattr(error, "__notes__", [])
+                yield ", ".join([where, *notes]), str(error)
+                found[fragment] = live[fragment]
+        for fragment, num_rows in found.items():
+            if num_rows != live[fragment]:
+                yield (
+                    f"fragment {fragment}, column {field.name!r}",
+                    f"it has {num_rows} live values, and the fragment {live[fragment]} live rows",
+                )
+
+
+def _num_rows(unit: WorkUnit, *, nullable: bool) -> int:
+    """Read a unit of one column, and return its number of rows.
+
+    Raises:
+        BadDataError: A page is damaged.
+        ArrowInvalid: A value is not of its type, such as text that is not UTF-8.
+    """
+    reader = FragmentReader(unit)
+    num_rows = 0
+    for selection in reader.selections():
+        batch = reader.read(selection)
+        batch.validate(full=True)
+        if not nullable and batch.column(0).null_count:
+            raise pa.ArrowInvalid(f"{batch.column(0).null_count} nulls, though it is not nullable")
+        num_rows += batch.num_rows
+    return num_rows
