@@ -18,7 +18,7 @@ A process that was forked from one that has used obstore would wait forever: it 
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -27,6 +27,7 @@ import obstore
 import obstore.exceptions
 from cachetools import LRUCache
 
+from lance_stream.environment import MACHINE
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.engine.answers import (
     NoSuchRangeError,
@@ -192,6 +193,11 @@ class EngineRequests:
     def trust(self, number: int) -> None:
         """Note that credentials were accepted."""
         self._credentials.trust(number)
+
+    @property
+    def patience(self) -> Patience:
+        """How often a request is repeated, and how soon."""
+        return self._service.patience
 
     def store(self, purpose: _For) -> Any:
         """Return obstore's own store, which is created on first use."""
@@ -365,18 +371,27 @@ class _Listing(Pages):
 
 
 class _PartsUpload(Upload):
-    """An object that is sent in parts, by obstore's own writer."""
+    """An object that is sent in parts, by obstore's own writer.
+
+    obstore repeats its requests, except where the answer to the one that begins an upload is lost:
+    it may have begun one. That is harmless, so another is begun; until then the first parts are
+    kept.
+    """
 
     def __init__(self, requests: EngineRequests, key: str) -> None:
         self._requests = requests
         self._key = key
-        self._writer = obstore.open_writer_async(
-            requests.store("uploads"),
-            key,
+        self._writer = self._open()
+        self._beginning: list[Data] | None = []
+        self._size_bytes = 0
+
+    def _open(self) -> Any:
+        return obstore.open_writer_async(
+            self._requests.store("uploads"),
+            self._key,
             buffer_size=PART_BYTES,
             max_concurrency=_PARTS_AT_ONCE,
         )
-        self._size_bytes = 0
 
     async def write(self, part: Data) -> None:
         """Send a part; see `Upload.write`."""
@@ -386,9 +401,32 @@ class _PartsUpload(Upload):
                 f"an object of more than {PART_BYTES * _MAX_PARTS:,} bytes is not sent: write "
                 "smaller files, by max_bytes_per_file"
             )
+        if self._beginning is None:
+            await self._send([part])
+            return
+        self._beginning.append(part)
+        await self._begin(part, self._beginning)
+        if len(self._beginning) > 1:  # the first one has been sent, so the upload has begun
+            self._beginning = None
+
+    async def _begin(self, part: Data, beginning: Sequence[Data]) -> None:
+        """Send a part; if no answer comes, begin another upload and send all parts again."""
+        patience, parts = self._requests.patience, [part]
+        for attempt in range(1, patience.max_attempts + 1):
+            try:
+                await self._send(parts)
+                return
+            except TryAgainError:
+                if attempt == patience.max_attempts:
+                    raise
+            await MACHINE.sleep_async(patience.delay_seconds(attempt, MACHINE.chance()))
+            self._writer, parts = self._open(), list(beginning)
+
+    async def _send(self, parts: Iterable[Data]) -> None:
         number = await self._requests.ready()
         try:
-            await self._writer.write(part)
+            for each in parts:
+                await self._writer.write(each)
         except Exception as error:
             raise self._requests.meaning_of(error, number) from None
 
