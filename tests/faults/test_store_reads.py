@@ -168,7 +168,8 @@ def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, s
             except LanceStreamError:
                 found = expected  # that it says so is as good
             assert found == expected, proxy.story()
-            assert rule.num_fired, proxy.story()
+            # Two that need the same bytes at the same time may both ask for them, or only one.
+            assert rule.num_fired or number > last - 4, proxy.story()
 
 
 @pytest.mark.some_cases(one_in=3)
