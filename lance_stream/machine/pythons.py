@@ -77,7 +77,7 @@ def find_problem(executable: str) -> str | None:
 
 def _folder(executable: str) -> str:
     """Return where a Python is; links are kept, for a link to the same Python is an environment."""
-    return os.path.dirname(os.path.abspath(executable))  # noqa: PTH100, PTH120
+    return os.path.dirname(os.path.abspath(executable))  # noqa: PTH100, PTH120  # Path.resolve follows links
 
 
 def _ask(executable: str) -> _Python | None:

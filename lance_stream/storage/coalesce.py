@@ -25,6 +25,29 @@ class Request(NamedTuple):
     places: tuple[int, ...]
 
 
+class Joining(NamedTuple):
+    """How a store combines the ranges that it is asked for; see `plan_requests`.
+
+    Attributes:
+        max_gap_bytes: Ranges nearer to each other than this are combined.
+        max_request_bytes: Maximum length of a combined request.
+        alignment: Every request starts at a multiple of it.
+    """
+
+    max_gap_bytes: int
+    max_request_bytes: int
+    alignment: int = 1
+
+    def plan(self, ranges: Sequence[ByteRange]) -> list[Request]:
+        """Return the requests for some ranges."""
+        return plan_requests(
+            ranges,
+            max_gap_bytes=self.max_gap_bytes,
+            max_request_bytes=self.max_request_bytes,
+            alignment=self.alignment,
+        )
+
+
 def plan_requests(
     ranges: Sequence[ByteRange], *, max_gap_bytes: int, max_request_bytes: int, alignment: int = 1
 ) -> list[Request]:

@@ -27,13 +27,11 @@ from lance_stream.errors import (
     StoreUnavailableError,
     UnsupportedFeatureError,
 )
-from lance_stream.storage.coalesce import cut_answers, plan_requests
+from lance_stream.storage.coalesce import Joining, cut_answers
 from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path, check_whole
 
-_MAX_GAP_BYTES: Final = 256 << 10
-_MAX_JOINED_BYTES: Final = 8 << 20
-# Buffers begin at a multiple of this, in the file and in memory alike.
-_ALIGNMENT: Final = 8
+# Buffers begin at a multiple of its alignment, in the file and in memory alike.
+_JOINING: Final = Joining(256 << 10, 8 << 20, alignment=8)
 _READERS: Final = 8
 
 
@@ -74,16 +72,11 @@ class FsspecStore:
     @property
     def bytes_per_request(self) -> int:
         """About a request's latency."""
-        return _MAX_GAP_BYTES
+        return _JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
-        requests = plan_requests(
-            ranges,
-            max_gap_bytes=_MAX_GAP_BYTES,
-            max_request_bytes=_MAX_JOINED_BYTES,
-            alignment=_ALIGNMENT,
-        )
+        requests = _JOINING.plan(ranges)
         if not requests:
             self.size(path)
             return [memoryview(b"")] * len(ranges)

@@ -32,7 +32,7 @@ from lance_stream.errors import (
     StoreError,
     StoreRefusedError,
 )
-from lance_stream.storage.coalesce import cut_answers, plan_requests
+from lance_stream.storage.coalesce import Joining, cut_answers
 from lance_stream.storage.create_once import create_by_link, flush_names
 from lance_stream.storage.store import (
     NUM_READERS,
@@ -70,8 +70,7 @@ _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4096
 
 # A read of 16 KiB from the page cache takes about as long as a system call.
-_MAX_GAP_BYTES = 16 << 10
-_MAX_JOINED_BYTES = 1 << 20
+_JOINING = Joining(16 << 10, 1 << 20)
 # Buffers begin at a multiple of this, in the file and in memory alike; pages of data files do.
 _ALIGNMENT = 64
 # From here on two threads together are faster than one.
@@ -114,16 +113,14 @@ class LocalStore:
     @property
     def bytes_per_request(self) -> int:
         """Reading that many bytes from the page cache takes about as long as a system call."""
-        return _MAX_GAP_BYTES
+        return _JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
         with self._open(path) as file:
             size = os.fstat(file).st_size
             within = [ByteRange(min(r.start, size), min(r.stop, size)) for r in ranges]
-            requests = plan_requests(
-                within, max_gap_bytes=_MAX_GAP_BYTES, max_request_bytes=_MAX_JOINED_BYTES
-            )
+            requests = _JOINING.plan(within)
             answers = _read_all(file, [(each.start, each.stop) for each in requests])
         return cut_answers(within, requests, answers)
 

@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFile
 
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError
-from lance_stream.storage.coalesce import cut_answers, plan_requests
+from lance_stream.storage.coalesce import Joining, cut_answers
 from lance_stream.storage.create_once import create_in_memory
 from lance_stream.storage.store import (
     NUM_READERS,
@@ -23,10 +23,8 @@ from lance_stream.storage.store import (
     check_path,
 )
 
-_MAX_GAP_BYTES = 16 << 10
-_MAX_JOINED_BYTES = 16 << 20
-# Buffers begin at a multiple of this, in the file and in memory alike.
-_ALIGNMENT = 8
+# Buffers begin at a multiple of its alignment, in the file and in memory alike.
+_JOINING = Joining(16 << 10, 16 << 20, alignment=8)
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,11 @@ class MemoryStore:
     @property
     def bytes_per_request(self) -> int:
         """About a call's worth of bytes."""
-        return _MAX_GAP_BYTES
+        return _JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
-        requests = plan_requests(
-            ranges,
-            max_gap_bytes=_MAX_GAP_BYTES,
-            max_request_bytes=_MAX_JOINED_BYTES,
-            alignment=_ALIGNMENT,
-        )
+        requests = _JOINING.plan(ranges)
         with self._missing_is_not_found(path):
             if not requests:
                 self.size(path)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
 from lance_stream.storage.clients import Client
-from lance_stream.storage.coalesce import cut_answers, plan_requests
+from lance_stream.storage.coalesce import Joining, cut_answers
 from lance_stream.storage.object_requests import (
     OTHER_NAME,
     Data,
@@ -35,11 +35,9 @@ from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_
 
 T = TypeVar("T")
 
-MAX_GAP_BYTES: Final = 256 << 10
-"""Ranges nearer to each other are read by one request: about a request's latency."""
-
-MAX_JOINED_BYTES: Final = 16 << 20
-"""Maximum length of a request that combines ranges; further ones are sent concurrently."""
+JOINING: Final = Joining(256 << 10, 16 << 20, alignment=64)
+"""Reading 256 KiB takes about as long as a request; longer requests are sent concurrently. Buffers
+begin at a multiple of 64, in the file and in memory alike."""
 
 PIECE_BYTES: Final = 16 << 20
 """Longer ranges are fetched in even pieces, side by side."""
@@ -55,9 +53,6 @@ _TIMES_TAKEN = 3
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SHOWN = 200
-
-# Buffers begin at a multiple of this, in the file and in memory alike.
-_ALIGNMENT = 64
 
 # How the names of all directory buckets of S3 Express end, and of no others.
 _EXPRESS = "--x-s3"
@@ -107,16 +102,11 @@ class ObjectStore:
     @property
     def bytes_per_request(self) -> int:
         """About a request's latency."""
-        return MAX_GAP_BYTES
+        return JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
-        requests = plan_requests(
-            ranges,
-            max_gap_bytes=MAX_GAP_BYTES,
-            max_request_bytes=MAX_JOINED_BYTES,
-            alignment=_ALIGNMENT,
-        )
+        requests = JOINING.plan(ranges)
         if not requests:
             self.size(path)
             return [memoryview(b"")] * len(ranges)

@@ -10,19 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.read.changed_rows import (
-    Addresses,
-    read_rows,
-)
+from lance_stream.read.changed_rows import Addresses, read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.comparing import are_less, same_rows
 from lance_stream.upsert.incoming import Incoming
 from lance_stream.upsert.keys import Places
 from lance_stream.upsert.matching import THREADS, Matches, Workers
 from lance_stream.upsert.partial_structs import with_stored_parts
-from lance_stream.upsert.tombstones import (
-    RememberedDeletes,
-)
+from lance_stream.upsert.tombstones import RememberedDeletes
 
 
 class Decision(NamedTuple):

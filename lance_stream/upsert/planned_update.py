@@ -11,11 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.read.changed_rows import (
-    row_ids_of,
-    with_row_ids,
-    without_rows,
-)
+from lance_stream.read.changed_rows import row_ids_of, with_row_ids, without_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment

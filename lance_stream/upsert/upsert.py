@@ -25,9 +25,7 @@ from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.incoming import Incoming, UpsertRules, prepare
 from lance_stream.upsert.matching import THREADS, Found, Workers
 from lance_stream.upsert.planned_update import plan_update
-from lance_stream.upsert.tombstones import (
-    remembered_deletes,
-)
+from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.upsert.written_rows import Written, write_rows
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import delete_files, write_target

@@ -7,9 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.read.changed_rows import (
-    read_rows,
-)
+from lance_stream.read.changed_rows import read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
@@ -20,9 +18,7 @@ from lance_stream.upsert.keys import hash_keys
 from lance_stream.upsert.matching import THREADS, Workers
 from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.upsert.tombstone_files import Deletes
-from lance_stream.upsert.tombstones import (
-    RememberedDeletes,
-)
+from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.write.fragments import WriteTarget, write_fragments
 
 

@@ -66,7 +66,7 @@ def append(
         committed = find_committed(table, micro_batch)
         if committed is not None:
             return Outcome(table, is_new=False, already_committed_in=committed.version)
-    return append_fragments(table, _write(table, data), micro_batch, environment=environment)
+    return append_fragments(table, write_input(table, data), micro_batch, environment=environment)
 
 
 def _append_as_if_newest(
@@ -80,7 +80,7 @@ def _append_as_if_newest(
         environment: See `append`.
     """
     with Uploads(table.store) as uploads:
-        fragments = _write(table, data, uploads)
+        fragments = write_input(table, data, uploads)
         if not fragments:
             return append_fragments(table, fragments)
 
@@ -106,11 +106,18 @@ def _append_as_if_newest(
             raise
     if not _is_like(table, newest.manifest):
         delete_files(table.store, fragments)
-        fragments = _write(newest, data)
+        fragments = write_input(newest, data)
     return append_fragments(newest, fragments, environment=environment)
 
 
-def _write(table: TableVersion, data: ArrowInput, uploads: Uploads | None = None) -> list[Fragment]:
+def write_input(
+    table: TableVersion, data: ArrowInput, uploads: Uploads | None = None
+) -> list[Fragment]:
+    """Write a user's rows into new data files of a table; no version names them yet.
+
+    Raises:
+        InvalidInputError: They do not fit its columns; no file is left behind.
+    """
     rows = read_input(data)
     check_castable(rows.schema, table.arrow_schema)
     return write_fragments(rows, write_target(table), uploads)

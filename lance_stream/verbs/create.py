@@ -28,17 +28,11 @@ from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
 from lance_stream.table.apply import Commit, Creation, apply
-from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import DataFormat
 from lance_stream.table.operations import Overwrite
-from lance_stream.write.arrow_input import ArrowInput, read_input
-from lance_stream.write.casting import check_castable
-from lance_stream.write.fragments import (
-    check_dictionaries,
-    delete_files,
-    write_fragments,
-    write_target,
-)
+from lance_stream.verbs.append import write_input
+from lance_stream.write.arrow_input import ArrowInput
+from lance_stream.write.fragments import check_dictionaries, delete_files
 from lance_stream.write.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.write.planning import commit_operation
 
@@ -61,7 +55,7 @@ def create_table(planned: TableVersion, data: ArrowInput | None = None) -> Table
         pass
     else:
         raise _already_there(log.store.uri, existing)
-    fragments = [] if data is None else _write(planned, data)
+    fragments = [] if data is None else write_input(planned, data)
     made = create_with_fragments(
         planned.uri,
         log,
@@ -74,12 +68,6 @@ def create_table(planned: TableVersion, data: ArrowInput | None = None) -> Table
         delete_files(planned.store, fragments)
         raise _already_there(log.store.uri, None)
     return made
-
-
-def _write(planned: TableVersion, data: ArrowInput) -> list[Fragment]:
-    rows = read_input(data)
-    check_castable(rows.schema, planned.arrow_schema)
-    return write_fragments(rows, write_target(planned))
 
 
 def plan_table(

@@ -251,7 +251,7 @@ class ObjectStoreContract(StoreContract):
         assert self.num_uploads(bucket) == 0
 
     def test_one_of_many_creates_a_large_object(self, store: ObjectStore) -> None:
-        race_threads(store, num_racers=4, num_rounds=3, num_bytes=17 << 20)
+        check_race_of_threads(store, num_racers=4, num_rounds=3, num_bytes=17 << 20)
 
     def test_files_are_sent_while_being_written(
         self, behind: ObjectStore, proxy: FaultProxy
@@ -295,10 +295,10 @@ class ObjectStoreContract(StoreContract):
     # Races
 
     def test_one_of_many_threads_creates_a_name(self, store: ObjectStore) -> None:
-        race_threads(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
+        check_race_of_threads(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
     def test_one_of_many_processes_creates_a_name(self, store: ObjectStore) -> None:
-        race_processes(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
+        check_race_of_processes(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
     # Faults
 
@@ -567,8 +567,10 @@ def every_request(store: Store) -> list[Callable[[], object]]:
     ]
 
 
-def race_threads(store: Store, *, num_racers: int, num_rounds: int, num_bytes: int) -> None:
-    """Let threads create one name in each round; see that one succeeds, and what it made stands."""
+def check_race_of_threads(
+    store: Store, *, num_racers: int, num_rounds: int, num_bytes: int
+) -> None:
+    """Check that one of the threads that create a name succeeds, in each round, and is kept."""
     start = threading.Barrier(num_racers)
     won: list[tuple[int, int]] = []
 
@@ -580,8 +582,10 @@ def race_threads(store: Store, *, num_racers: int, num_rounds: int, num_bytes: i
     _check(store, won, num_rounds, num_bytes)
 
 
-def race_processes(store: Store, *, num_racers: int, num_rounds: int, num_bytes: int) -> None:
-    """Let processes do the same."""
+def check_race_of_processes(
+    store: Store, *, num_racers: int, num_rounds: int, num_bytes: int
+) -> None:
+    """Check the same of processes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     start, wins = context.Barrier(num_racers), context.Queue()

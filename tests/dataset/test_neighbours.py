@@ -54,4 +54,4 @@ def test_names_in_notebooks_are_escaped(tmp_path: Path) -> None:
 def test_the_package_states_its_version() -> None:
     assert lance_stream.__version__ == version("lance-stream")
     with pytest.raises(AttributeError, match="no attribute 'bananas'"):
-        lance_stream.bananas  # noqa: B018
+        lance_stream.bananas  # noqa: B018  # looking it up is the test

@@ -3,11 +3,13 @@
 The object is there once and whole, and its creator learns so even if a reply was lost.
 """
 
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
+from lance_stream.errors import StoreUnavailableError
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from tests.faults.faulty_places import QUICK, Options, Proxies, through
@@ -95,6 +97,27 @@ def test_faults_of_large_objects_are_overcome(
         ):
             proxy.clear()
             try_at(proxy, store, direct, way, number, FAULTS[fault])
+
+
+@pytest.mark.parametrize(
+    "store_name", [pytest.param(name, marks=pytest.mark.server(STORES[name])) for name in STORES]
+)
+def test_an_upload_that_never_begins_is_given_up(
+    request: pytest.FixtureRequest, proxies: Proxies, store_name: str
+) -> None:
+    """Beginning it again takes no longer than the time that all requests have."""
+    place = request.getfixturevalue(store_name)
+    bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
+    patience: Options = {**QUICK, "client_max_retries": "100", "client_retry_timeout": "2s"}
+    with proxies.before(bucket.endpoint) as proxy:
+        store = open_store(f"{bucket.uri}/large", through(bucket, proxy, patience))
+        proxy.add(CutAfter(reset=True), times=None)
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="Nothing of the file is visible"):
+            write_in_pieces(store, "object")
+        assert time.monotonic() - started < 20
+        proxy.quiet()
+        assert open_store(f"{bucket.uri}/large", bucket.storage_options).list() == []
 
 
 def try_at(

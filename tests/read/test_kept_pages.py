@@ -15,6 +15,7 @@ from lance_stream.file.stored_pages import StoredPage
 from lance_stream.read import fragment, kept_pages, reading_ahead
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
 from lance_stream.storage import locations, object_store
+from lance_stream.storage.coalesce import Joining
 from tests.contracts.object_service import ObjectService
 
 URI = "test://bucket/t"
@@ -39,11 +40,14 @@ def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
         (kept_pages, "KEPT_BYTES"),
         (kept_pages, "LEAST_PART_BYTES"),
         (kept_pages, "MAX_GAP_BYTES"),
-        (object_store, "MAX_GAP_BYTES"),
-        (object_store, "MAX_JOINED_BYTES"),
         (object_store, "PIECE_BYTES"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) // SMALLER)
+    joining = object_store.JOINING
+    smaller = Joining(
+        joining.max_gap_bytes // SMALLER, joining.max_request_bytes // SMALLER, joining.alignment
+    )
+    monkeypatch.setattr(object_store, "JOINING", smaller)
     return service
 
 

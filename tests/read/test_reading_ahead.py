@@ -36,5 +36,5 @@ def test_abandoned_reads_end_on_the_consumers_thread(ends_by: str) -> None:
         with pytest.raises(OSError, match="the store is away"):
             list(batches)
     else:
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()  # type: ignore[attr-defined]  # it is a generator
     assert ended_on == [threading.current_thread()]

@@ -36,7 +36,7 @@ def bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_workers_without_the_package_are_noticed(bare_python: str) -> None:
     with pytest.raises(InvalidInputError, match=r"cannot import lance_stream, pyarrow.*sys\.exec"):
-        register(Session(bare_python))  # type: ignore[arg-type]
+        register(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 def test_a_python_without_some_dependency_is_noticed(
@@ -44,7 +44,7 @@ def test_a_python_without_some_dependency_is_noticed(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(pythons.__file__).parents[2]))
     with pytest.raises(InvalidInputError, match="cannot import pyarrow"):
-        check_workers_python(Session(bare_python))  # type: ignore[arg-type]
+        check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
     other.write_text("#!/bin/sh\necho '[[3, 8], []]'\n")
     other.chmod(0o755)
     with pytest.raises(InvalidInputError, match=r"which is Python 3\.8, but this program"):
-        check_workers_python(Session(str(other)))  # type: ignore[arg-type]
+        check_workers_python(Session(str(other)))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
 )
 def test_what_is_not_known_to_fail_is_accepted(executable: str) -> None:
     """Among others, a Python of an archive that only exists on workers."""
-    check_workers_python(Session(executable))  # type: ignore[arg-type]
+    check_workers_python(Session(executable))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 def test_a_session_of_spark_connect_is_accepted() -> None:
-    check_workers_python(object())  # type: ignore[arg-type]
+    check_workers_python(object())  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_tabular_input_becomes_batches(data: Any) -> None:
     assert read_input(data).read_all() == TABLE
 
 
-class Frame(pd.DataFrame):  # type: ignore[misc]
+class Frame(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
     """A frame of another library, as of geopandas."""
 
 

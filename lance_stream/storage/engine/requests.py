@@ -28,7 +28,11 @@ import obstore.exceptions
 from cachetools import LRUCache
 
 from lance_stream.environment import MACHINE
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import (
+    InvalidInputError,
+    StoreUnavailableError,
+    UnsupportedFeatureError,
+)
 from lance_stream.storage.engine.answers import (
     NoSuchRangeError,
     NotAcceptedError,
@@ -48,7 +52,7 @@ from lance_stream.storage.object_requests import (
     TryAgainError,
     Upload,
 )
-from lance_stream.storage.retries import SLOWEST_BYTES_PER_SECOND
+from lance_stream.storage.retries import SLOWEST_BYTES_PER_SECOND, Attempts
 
 NAMES_A_PAGE: Final = 1000
 
@@ -194,10 +198,9 @@ class EngineRequests:
         """Note that credentials were accepted."""
         self._credentials.trust(number)
 
-    @property
-    def patience(self) -> Patience:
-        """How often a request is repeated, and how soon."""
-        return self._service.patience
+    def attempts_at(self, what: str) -> Attempts:
+        """Return the attempts at what obstore does not repeat."""
+        return Attempts(self._service.patience, what, self._container, "try again")
 
     def store(self, purpose: _For) -> Any:
         """Return obstore's own store, which is created on first use."""
@@ -411,15 +414,17 @@ class _PartsUpload(Upload):
 
     async def _begin(self, part: Data, beginning: Sequence[Data]) -> None:
         """Send a part; if no answer comes, begin another upload and send all parts again."""
-        patience, parts = self._requests.patience, [part]
-        for attempt in range(1, patience.max_attempts + 1):
+        attempts, parts = self._requests.attempts_at("the beginning of an upload"), [part]
+        while True:
             try:
                 await self._send(parts)
                 return
-            except TryAgainError:
-                if attempt == patience.max_attempts:
-                    raise
-            await MACHINE.sleep_async(patience.delay_seconds(attempt, MACHINE.chance()))
+            except TryAgainError as error:
+                try:
+                    wait = attempts.seconds_until_next(error)
+                except StoreUnavailableError:
+                    raise error from None
+            await MACHINE.sleep_async(wait)
             self._writer, parts = self._open(), list(beginning)
 
     async def _send(self, parts: Iterable[Data]) -> None:
