@@ -10,7 +10,7 @@ Like `lance_changes`, each runs in one task and passes its rows one by one: to r
 the format.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -35,11 +35,10 @@ from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.options import VersionChoice
 from lance_stream.spark.plain_errors import plainly
+from lance_stream.spark.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session_settings import SessionOptions
-from lance_stream.spark.spark_types import carrier_schema, spark_schema, to_spark
+from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
-
-Rows = Iterator[tuple[Any, ...]]
 
 _HISTORY: Final = (
     StructType()
@@ -73,9 +72,11 @@ class _Analyzed(AnalyzeResult):
 
     Attributes:
         is_utc: Whether the version is a timestamp without a zone, which is in UTC.
+        place: The URI and the version that were analyzed; None if the version is not a constant.
     """
 
     is_utc: bool = False
+    place: tuple[str, int] | None = None
 
 
 def table_functions(session: SessionOptions) -> Mapping[str, type[Any]]:
@@ -111,18 +112,28 @@ def _function(
 
     class OfVersion:
         def __init__(self, analyzed: _Analyzed | None = None) -> None:
-            self._is_utc = analyzed is not None and analyzed.is_utc
+            self._analyzed = analyzed
 
         @staticmethod
         @plainly
         def analyze(uri: AnalyzeArgument, version: AnalyzeArgument | None = None) -> AnalyzeResult:
             is_utc = version is not None and isinstance(version.dataType, TimestampNTZType)
             at = None if version is None else version.value
-            return _Analyzed(columns(open_at(uri.value, at, is_utc)), is_utc=is_utc)
+            table = open_at(uri.value, at, is_utc)
+            is_fixed = version is None or version.isConstantExpression
+            place = (table.uri, table.version) if is_fixed else None
+            return _Analyzed(columns(table), is_utc=is_utc, place=place)
 
         @plainly
         def eval(self, uri: str, version: Any = None) -> Rows:
-            return rows(open_at(uri, version, self._is_utc))
+            analyzed = self._analyzed
+            is_utc = analyzed is not None and analyzed.is_utc
+            if analyzed is not None and analyzed.place is not None:
+                (uri, version), is_utc = analyzed.place, False  # a version that others do not move
+            table = open_at(uri, version, is_utc)
+            if columns is _columns_of_table:
+                check_columns(_carrier(table), analyzed.schema if analyzed else None, name)
+            return rows(table)
 
     class OfNewest:
         @staticmethod
@@ -166,9 +177,7 @@ def _columns_of_table(table: TableVersion) -> StructType:
 def _rows_of_table(table: TableVersion) -> Rows:
     carried = _carrier(table)
     for batch in read_units(plan_scan(table, names_of(table, None))):
-        yield from zip(
-            *(each.to_pylist() for each in to_spark(batch, carried).columns), strict=True
-        )
+        yield from rows_of(batch, carried)
 
 
 def _history(table: TableVersion) -> Rows:

@@ -12,12 +12,11 @@ Both ends are inclusive. A timestamp stands for the versions committed since, or
 TIMESTAMP_NTZ, which has no zone, is in UTC.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql.types import TimestampNTZType
+from pyspark.sql.types import StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
@@ -25,8 +24,9 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.spark.feed.batch_reader import plan_batch
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
+from lance_stream.spark.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session_settings import SessionOptions
-from lance_stream.spark.spark_types import carrier_schema, spark_schema, to_spark
+from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
 
 _USAGE: Final = "lance_changes(uri, start, end, deduplication_mode)"
@@ -55,6 +55,7 @@ def changes_function(session: SessionOptions) -> type[Any]:
     class ChangesFunction:
         def __init__(self, analyzed: _Analyzed | None = None) -> None:
             self._in_utc = (False, False) if analyzed is None else analyzed.in_utc
+            self._columns = None if analyzed is None else analyzed.schema
 
         @staticmethod
         def analyze(
@@ -74,8 +75,9 @@ def changes_function(session: SessionOptions) -> type[Any]:
 
         def eval(
             self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
-        ) -> Iterator[tuple[Any, ...]]:
-            return _changes(_asked(session, self._in_utc, uri, start, end, deduplication_mode))
+        ) -> Rows:
+            asked = _asked(session, self._in_utc, uri, start, end, deduplication_mode)
+            return _changes(asked, self._columns)
 
     return ChangesFunction
 
@@ -91,12 +93,12 @@ def _of_machine(moment: datetime) -> datetime:
         return moment.replace(tzinfo=UTC)
 
 
-def _changes(asked: SourceOptions) -> Iterator[tuple[Any, ...]]:
+def _changes(asked: SourceOptions, analyzed: StructType | None) -> Rows:
     table = open_for_changes(asked)
     carried = carrier_schema(schema_of_changes(table, asked))
+    check_columns(carried, analyzed, "lance_changes")
     for batch in read_changes(plan_batch(table, asked, carried)):
-        columns = [column.to_pylist() for column in to_spark(batch, carried).columns]
-        yield from zip(*columns, strict=True)
+        yield from rows_of(batch, carried)
 
 
 def _is_version(value: Any) -> bool:
