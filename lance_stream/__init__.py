@@ -36,16 +36,10 @@ from lance_stream.maintenance.manifest_store_moves import (
     forget_versions,
     leave_manifest_store,
 )
+from lance_stream.version import VERSION
 from lance_stream.write.row_digests import RowsDigest, digest_rows
 
-
-def __getattr__(name: str) -> str:
-    if name == "__version__":  # looked up only where it is asked for
-        from importlib.metadata import version
-
-        return version("lance-stream")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+__version__ = VERSION
 
 __all__ = [
     "BadDataError",

@@ -3,10 +3,16 @@
 Each Python worker of Spark imports it again, so every job pays for it.
 """
 
+import os
 import subprocess
 import sys
+import tomllib
+import zipfile
+from pathlib import Path
 
 import pytest
+
+import lance_stream
 
 HEAVY = ("pandas", "pyarrow.dataset", "obstore", "botocore", "google.auth", "azure", "psycopg")
 
@@ -18,3 +24,42 @@ def test_an_import_loads_nothing_heavy(module: str, heavy: tuple[str, ...]) -> N
     code = f"import sys, {module}; print(*sorted({set(heavy)} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.split(), done.stderr) == ([], "")
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    root = Path(lance_stream.__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert lance_stream.__version__ == project["version"]
+
+
+_WITHOUT_METADATA = """
+import importlib.metadata as metadata, sys
+
+def nothing(name):
+    raise metadata.PackageNotFoundError(name)
+
+metadata.version = metadata.distribution = nothing
+import lance_stream, pyarrow as pa
+from lance_stream.cli import main
+assert ".zip" in lance_stream.__file__, lance_stream.__file__
+print(lance_stream.create_dataset(sys.argv[1], pa.table({"id": [1]})).version)
+assert main.main(["show", sys.argv[1]]) == 0
+assert main.main(["doctor"]) in (0, 1)
+"""
+
+
+def test_a_zip_without_metadata_does_all_of_it(tmp_path: Path) -> None:
+    """As Spark ships it to workers and drivers by --py-files."""
+    package = Path(lance_stream.__file__).parent
+    with zipfile.ZipFile(tmp_path / "package.zip", "w") as zipped:
+        for each in package.rglob("*.py"):
+            zipped.write(each, each.relative_to(package.parent))
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_METADATA, str(tmp_path / "t")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "package.zip")},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ok       Spark: PySpark 4" in done.stdout

@@ -9,6 +9,7 @@ The exit code is 1 if a check has failed.
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import os
 import sys
@@ -99,10 +100,9 @@ def check_python() -> Check:
 
 
 def check_spark() -> Check:
-    """Check the version of PySpark, without importing it."""
-    try:
-        version = importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
+    """Check the version of PySpark."""
+    version = _version_of_spark()
+    if version is None:
         return Check("Spark", FAILURE, "PySpark is not installed: pip install 'pyspark>=4.1,<4.4'")
     found = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     first, end = _SPARK
@@ -112,6 +112,18 @@ def check_spark() -> Check:
     if found >= end:
         return Check("Spark", WARNING, f"PySpark {version} is newer than those that are tested")
     return Check("Spark", OK, f"PySpark {version}")
+
+
+def _version_of_spark() -> str | None:
+    """Return the version of PySpark; a download of Spark and its client have other metadata."""
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    try:
+        return str(importlib.import_module("pyspark.version").__version__)
+    except ImportError:
+        return None
 
 
 def check_java() -> Check:

@@ -12,7 +12,6 @@ An error is printed as one line on stderr, followed by its notes about the locat
 """
 
 import argparse
-import importlib.metadata
 import io
 import os
 import sys
@@ -32,6 +31,7 @@ from lance_stream.errors import (
     LanceStreamError,
     NotFoundError,
 )
+from lance_stream.version import VERSION
 
 PROGRAM: Final = "lance-stream"
 
@@ -105,8 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Inspects Lance tables, follows their changes, and maintains them.",
         epilog=_EXIT_CODES_IN_WORDS,
     )
-    version = importlib.metadata.version("lance-stream")
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {version}")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {VERSION}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, module in VERBS.items():
         description = str(module.__doc__).partition("\n\n")[0]

@@ -20,11 +20,9 @@ has written are deleted if it is known that no version names them. Transaction f
 cleanup, and so is everything after a commit with an unknown outcome.
 """
 
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from lance_stream.backoff import Backoff
@@ -50,6 +48,7 @@ from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion,
 from lance_stream.table.operations import Restore, operation_name
 from lance_stream.table.paths import transaction_file_name, transaction_path
 from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
+from lance_stream.version import VERSION
 
 MAX_INLINE_TRANSACTION_BYTES = 20 << 20
 """A larger transaction has no copy in the manifest, as in the reference."""
@@ -347,7 +346,7 @@ def _next_version(
             inline_transaction=(
                 file.data if len(file.data) <= MAX_INLINE_TRANSACTION_BYTES else None
             ),
-            writer_version=_writer_version(),
+            writer_version=WriterVersion(WRITER_LIBRARY, VERSION),
             config_entries={
                 **(config_entries(newest, version) if config_entries else {}),
                 **log.mark,
@@ -356,8 +355,3 @@ def _next_version(
         creation,
         with_counts(log.store, restored) if restored else None,
     )
-
-
-@cache
-def _writer_version() -> WriterVersion:
-    return WriterVersion(WRITER_LIBRARY, importlib.metadata.version("lance-stream"))
