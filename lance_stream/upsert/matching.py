@@ -26,6 +26,7 @@ from lance_stream.read.fragment import read_unit
 from lance_stream.read.reading_ahead import num_readers
 from lance_stream.read.scan import read_units
 from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.fields import Field
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import are_among
@@ -203,7 +204,7 @@ class Found:
     def __init__(self, workers: Workers = THREADS) -> None:
         self._workers = workers
         self._known: dict[int, tuple[bytes, Matches]] = {}
-        self._asked: tuple[object, ...] = ()
+        self._asked: tuple[Field, ...] = ()
 
     def look_up(self, table: TableVersion, incoming: Incoming) -> Matches:
         """Return the rows of a version that have a key of the batch.
@@ -213,8 +214,9 @@ class Found:
             incoming: The batch; the same rows each time.
         """
         columns = incoming.scanned_columns
-        asked = tuple(table.arrow_schema.field(name) for name in columns)
-        if asked != self._asked:  # the first call, or the key columns differ
+        fields = {each.name: each for each in table.schema.fields}
+        asked = tuple(fields[name] for name in columns)
+        if asked != self._asked:  # the first call, or others: renamed columns have other ids
             self._asked, self._known = asked, {}
         matches: list[Matches] = []
         places: list[int] = []

@@ -315,3 +315,48 @@ def test_retries_refuse_a_recreated_table(way: Any, tmp_path: Path) -> None:
     with pytest.raises(TableReplacedError):
         way(made.table, ours, BY_ID, environment=environment)
     assert lance_stream.open_dataset(uri).to_table()["x"].to_pylist() == ["old", "old"]
+
+
+@pytest.mark.parametrize("swapped", ["id", "at"])
+def test_retries_follow_columns_that_were_renamed(way: Any, swapped: str) -> None:
+    """Two columns have swapped their names after an attempt has lost to another upsert."""
+    rows = pa.table(
+        {
+            "id": [1, 2, 3],
+            "other id": [3, 2, 1],
+            "at": [5, 5, 9],
+            "other at": [5, 9, 5],
+            "x": ["a", "b", "c"],
+        }
+    )
+    made = lance_stream.Dataset(table_of(rows))
+    other = f"other {swapped}"
+
+    def act() -> None:
+        theirs = pa.table({"id": [1], "at": [6], "x": ["theirs"]})
+        changed = made.upsert(theirs, on="id", sequence_by="at")
+        changed.rename_columns({swapped: other, other: swapped})
+
+    acts = iter([act])
+
+    def lose() -> int:
+        for each in acts:
+            each()
+        return MACHINE.random_id()
+
+    ours = pa.table({"id": [1, 2, 3], "at": [7, 7, 7], "x": ["A", "B", "C"]})
+    environment = dataclasses.replace(MACHINE, random_id=lose)
+    rules = UpsertRules(("id",), sequence_by="at")
+    done = way(made.table, ours, rules, environment=environment)
+    assert done.attempts == 2
+    found = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
+    assert found == [
+        {"id": each, "x": x}
+        for each, x in (
+            # of the rows (3, "theirs"), (2, "b") and (1, "c"), the last is newer
+            ((1, "c"), (2, "B"), (3, "C"))
+            if swapped == "id"
+            # of the rows (1, "theirs"), (2, "b") and (3, "c"), the second is newer
+            else ((1, "A"), (2, "b"), (3, "C"))
+        )
+    ]
