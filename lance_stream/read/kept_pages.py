@@ -263,7 +263,8 @@ class PagesOfFile:
         if place not in self._parts:
             is_first = self._is_first and page.first_row <= self._rows.start
             grows = not is_of_filter and (is_first or not self._kept.matches_everywhere)
-            self._parts[place] = self._cut_page(page, grows=grows)
+            # once: of two threads that cut it at a time, both take what the first one made
+            self._parts.setdefault(place, self._cut_page(page, grows=grows))
         parts = self._parts[place]
         first = bisect_right(parts, wanted.start, key=lambda each: each.start) - 1
         last = bisect_right(parts, wanted.stop - 1, key=lambda each: each.start) - 1

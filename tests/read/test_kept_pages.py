@@ -330,3 +330,32 @@ def test_a_part_that_could_not_be_fetched_is_asked_for_again() -> None:
         pages.read_ranges([ByteRange(10_000, 10_010)], 1)
     found = pages.read_ranges([ByteRange(10_000, 10_010)], 1)
     assert bytes(found[0]) == file.data[10_000:10_010]
+
+
+def test_threads_that_cut_a_page_at_a_time_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finds that the filter matched everywhere so far, the other that it no longer does."""
+    monkeypatch.setattr(kept_pages, "START_BYTES", 1 << 20)
+    file = Bytes(5_100_000)
+    wanted = [ByteRange(4_000, 4_100), ByteRange(1_000_000, 4_900_000)]
+    others: list[threading.Thread] = []
+    found: list[list[bytes]] = []
+
+    def read() -> None:
+        found.append([bytes(each) for each in pages.read_ranges(wanted, 1)])
+
+    class Changing(KeptPages):
+        """Ends to match everywhere after another thread has seen that it did."""
+
+        @property
+        def matches_everywhere(self) -> bool:
+            if not others:
+                others.append(threading.Thread(target=read))
+                others[0].start()
+                others[0].join(10)
+                return False
+            return True
+
+    pages = PagesOfFile(Changing(), [([PAGE], False)], Rows(0, 1000, 100), file, is_first=False)
+    read()
+    read()
+    assert found == [[file.data[each.start : each.stop] for each in wanted]] * 3
