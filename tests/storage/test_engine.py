@@ -322,3 +322,17 @@ def test_a_broken_upload_says_how_to_continue(s3_bucket: Bucket, proxy: FaultPro
     with pytest.raises(StoreUnavailableError, match=r"data/a.*client_max_retries"):
         write()
     assert store.list() == []
+
+
+def test_a_broken_upload_ends_in_time(s3_bucket: Bucket, proxy: FaultProxy) -> None:
+    """After the time for retries, not after that time for each attempt to begin it."""
+    store = store_at(s3_bucket, proxy.url, client_max_retries="8", client_retry_timeout="1s")
+    proxy.add(Forge(503), kind="start upload", times=None)
+
+    def write() -> None:
+        with store.open_writer("data/a") as writer:
+            writer.write(bytes(20 << 20))
+
+    with pytest.raises(StoreUnavailableError, match=r"data/a.*503.*client_retry_timeout"):
+        write()
+    assert proxy.kinds()["start upload"] <= 2 * 9
