@@ -327,6 +327,27 @@ def test_an_answer_without_content_is_no_missing_item(
         assert manifests.get(URI, 2) is None
 
 
+@pytest.mark.parametrize("landed", [True, False])
+def test_an_answer_without_content_is_no_success(
+    any_dynamodb: DynamoTable, landed: bool, few_attempts: None
+) -> None:
+    """Otherwise a version would count as published whose item does not exist."""
+    with FaultProxy(any_dynamodb.endpoint) as proxy:
+        manifests = in_dynamodb(any_dynamodb, proxy.url)
+        proxy.add(Forge(200, landed=landed), kind="PutItem", at=1, times=1)
+        assert manifests.put_if_not_exists(URI, item(1)) is not landed
+        assert manifests.get(URI, 1) == item(1)
+        proxy.clear()
+        proxy.add(Forge(200, landed=landed), kind="PutItem", at=1, times=1)
+        final = ManifestItem(1, f"{URI}/_versions/1.manifest", 7)
+        assert manifests.put_if_exists(URI, final)
+        assert manifests.get(URI, 1) == final
+        proxy.clear()
+        proxy.add(Forge(200, landed=landed), kind="BatchWriteItem", at=1, times=1)
+        manifests.delete(URI, [1])
+        assert manifests.get(URI, 1) is None
+
+
 @pytest.mark.floors
 def test_lost_replies_look_like_lost_races(any_dynamodb: DynamoTable, few_attempts: None) -> None:
     with FaultProxy(any_dynamodb.endpoint) as proxy:

@@ -268,19 +268,18 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
 
 
 def _check_is_whole(operation: str, answer: Mapping[str, Any]) -> None:
-    """Check that an answer which contains no item means that there is none.
+    """Check that an answer without content was sent without.
 
-    botocore takes a body of no bytes for an empty object, as the answer to a GetItem of an item
-    that does not exist is; to a Query there is always a list, if an empty one.
+    botocore takes a body of no bytes for an empty object, as the answers to a PutItem and to a
+    GetItem of an item that does not exist are; to a Query there is always a list, if an empty one.
 
     Raises:
-        TryAgainError: Its body was lost on the way.
+        TryAgainError: Its body was lost on the way, or the request was never answered.
     """
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     is_empty_object = headers.get("content-length", _EMPTY_OBJECT) == _EMPTY_OBJECT
-    if (operation == "query" and "Items" not in answer) or (
-        operation == "get_item" and "Item" not in answer and not is_empty_object
-    ):
+    has_content = bool(answer.keys() - {"ResponseMetadata"})
+    if not (has_content or is_empty_object) or (operation == "query" and "Items" not in answer):
         raise TryAgainError(f"the answer to {operation} has no content")
 
 
