@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from functools import cache
 from typing import Final, NamedTuple
 
 _SECONDS: Final = 20.0
@@ -44,21 +43,34 @@ class _Python(NamedTuple):
     missing: tuple[str, ...]
 
 
-@cache
-def find_problem(executable: str) -> str | None:
+_able: Final[set[tuple[str, tuple[str, ...]]]] = set()
+"""What `find_problem` has found nothing wrong with; a problem is looked for again once mended."""
+
+
+def find_problem(executable: str, import_paths: tuple[str, ...] = ()) -> str | None:
     """Return why a Python cannot run Spark's workers for this program.
 
     Args:
         executable: A path, or a name to be searched on the PATH.
+        import_paths: Where Spark lets its workers find modules, besides their own.
 
     Returns:
         The problem in one sentence; None if there is none, or if the Python is not on this machine,
         as that of an archive which only workers unpack.
     """
+    if (executable, import_paths) in _able:
+        return None
+    problem = _find_problem(executable, import_paths)
+    if problem is None:
+        _able.add((executable, import_paths))
+    return problem
+
+
+def _find_problem(executable: str, import_paths: tuple[str, ...]) -> str | None:
     found = shutil.which(executable)
     if found is None or _folder(found) == _folder(sys.executable):
         return None
-    answer = _ask(found)
+    answer = _ask(found, import_paths)
     if answer is None:
         return None
     if answer.version != sys.version_info[:2]:
@@ -80,11 +92,16 @@ def _folder(executable: str) -> str:
     return os.path.dirname(os.path.abspath(executable))  # noqa: PTH100, PTH120  # Path.resolve follows links
 
 
-def _ask(executable: str) -> _Python | None:
+def _ask(executable: str, import_paths: tuple[str, ...]) -> _Python | None:
     """Return what a Python reports about itself; None if it does not answer."""
+    given = filter(None, (*import_paths, os.environ.get("PYTHONPATH")))
     try:
         done = subprocess.run(
-            [executable, "-c", _QUESTION], capture_output=True, timeout=_SECONDS, check=True
+            [executable, "-c", _QUESTION],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(given)},
         )
         version, missing = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):

@@ -8,7 +8,10 @@ import importlib.util
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -17,11 +20,13 @@ from lance_stream.machine.java import find_java
 from lance_stream.machine.pythons import ADVICE, find_problem
 
 
-def check_workers_python(spark: SparkSession) -> None:
+def check_workers_python(spark: SparkSession, *, only_tasks: bool = False) -> None:
     """Check the Python that Spark starts workers with, as far as this machine has it.
 
     Args:
         spark: A session. Through Spark Connect nothing is known about the workers.
+        only_tasks: Whether workers only run tasks. Spark plans a format and a table function on
+            this machine; a cluster runs tasks on others, where the same name is another Python.
 
     Raises:
         InvalidInputError: It cannot import this package, or it is another version of Python than
@@ -29,10 +34,23 @@ def check_workers_python(spark: SparkSession) -> None:
     """
     context = getattr(spark, "_sc", None)  # Spark Connect has no context, and raises if asked
     executable = getattr(context, "pythonExec", None)
-    if executable is not None:
-        problem = find_problem(executable)
+    is_elsewhere = only_tasks and not str(getattr(context, "master", "local")).startswith("local")
+    if executable is not None and not is_elsewhere:
+        problem = find_problem(executable, _import_paths(context))
         if problem is not None:
             raise InvalidInputError(f"{problem}. {ADVICE}")
+
+
+def _import_paths(context: Any) -> tuple[str, ...]:
+    """Return where workers find modules by Spark's doing: `--py-files`, `addPyFile`, settings."""
+    shipped = tuple(getattr(context, "_python_includes", None) or ())
+    root = Path(SparkFiles.getRootDirectory()) if shipped else Path()
+    set_for_workers = (getattr(context, "environment", None) or {}).get("PYTHONPATH")
+    return (
+        *(str(root / each) for each in shipped),
+        *((str(root),) if shipped else ()),
+        *((set_for_workers,) if set_for_workers else ()),
+    )
 
 
 def warn_without_java() -> None:

@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark import SparkFiles
 from pyspark.errors import PySparkRuntimeError
 
 from lance_stream.errors import InvalidInputError
@@ -23,6 +25,9 @@ class Session:
     def __init__(self, executable: str) -> None:
         self._sc = self
         self.pythonExec = executable
+        self.master = "local[2]"
+        self.environment: dict[str, str] = {}
+        self._python_includes: list[str] = []
 
 
 @pytest.fixture
@@ -61,6 +66,54 @@ def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
 def test_what_is_not_known_to_fail_is_accepted(executable: str) -> None:
     """Among others, a Python of an archive that only exists on workers."""
     check_workers_python(Session(executable))  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+@pytest.mark.parametrize("master", ["spark://other:7077", "yarn", "k8s://https://other"])
+def test_the_tasks_of_a_cluster_run_on_other_machines(bare_python: str, master: str) -> None:
+    session = Session(bare_python)
+    session.master = master
+    check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="cannot import"):  # planned on this one
+        check_workers_python(session)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local-cluster[1,1,1024]"])
+def test_the_tasks_of_a_local_master_run_here(bare_python: str, master: str) -> None:
+    session = Session(bare_python)
+    session.master = master
+    with pytest.raises(InvalidInputError, match="cannot import"):
+        check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]
+
+
+def make_modules(folder: Path, names: tuple[str, ...] = pythons._NEEDED) -> None:
+    for name in names:
+        package = folder.joinpath(*name.split("."))
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+
+
+def test_a_problem_that_is_mended_is_gone(bare_python: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot import"):
+        check_workers_python(Session(bare_python))  # type: ignore[arg-type]
+    (site,) = Path(bare_python).parents[1].glob("lib/python*/site-packages")
+    make_modules(site)
+    check_workers_python(Session(bare_python))  # type: ignore[arg-type]
+
+
+def test_modules_that_spark_ships_are_found(
+    bare_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_modules(tmp_path / "elsewhere", pythons._NEEDED[1:])
+    make_modules(tmp_path / "modules", pythons._NEEDED[:1])
+    with zipfile.ZipFile(tmp_path / "shipped.zip", "w") as zipped:
+        zipped.write(tmp_path / "modules/lance_stream/__init__.py", "lance_stream/__init__.py")
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
+    session = Session(bare_python)
+    session.environment = {"PYTHONPATH": str(tmp_path / "elsewhere")}
+    with pytest.raises(InvalidInputError, match="cannot import lance_stream;"):
+        check_workers_python(session)  # type: ignore[arg-type]
+    session._python_includes = ["shipped.zip"]
+    check_workers_python(session)  # type: ignore[arg-type]
 
 
 def test_a_session_of_spark_connect_is_accepted() -> None:

@@ -220,7 +220,7 @@ class LanceSink:
             CommitError: The rows were written, but did not become a version.
         """
         batch_id = _check_batch(df, batch_id)
-        check_workers_python(df.sparkSession)
+        check_workers_python(df.sparkSession, only_tasks=True)
         arguments = self._arguments_in(df.sparkSession)
         if self._compaction is None:
             self._write(df, batch_id, arguments)
