@@ -19,6 +19,7 @@ from lance_stream.snapshot.references import Branch, read_branches
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import read_tags
 from lance_stream.snapshot.write_ahead_logs import unmerged_files
+from lance_stream.table.fragments import total_size
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
 from lance_stream.table.manifest import Manifest
@@ -45,8 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def describe(ds: Dataset) -> dict[str, Any]:
     """Return a description of a table at a version.
 
-    No data file is opened, and a deletion file only if the manifest does not state its number of
-    offsets.
+    A data or deletion file is opened only if the manifest does not state its number of rows.
     """
     table, manifest = ds.table, ds.table.manifest
     versions = table.log.versions()
@@ -68,7 +68,7 @@ def describe(ds: Dataset) -> dict[str, Any]:
         "num_fragments": len(fragments),
         "num_deletion_files": sum(each.deletion_file is not None for each in fragments),
         "num_data_files": len(files),
-        "data_bytes": sum(each.size_bytes for each in files),
+        "data_bytes": total_size(files),
         "columns": [
             {"name": name, "type": str(ds.schema.field(name).type), "nullable": field.nullable}
             for name, field in zip(table.schema.names, table.schema.fields, strict=True)
@@ -164,11 +164,13 @@ def _lines(info: Mapping[str, Any]) -> Iterator[str]:
         f"{output.count(there['count'], 'version')}, {there['oldest']} to {there['newest']}; file "
         f"version {info['file_version']}, {has_ids} stable row ids"
     )
+    num_bytes = info["data_bytes"]
+    size = "unknown size" if num_bytes is None else output.size(num_bytes)
     yield (
         f"{output.count(info['num_rows'], 'row')} and {info['num_dead_rows']} deleted in "
         f"{output.count(info['num_fragments'], 'fragment')}; "
         f"{output.count(info['num_data_files'], 'data file')} of "
-        f"{output.size(info['data_bytes'])}, "
+        f"{size}, "
         f"{output.count(info['num_deletion_files'], 'deletion file')}"
     )
     deletes = info["remembered_deletes"]

@@ -14,7 +14,7 @@ _MAX_COLUMNS: Final = 50
 def as_html(table: TableVersion, schema: pa.Schema) -> str:
     """Return a small HTML table: location, version, rows, fragments and columns.
 
-    No data file is read.
+    A data or deletion file is opened only if the manifest does not state its number of rows.
 
     Args:
         table: The version.

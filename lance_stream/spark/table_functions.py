@@ -39,6 +39,7 @@ from lance_stream.spark.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session_settings import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
+from lance_stream.table.fragments import total_size
 
 _HISTORY: Final = (
     StructType()
@@ -194,8 +195,8 @@ def _history(table: TableVersion) -> Rows:
 def _fragments(table: TableVersion) -> Rows:
     for each in table.manifest.fragments:
         live = table.num_live_rows(each)
-        num_bytes = sum(file.size_bytes for file in each.files)
-        yield each.id, live, table.physical_rows(each) - live, len(each.files), num_bytes
+        dead = table.physical_rows(each) - live
+        yield each.id, live, dead, len(each.files), total_size(each.files)
 
 
 def _consumers(table: TableVersion) -> Rows:

@@ -7,7 +7,7 @@ the fields. Row ids and row versions are undecoded bytes here: see `row_ids`, `r
 Source: table.proto, messages DataFragment, DataFile, DeletionFile, ExternalFile.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -80,6 +80,12 @@ class DataFile:
                 f"the manifest lists fields or columns of the data file {self.path!r} twice: "
                 f"fields {list(self.field_ids)}, columns {list(self.column_indices)}"
             )
+
+
+def total_size(files: Iterable[DataFile]) -> int | None:
+    """Return the size of files in bytes; None if the writer of one did not record it."""
+    sizes = [each.size_bytes for each in files]
+    return sum(sizes) if all(sizes) else None
 
 
 def columns_of_files(

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import uuid
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from lance_stream.cli import output
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.ledger import LedgerEntry, config_entries
+from tests.golden.archives import unpack
+from tests.golden.test_old_writers import FOLDER as OLD_WRITERS
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 
@@ -105,6 +108,14 @@ def test_show_describes_the_table(run: Run, ds: Dataset) -> None:
     for line in ("id int64 not null", "name string", "team blue", "gold 2"):
         assert line in lines
     assert any(line.startswith("totals version 3 2 versions 20") for line in lines)
+
+
+def test_show_does_not_guess_a_size_that_nobody_recorded(run: Run, tmp_path: Path) -> None:
+    with tarfile.open(OLD_WRITERS / "0.10.18.tar.xz") as tar:
+        unpack(tar, tmp_path)
+    uri = str(min(tmp_path.glob("*/table.lance")))
+    assert json.loads(answer(run, "show", uri, "--json"))["data_bytes"] is None
+    assert "of unknown size, " in answer(run, "show", uri)
 
 
 def test_show_can_print_json(run: Run, ds: Dataset) -> None:

@@ -1,5 +1,6 @@
 """The SQL functions that show a table: `lance_table`, `lance_history` and others."""
 
+import tarfile
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,8 @@ from lance_stream.maintenance.consumers import record_progress
 from lance_stream.spark import register
 from lance_stream.spark.session_settings import SessionOptions
 from lance_stream.spark.table_functions import _Analyzed, table_functions
+from tests.golden.archives import unpack
+from tests.golden.test_old_writers import FOLDER as OLD_WRITERS
 
 pytestmark = pytest.mark.spark
 
@@ -184,3 +187,11 @@ def test_a_query_reads_the_version_that_it_was_planned_with(
         f"LATERAL lance_fragments('{path}', h.version) f"
     )
     assert sorted(row["version"] for row in found) == [1, 2, 3, 4]
+
+
+def test_a_size_that_nobody_recorded_is_null(tmp_path: Path) -> None:
+    with tarfile.open(OLD_WRITERS / "0.10.18.tar.xz") as tar:
+        unpack(tar, tmp_path)
+    uri = str(min(tmp_path.glob("*/table.lance")))
+    function = table_functions(SessionOptions())["fragments"]()
+    assert {row[-1] for row in function.eval(uri)} == {None}
