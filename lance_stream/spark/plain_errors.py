@@ -47,11 +47,33 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except _FOR_USERS as error:
-            _log.debug("the traceback of an error that is shown without it", exc_info=True)
+            _log_traceback()
             _hide_traceback_in_worker()
             raise error.with_traceback(None) from None
 
     return wrapper
+
+
+def briefly(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function that users call: errors for them are raised without our part of a traceback.
+
+    Their own part stays, and so do the tracebacks of their own errors later: they may catch this
+    one, in a worker that lives on.
+    """
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except _FOR_USERS as error:
+            _log_traceback()
+            raise error.with_traceback(None) from None
+
+    return wrapper
+
+
+def _log_traceback() -> None:
+    _log.debug("the traceback of an error that is shown without it", exc_info=True)
 
 
 def _hide_traceback_in_worker() -> None:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark import SparkFiles
 from pyspark.errors import PySparkException
@@ -18,6 +18,9 @@ from pyspark.sql import SparkSession
 from lance_stream.errors import InvalidInputError
 from lance_stream.machine.java import find_java
 from lance_stream.machine.pythons import ADVICE, find_problem
+
+_MISMATCH: Final = "PYTHON_VERSION_MISMATCH"
+"""Spark's name for the error, beside which it states both versions."""
 
 
 def check_workers_python(spark: SparkSession, *, only_tasks: bool = False) -> None:
@@ -79,8 +82,10 @@ def explained() -> Iterator[None]:
         text = str(error)
         if "No module named 'lance_stream'" in text:
             cause = "Spark's workers cannot import lance_stream"
-        elif "PYTHON_VERSION_MISMATCH" in text:
+        elif _MISMATCH in text:
             cause = "Spark's workers run another version of Python than this program"
         else:
             raise
-        raise InvalidInputError(f"{cause}. {ADVICE}") from error
+        said = next((line for line in text.splitlines() if _MISMATCH in line), "")
+        words = f" ({said.strip()[:300]})" if said else ""
+        raise InvalidInputError(f"{cause}{words}. {ADVICE}") from error

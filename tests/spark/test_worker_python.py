@@ -124,7 +124,10 @@ def test_a_session_of_spark_connect_is_accepted() -> None:
     ("text", "problem"),
     [
         ("ModuleNotFoundError: No module named 'lance_stream'", "cannot import lance_stream"),
-        ("[PYTHON_VERSION_MISMATCH] Python in worker has ...", "another version of Python"),
+        (
+            "Job aborted\n[PYTHON_VERSION_MISMATCH] Python in worker has ...: 3.9\n\tat a",
+            r"another version of Python.*\(.*worker has \.\.\.: 3\.9\)",
+        ),
     ],
 )
 def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None:

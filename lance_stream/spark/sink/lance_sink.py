@@ -20,7 +20,7 @@ from lance_stream.errors import (
 from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.plain_errors import plainly
+from lance_stream.spark.plain_errors import briefly
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import SinkArguments, as_creation, names
 from lance_stream.spark.sink.batch_names import settle_names
@@ -203,7 +203,7 @@ class LanceSink:
         """
         return self._compaction is None or self._compaction.wait(timeout_seconds)
 
-    @plainly
+    @briefly
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a micro-batch to the table, unless it is already committed.
 
