@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.azure_options import OPEN_AZURE
+from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.extras import MODULES, is_installed
 from lance_stream.storage.fsspec_store import is_registered
 from lance_stream.storage.locations import (
@@ -34,17 +35,22 @@ _OPTIONAL: Final = "azure.identity"
 
 
 def check_can_write_to(
-    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    location: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    is_used_here: bool = True,
 ) -> None:
     """Check whatever is known about a location for Spark's writers without asking its store.
 
     Args:
         location: A path or URI of a table, which need not exist.
         storage_options: Settings of its store.
+        is_used_here: Whether this machine writes to it, and so needs the libraries of its store.
 
     Raises:
         InvalidInputError: It is not the location of a table that all of Spark's processes share; a
-            storage option is unknown; or an extra of this package is not installed.
+            storage option is unknown, or one of S3's is invalid; or an extra of this package is not
+            installed.
         UnsupportedFeatureError: There is no store for its protocol.
     """
     check_is_shared(location)
@@ -52,6 +58,8 @@ def check_can_write_to(
     protocol = protocol_of(text)
     if protocol in _SERVICES:
         _check_service(text, protocol, options)
+        if is_used_here:
+            _check_extra(protocol)
     elif protocol not in BACKENDS and is_registered(protocol):
         raise InvalidInputError(
             f"{text!r} is on a filesystem that is registered with fsspec, where tables can only be "
@@ -63,10 +71,17 @@ def check_can_write_to(
 
 
 def _check_service(uri: str, protocol: str, options: Mapping[str, Any]) -> None:
-    store, extra = _SERVICES[protocol]
-    take_settings(options, store)
+    store, _ = _SERVICES[protocol]
+    if store == "s3":
+        s3_settings(options)
+    else:  # their settings may be completed by the environment of where they are used
+        take_settings(options, store)
     if store != "azure":  # its URIs come in several forms, which may need the account's name
         split_bucket(uri.partition("?")[0] if protocol == "s3+ddb" else uri)
+
+
+def _check_extra(protocol: str) -> None:
+    _, extra = _SERVICES[protocol]
     for module in MODULES[extra]:
         if module != _OPTIONAL and not is_installed(module):
             raise InvalidInputError(

@@ -130,3 +130,52 @@ def test_a_path_object_becomes_text() -> None:
 def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         lance_sink("/somewhere", app_id="a")(df, batch_id)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "problem"),
+    [
+        ("/tables/t", {"manifest_store": "mongo://x"}, "manifest_store begins with"),
+        ("/tables/t", {"manifest_store": "sqlite:relative.db"}, "manifest_store begins with"),
+        ("/tables/t", {"manifest_store": "sqlite://relative.db"}, "has three slashes"),
+        ("s3+ddb://bucket/t", {}, "exactly one query, ddbTableName"),
+        ("s3+ddb://bucket/t?ddbTableName=T", {"manifest_store": "dynamodb://T"}, "leave one"),
+        ("s3://bucket/t", {"request_timeout": "banana"}, "request_timeout"),
+        ("s3://bucket/t", {"key": "only half"}, "only one half"),
+        ("s3://bucket/t", {"client_kwargs": {"nope": 1}}, "nope"),
+        ("s3://bucket/t", {"aws_virtual_hosted_style_request": "maybe"}, "true or false"),
+    ],
+)
+def test_invalid_settings_are_refused_at_once(
+    uri: str, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        lance_sink(uri, storage_options=options)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options"),
+    [
+        ("s3+ddb://bucket/t?ddbTableName=T", {"dynamodb_endpoint": "http://127.0.0.1:1"}),
+        ("s3://bucket/t", {"manifest_store": "dynamodb://T?region=eu-central-1"}),
+        ("/tables/t", {"manifest_store": "sqlite:///tables/versions.db?base_uri=a/b"}),
+        ("gs://bucket/t", {"manifest_store": "postgresql://u@127.0.0.1/db?table=versions"}),
+        ("abfss://c@account.dfs.core.windows.net/t", {}),
+        ("az://container/t", {}),
+        ("s3://bucket/t", {"request_timeout": "30s", "account_name": "of another store"}),
+        ("file:/tables/a%20b", {"durable": "true"}),
+    ],
+)
+def test_valid_settings_are_accepted(uri: str, options: dict[str, Any]) -> None:
+    assert lance_sink(uri, storage_options=options).uri == uri
+
+
+def test_a_client_of_spark_connect_needs_no_libraries_of_stores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SPARK_CONNECT_MODE_ENABLED", raising=False)
+    monkeypatch.setattr("lance_stream.storage.preflight.is_installed", lambda _module: False)
+    with pytest.raises(InvalidInputError, match="is not installed"):
+        lance_sink("s3://bucket/t")
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    assert lance_sink("s3://bucket/t").uri == "s3://bucket/t"

@@ -7,7 +7,9 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.utils import is_remote
 
+from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.maintenance.compaction.background import check_every
@@ -86,7 +88,10 @@ class SinkArguments:
     def __post_init__(self) -> None:
         if not str(self.uri).strip():
             raise InvalidInputError("lance_sink() needs the path of the table, but it is empty")
-        check_can_write_to(self.uri, self.storage_options)
+        is_used_here = not is_remote()  # Spark Connect calls the sink in a process of its server
+        check_can_write_to(self.uri, self.storage_options, is_used_here=is_used_here)
+        if is_used_here:
+            choose(self.uri, self.storage_options)
         _check_one_of("mode", self.mode, MODES)
         _check_one_of("schema_evolution", self.schema_evolution, SCHEMA_EVOLUTIONS)
         if self.mode in _BY_KEY and not self.on:
