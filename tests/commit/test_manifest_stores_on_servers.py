@@ -334,6 +334,7 @@ def test_an_answer_without_content_is_no_success(
     """Otherwise a version would count as published whose item does not exist."""
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
+        proxy.add(Forge(200, landed=landed), kind="DescribeTable", at=1, times=1)
         proxy.add(Forge(200, landed=landed), kind="PutItem", at=1, times=1)
         assert manifests.put_if_not_exists(URI, item(1)) is not landed
         assert manifests.get(URI, 1) == item(1)

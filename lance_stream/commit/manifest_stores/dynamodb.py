@@ -299,6 +299,7 @@ def _checked_client(manifests: DynamoDBManifests) -> Any:
         if client is None:
             client = _new_client(manifests)
             answer = _answer(manifests, lambda: client.describe_table(TableName=manifests.table))
+            _check_is_whole("describe_table", answer)
             _check_keys(manifests, answer["Table"])
             _clients[manifests] = client
         return client
