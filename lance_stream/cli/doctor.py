@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import add_json, add_options, storage_options
+from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.environment import Environment
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.machine import java, pythons
@@ -170,8 +171,8 @@ def check_location(arguments: argparse.Namespace) -> Iterator[Check]:
         yield Check("location", FAILURE, str(error))
         return
     if arguments.probe:
-        if uri.startswith("s3+ddb:"):
-            yield Check("create once", OK, "versions are published in DynamoDB")
+        if choose(uri, options).manifests is not None:
+            yield Check("create once", OK, "versions are published in a manifest store")
         else:
             yield from probe(open_store(uri, options), arguments.environment)
 

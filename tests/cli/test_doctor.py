@@ -156,6 +156,19 @@ def test_a_bucket_is_probed(capsys: pytest.CaptureFixture[str], s3_bucket: Bucke
     assert (code, checks["location"][0]) == (1, "failure")
 
 
+def test_a_bucket_without_conditions_is_enough_beside_a_manifest_store(
+    capsys: pytest.CaptureFixture[str], s3_bucket: Bucket, tmp_path: Path
+) -> None:
+    given = {**s3_bucket.storage_options, "aws_conditional_put": "disabled"}
+    options = [f"-o{key}={value}" for key, value in given.items()]
+    code, checks = diagnose(capsys, f"{s3_bucket.uri}/v", *options, "--probe")
+    assert (code, checks["create once"][0]) == (1, "failure")
+    options.append(f"-omanifest_store=sqlite://{tmp_path}/versions.db")
+    code, checks = diagnose(capsys, f"{s3_bucket.uri}/v", *options, "--probe")
+    assert (code, checks["create once"][0]) == (0, "ok")
+    assert "manifest store" in checks["create once"][1]
+
+
 def test_a_probe_needs_a_location(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["doctor", "--probe"]) == 2
     assert "needs a location" in capsys.readouterr().err
