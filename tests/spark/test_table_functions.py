@@ -60,7 +60,7 @@ def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
         (", 'whole'", [0, 1, 2, 3, 4]),
         (", version => 2", [0, 1, 2, 3, 4]),
         (", current_timestamp()", [0, 2, 3, 4]),
-        (f", TIMESTAMP_NTZ '{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}'", [0, 2, 3, 4]),
+        (", TIMESTAMP_NTZ '9999-12-31'", [0, 2, 3, 4]),
     ],
 )
 def test_a_table_is_shown_at_a_version(sql: Any, uri: str, version: str, ids: list[int]) -> None:
