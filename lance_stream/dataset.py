@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_stream.arguments import as_names
+from lance_stream.arguments import as_names, as_number
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
-from lance_stream.feed import changes
+from lance_stream.feed import changes, row_counts
 from lance_stream.feed.rules import FeedRules
 from lance_stream.maintenance import cleanup, stable_row_ids, verify
 from lance_stream.maintenance.branches import Branches
@@ -120,9 +120,24 @@ class Dataset:
         """The table's configuration. Keys that start with `lance_stream.` are ours."""
         return dict(self.table.manifest.config)
 
-    def versions(self) -> list[history.VersionInfo]:
-        """Return all existing versions, the newest last."""
-        return history.list_versions(self.table)
+    def versions(
+        self, limit: int | None = None, *, count_rows: bool = False
+    ) -> list[history.VersionInfo]:
+        """Return the existing versions, the newest last, with the rows that each changed.
+
+        Args:
+            limit: How many of the newest; None for all.
+            count_rows: Whether deletion files are read for versions of which the manifests do not
+                tell how many rows they inserted, updated and deleted, such as a restore. By default
+                these numbers are None.
+
+        Raises:
+            InvalidInputError: The limit is not a whole number from 1.
+        """
+        if limit is not None and ((as_number(limit) or 0) < 1):
+            raise InvalidInputError(f"limit is a whole number from 1, not {limit!r:.200}")
+        list_versions = row_counts.list_counted_versions if count_rows else history.list_versions
+        return list_versions(self.table, limit)
 
     @property
     def tags(self) -> Tags:

@@ -1,8 +1,8 @@
-"""The versions of a table: when each was committed, by which operation, and its number of rows."""
+"""The versions of a table: when each was committed, by which operation, and what it changed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import KnownOperation, operation_name
 from lance_stream.table.paths import transaction_path
+from lance_stream.table.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.transaction import Transaction, decode_transaction, operation_kind
 from lance_stream.threads import map_ahead
 
@@ -32,6 +33,10 @@ class VersionInfo:
         num_rows: How many live rows it has; None if its manifest does not state it, as with old
             writers: `Dataset.count_rows` reads the files.
         properties: The properties that the writer stored in its transaction.
+        rows_inserted: How many rows it inserted; None if the manifests do not tell, as with a
+            restore, or if the previous version is gone.
+        rows_updated: How many rows it updated; None as above.
+        rows_deleted: How many rows it deleted; None as above.
     """
 
     version: int
@@ -39,23 +44,65 @@ class VersionInfo:
     operation: str | None
     num_rows: int | None
     properties: Mapping[str, str] = field(default_factory=dict)
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
+    rows_deleted: int | None = None
+
+    @property
+    def row_counts(self) -> RowCounts | None:
+        """The three numbers of changed rows; None if they are not known."""
+        inserted, updated, deleted = self.rows_inserted, self.rows_updated, self.rows_deleted
+        if inserted is None or updated is None or deleted is None:
+            return None
+        return RowCounts(inserted, updated, deleted)
+
+    def with_row_counts(self, counts: RowCounts) -> "VersionInfo":
+        """Return the summary with the numbers of changed rows."""
+        return replace(
+            self,
+            rows_inserted=counts.inserted,
+            rows_updated=counts.updated,
+            rows_deleted=counts.deleted,
+        )
 
 
 def list_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:
     """Return the existing versions of a table, the newest last.
 
+    Each manifest is read once: changed rows are counted by comparing it with the previous one.
+
     Args:
         table: Any version.
         limit: How many of the newest, at least 1; None for all.
     """
+    return list(walk_versions(table, limit, lambda _table, info: info))
+
+
+def walk_versions(
+    table: TableVersion, limit: int | None, show: Callable[[TableVersion, VersionInfo], T]
+) -> Iterator[T]:
+    """Yield something of each existing version, the newest last; each manifest is read once.
+
+    Args:
+        table: Any version.
+        limit: How many of the newest, at least 1; None for all.
+        show: Returns it from the version and its summary.
+    """
     live_rows: dict[bytes, int | None] = {}
     versions = table.log.versions()
+    first = versions[0 if limit is None else max(len(versions) - limit, 0)] if versions else 0
+    # one more, as the rows that the first one changed are counted from it
     manifests = map_ahead(
         lambda version: _read(table.log, version),
-        versions if limit is None else versions[-limit:],
+        [each for each in versions if each >= first - 1],
         table.store.num_readers,
     )
-    return [_describe(table.at(each), live_rows) for each in manifests if each is not None]
+    older: Manifest | None = None
+    for manifest in manifests:
+        if manifest is not None and manifest.version >= first:
+            newer = table.at(manifest)
+            yield show(newer, _describe(newer, older, live_rows))
+        older = manifest
 
 
 def _read(log: VersionLog, version: int) -> Manifest | None:
@@ -65,11 +112,14 @@ def _read(log: VersionLog, version: int) -> Manifest | None:
     return None
 
 
-def _describe(table: TableVersion, live_rows: dict[bytes, int | None]) -> VersionInfo:
+def _describe(
+    table: TableVersion, older: Manifest | None, live_rows: dict[bytes, int | None]
+) -> VersionInfo:
     """Return the summary of one version; no data file and no deletion file is read.
 
     Args:
         table: The version.
+        older: The existing version before it, if there is one.
         live_rows: Cache of live row counts by the fragment's bytes: most fragments are part of
             many versions. None if a fragment does not state it.
     """
@@ -78,13 +128,18 @@ def _describe(table: TableVersion, live_rows: dict[bytes, int | None]) -> Versio
     new = FragmentList(raw for raw in fragments.raws if raw not in live_rows)
     live_rows.update(zip(new.raws, new.live_rows, strict=True))
     rows = [live_rows[raw] for raw in fragments.raws]
-    return VersionInfo(
+    described = VersionInfo(
         version=table.version,
         timestamp=timestamp_of(table.manifest),
         operation=operation_name(transaction.operation) if transaction else None,
         num_rows=None if None in rows else sum(each or 0 for each in rows),
         properties=dict(transaction.properties) if transaction else {},
     )
+    if table.version != (older.version + 1 if older else 1):
+        return described  # the previous version is gone
+    operation = transaction.operation if transaction else None
+    counts = count_changed_rows(older, table.manifest, operation)
+    return described if counts is None else described.with_row_counts(counts)
 
 
 def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:

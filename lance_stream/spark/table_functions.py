@@ -48,6 +48,9 @@ _HISTORY: Final = (
     .add("operation", StringType())
     .add("num_rows", LongType())
     .add("properties", MapType(StringType(), StringType()))
+    .add("rows_inserted", LongType())
+    .add("rows_updated", LongType())
+    .add("rows_deleted", LongType())
 )
 _FRAGMENTS: Final = (
     StructType()
@@ -189,6 +192,9 @@ def _history(table: TableVersion) -> Rows:
             each.operation,
             each.num_rows,
             dict(each.properties),
+            each.rows_inserted,
+            each.rows_updated,
+            each.rows_deleted,
         )
 
 

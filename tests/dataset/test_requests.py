@@ -133,6 +133,12 @@ def test_all_versions(service: ObjectService, ds: Dataset, monkeypatch: pytest.M
     forget(monkeypatch)
     ds = lance_stream.open_dataset(URI)
     assert requests_of(service, ds.versions) == {"list": 1, "get": ds.version}
+    ds = ds.delete("id = 1").upsert(rows(2, 3, 999), on="id").delete("id = 2")
+    forget(monkeypatch)
+    assert requests_of(service, ds.versions) == {"list": 1, "get": ds.version}
+    assert all(each.row_counts for each in ds.versions())
+    forget(monkeypatch)
+    assert requests_of(service, lambda: ds.versions(3)) == {"list": 1, "get": 4}
 
 
 # --- writing

@@ -2,7 +2,7 @@
 
 import tarfile
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
     assert [row["version"] for row in found] == [1, 2, 3]
     assert [row["num_rows"] for row in found] == [3, 5, 4]
     assert [row["operation"] for row in found] == ["Overwrite", "Append", "Delete"]
+    changed = [(row["rows_inserted"], row["rows_updated"], row["rows_deleted"]) for row in found]
+    assert changed == [(3, 0, 0), (2, 0, 0), (0, 0, 1)]
     theirs = [each["timestamp"] for each in lance.dataset(uri).versions()]
     ours = [row["committed_at"].astimezone(UTC) for row in found]
     for one, other in zip(ours, theirs, strict=True):

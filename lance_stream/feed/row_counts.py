@@ -1,0 +1,35 @@
+"""How many rows each version changed, counted as the feed does where manifests do not tell."""
+
+from contextlib import suppress
+
+from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.feed.row_differences import RowDifferences
+from lance_stream.snapshot.history import VersionInfo, list_versions
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.row_counts import RowCounts
+
+
+def list_counted_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:
+    """Return the existing versions of a table with the rows that each changed, the newest last.
+
+    Where the manifests do not tell, deletion files are read, and both manifests once more. Still
+    unknown: versions whose previous version is gone, and what a version of a table without stable
+    row ids changed in rows that it had before.
+
+    Args:
+        table: Any version.
+        limit: How many of the newest, at least 1; None for all.
+    """
+    differences = RowDifferences(table)
+    return [
+        each if each.row_counts else _counted(table, each, differences)
+        for each in list_versions(table, limit)
+    ]
+
+
+def _counted(table: TableVersion, info: VersionInfo, differences: RowDifferences) -> VersionInfo:
+    with suppress(NotFoundError, BadDataError):
+        newer = table.read_at(info.version)
+        older = table.read_at(info.version - 1) if info.version > 1 else None
+        return info.with_row_counts(RowCounts.of(differences.changes(older, newer)))
+    return info

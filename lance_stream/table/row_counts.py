@@ -1,0 +1,208 @@
+"""How many rows a version inserted, updated and deleted, from two manifests and nothing else.
+
+The change feed finds the rows themselves and may have to read deletion files for it. Their numbers
+usually follow without them:
+
+    inserted    rows of new fragments whose row id was never used before the version
+    updated     rows of new fragments with an earlier row id and a row version of this version
+    deleted     live rows before + inserted - live rows after
+
+The last line holds for every version; the first two hold unless rows come back (a restore), values
+are replaced in place, or a new fragment has deleted rows already. For those versions, and wherever
+a manifest does not state a number, the result is None: not known without reading files.
+
+Without stable row ids, rows cannot be followed: then the numbers are known for versions that only
+append, only delete, or change no rows.
+
+This is pure: two adjacent manifests, and the operation of the newer one.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lance_stream.errors import BadDataError
+from lance_stream.table.appended import appended_fragments
+from lance_stream.table.diff import DiffPlan, TableChanges, diff, plan_diff
+from lance_stream.table.feature_flags import has_stable_row_ids
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations import (
+    Append,
+    Delete,
+    Operation,
+    Overwrite,
+    Rewrite,
+    Update,
+)
+from lance_stream.table.row_ids import Ranges, RowIdSequence, decode_row_ids
+from lance_stream.table.row_versions import decode_row_versions
+
+MAX_ROWS: Final = 1 << 24
+"""In how many rows the changed ones are looked for one by one."""
+
+_NEVER_BRING_BACK_ROWS: Final = (Append, Delete, Overwrite, Rewrite, Update)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """How many rows a version changed.
+
+    Attributes:
+        inserted: Rows that are live in this version only.
+        updated: Rows that are live in both, and were written by this version.
+        deleted: Rows that are live in the previous version only.
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    @classmethod
+    def of(cls, changed: TableChanges) -> "RowCounts":
+        """Return the numbers of the rows in which two versions differ."""
+        return cls(
+            sum(len(each.offsets) for each in changed.inserts),
+            sum(len(each.offsets) for each in changed.updates),
+            sum(len(each.offsets) for each in changed.deletes),
+        )
+
+
+def count_changed_rows(
+    older: Manifest | None, newer: Manifest, operation: Operation | None
+) -> RowCounts | None:
+    """Return how many rows a version changed; None if the manifests do not tell.
+
+    Args:
+        older: The previous version; None for the state before the first one.
+        newer: The version.
+        operation: Its operation; None if unknown.
+    """
+    if older is not None and older.fragments == newer.fragments and older.schema == newer.schema:
+        return RowCounts()
+    with suppress(BadDataError):  # whoever reads the rows reports it
+        if not has_stable_row_ids(newer):
+            return _by_fragments(older, newer, operation)
+        if older is None:
+            inserted = _live_rows(newer.fragments)
+            return None if inserted is None else RowCounts(inserted)
+        return _by_row_ids(plan_diff(older, newer), older, operation)
+    return None
+
+
+def _by_fragments(
+    older: Manifest | None, newer: Manifest, operation: Operation | None
+) -> RowCounts | None:
+    appended = appended_fragments(older, newer, operation)
+    if appended.changes is None:
+        inserted = _live_rows(appended.fragments)
+        return None if inserted is None else RowCounts(inserted)
+    before = None if older is None else _live_rows(older.fragments)
+    after = _live_rows(newer.fragments)
+    if isinstance(operation, Delete) and before is not None and after is not None:
+        return RowCounts(deleted=before - after)
+    return None
+
+
+def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) -> RowCounts | None:
+    after = _live_rows([*plan.come, *(each for _, each in plan.kept)])
+    if not plan.gone and not plan.kept:
+        return None if after is None else RowCounts(inserted=after)
+    is_known = isinstance(operation, _NEVER_BRING_BACK_ROWS)
+    if not plan.sequences and not plan.dead_rows_of and _physical_rows(plan) <= MAX_ROWS:
+        changed = diff(plan)
+        return RowCounts.of(changed) if is_known or not changed.has_doubts else None
+    before = _live_rows([*plan.gone, *(each for each, _ in plan.kept)])
+    if before is None or after is None or not is_known or not _is_countable(plan):
+        return None
+    inserted = updated = 0
+    for each in plan.come:
+        written = _written_rows(each, plan.version, older.next_row_id)
+        if written is None or not _is_usual(written, operation):
+            return None
+        inserted += written.inserted
+        updated += written.updated
+    deleted = before + inserted - after
+    return RowCounts(inserted, updated, deleted) if deleted >= 0 else None
+
+
+def _physical_rows(plan: DiffPlan) -> int:
+    looked_at = chain(plan.gone, plan.come, *plan.kept)
+    return sum(each.physical_rows for each in looked_at)
+
+
+def _is_countable(plan: DiffPlan) -> bool:
+    """Return whether rows were only deleted from old fragments, and written to new ones."""
+    return (
+        not plan.sequences
+        and not plan.new_field_ids
+        and all(each.deletion_file is None for each in plan.come)
+        and all(
+            before.files == after.files
+            and before.last_updated_at_versions == after.last_updated_at_versions
+            for before, after in plan.kept
+        )
+    )
+
+
+class _Written(NamedTuple):
+    inserted: int
+    updated: int
+    moved: int
+
+
+def _is_usual(written: _Written, operation: Operation | None) -> bool:
+    """Return whether an operation writes such rows; if not, its row ids or versions mislead."""
+    may_move, may_update = isinstance(operation, Rewrite), isinstance(operation, Update)
+    return (may_move or not written.moved) and (may_update or not written.updated)
+
+
+def _written_rows(fragment: Fragment, version: int, next_row_id: int) -> _Written | None:
+    """Return what the rows of a new fragment are; None if finding out takes too much memory."""
+    if not isinstance(fragment.row_ids, bytes):
+        return None
+    ids = decode_row_ids(fragment.row_ids, fragment.physical_rows or None)
+    stored = fragment.last_updated_at_versions
+    versions = decode_row_versions(stored if isinstance(stored, bytes) else None, ids.num_ids)
+    is_written = versions.versions == version
+    inserted = _num_ids_from(next_row_id, ids)
+    if inserted is None:
+        return None
+    known = ids.num_ids - inserted
+    if known == 0 or is_written.all():
+        return _Written(inserted, known, 0)
+    if not is_written.any():
+        return _Written(inserted, 0, known)
+    if ids.num_ids > MAX_ROWS:
+        return None
+    updated = int(((ids.to_array() < next_row_id) & (versions.to_array() == version)).sum())
+    return _Written(inserted, updated, known - updated)
+
+
+def _num_ids_from(first: int, ids: RowIdSequence) -> int | None:
+    """Return how many row ids are `first` or larger; None if that takes too much memory."""
+    found = 0
+    for each in ids.segments:
+        if isinstance(each, Ranges):
+            inside = np.maximum(each.starts, np.uint64(first))
+            found += int((each.stops - np.minimum(inside, each.stops)).sum())
+        elif len(each) > MAX_ROWS:
+            return None
+        else:
+            found += int((each.to_array() >= first).sum())
+    return found
+
+
+def _live_rows(fragments: Iterable[Fragment]) -> int | None:
+    """Return the number of live rows; None if a manifest of an old writer does not state it."""
+    rows = 0
+    for each in fragments:
+        file = each.deletion_file
+        if not each.physical_rows or (file is not None and not file.num_deleted_rows):
+            return None
+        rows += each.num_live_rows
+    return rows

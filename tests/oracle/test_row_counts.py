@@ -1,0 +1,80 @@
+"""The numbers of rows that versions changed are those of the feed, in random histories."""
+
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.feed.row_differences import RowDifferences
+from lance_stream.table.row_counts import RowCounts
+from tests import histories
+from tests.oracle.feed_histories import Histories
+
+pytestmark = pytest.mark.oracle
+
+
+class CountedHistory(Histories):
+    """A history at whose end the rows that each version changed are counted."""
+
+    num_known = 0
+
+    def finish(self) -> None:
+        ds = lance_stream.open_dataset(self.uri)
+        differences = RowDifferences(ds.table)
+        for told, counted in zip(ds.versions(), ds.versions(count_rows=True), strict=True):
+            newer = ds.checkout(told.version).table
+            older = ds.checkout(told.version - 1).table if told.version > 1 else None
+            of_feed = RowCounts.of(differences.changes(older, newer))
+            assert counted.row_counts == of_feed
+            assert told.row_counts in (None, of_feed)
+            self.num_known += told.row_counts is not None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_counts_agree_with_the_feed(seed: int) -> None:
+    assert histories.run(CountedHistory, seed, 8).num_known > 4
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.some_cases(one_in=4)
+@pytest.mark.parametrize("seed", range(100, 116))
+def test_counts_agree_with_the_feed_in_long_histories(seed: int) -> None:
+    histories.run(CountedHistory, seed, 16)
+
+
+def written(**arguments: Any) -> tuple[str, "lance.LanceDataset"]:
+    uri = arguments.pop("uri")
+    rows = pa.table({"id": pa.array(range(10), pa.int64()), "x": ["a"] * 10})
+    return uri, lance.write_dataset(rows, uri, **arguments)
+
+
+def counts(uri: str) -> list[tuple[int | None, int | None, int | None]]:
+    return [
+        (each.rows_inserted, each.rows_updated, each.rows_deleted)
+        for each in lance_stream.open_dataset(uri).versions()
+    ]
+
+
+def test_merges_of_pylance_are_counted_from_manifests(tmp_path: Any) -> None:
+    uri, ds = written(uri=str(tmp_path / "t"), enable_stable_row_ids=True)
+    merged = pa.table({"id": pa.array([8, 9, 10], pa.int64()), "x": ["b"] * 3})
+    ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(merged)
+    ds.delete("id < 3")
+    ds.optimize.compact_files()
+    known = counts(uri)
+    assert known[:3] == [(10, 0, 0), (1, 2, 0), (0, 0, 3)]
+    assert set(known[3:]) == {(0, 0, 0)}
+
+
+def test_without_stable_row_ids_an_update_is_unknown(tmp_path: Any) -> None:
+    uri, ds = written(uri=str(tmp_path / "t"), enable_stable_row_ids=False)
+    ds.insert(pa.table({"id": pa.array([10], pa.int64()), "x": ["c"]}))
+    ds.delete("id < 3")
+    ds.update({"x": "'d'"}, where="id = 5")
+    unknown = (None, None, None)
+    assert counts(uri) == [(10, 0, 0), (1, 0, 0), (0, 0, 3), unknown]
+    counted = lance_stream.open_dataset(uri).versions(count_rows=True)
+    assert counted[3].row_counts is None

@@ -1,0 +1,118 @@
+"""How many rows each version inserted, updated and deleted, in the list of versions."""
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError
+from lance_stream.snapshot.history import VersionInfo
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import Append, Overwrite, Rewrite, Update
+from lance_stream.table.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
+
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
+UNKNOWN = (None, None, None)
+
+
+def rows(*ids: int, x: str = "a") -> pa.Table:
+    return pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=SCHEMA)
+
+
+def numbers(info: VersionInfo) -> tuple[int | None, int | None, int | None]:
+    return info.rows_inserted, info.rows_updated, info.rows_deleted
+
+
+def new_table(**arguments: bool) -> Dataset:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA, **arguments)
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Each kind of change, one version each."""
+    ds = new_table().append(rows(0, 1, 2, 3)).append(rows(4, 5))
+    ds = ds.upsert(rows(3, 4, 9, x="b"), on="id").delete("id < 2").compact()
+    return ds.update({"x": "'c'"}, where="id = 9").update_config({"a": "b"})
+
+
+def test_each_verb_is_counted_without_reading_rows(ds: Dataset) -> None:
+    found = {each.operation: numbers(each) for each in ds.versions()[1:]}
+    assert found["Append"] == (2, 0, 0)
+    assert found["Delete"] == (0, 0, 2)
+    assert found["Rewrite"] == found["UpdateConfig"] == (0, 0, 0)
+    updates = [numbers(each) for each in ds.versions() if each.operation == "Update"]
+    assert updates == [(1, 2, 0), (0, 1, 0)]
+
+
+def test_an_overwrite_deletes_and_inserts(ds: Dataset) -> None:
+    before = ds.count_rows()
+    assert numbers(ds.overwrite(rows(1, 2, 3)).versions()[-1]) == (3, 0, before)
+
+
+def test_a_restore_is_unknown_until_rows_are_counted(ds: Dataset) -> None:
+    restored = ds.restore(4)  # before the delete
+    assert numbers(restored.versions()[-1]) == UNKNOWN
+    assert numbers(restored.versions(count_rows=True)[-1]) == (2, 1, 0)
+
+
+def test_after_a_gap_the_numbers_are_unknown(ds: Dataset) -> None:
+    ds.tags.create("kept", 3)
+    ds.cleanup(retain_versions=1)
+    for listed in (ds.versions(), ds.versions(count_rows=True)):
+        assert [numbers(each) for each in listed] == [UNKNOWN, UNKNOWN]
+
+
+def test_a_limit_counts_the_rows_of_the_oldest_listed_version(ds: Dataset) -> None:
+    everything = ds.versions()
+    for limit in (1, 2, len(everything), 99):
+        assert ds.versions(limit) == everything[-limit:]
+    with pytest.raises(InvalidInputError, match="limit is a whole number from 1, not 0"):
+        ds.versions(0)
+
+
+def test_without_stable_row_ids_appends_and_deletes_are_known() -> None:
+    ds = new_table(stable_row_ids=False).append(rows(1, 2)).append(rows(3)).delete("id = 1")
+    ds = ds.compact().upsert(rows(2, 4), on="id")
+    assert [numbers(each) for each in ds.versions()[:4]] == [
+        (0, 0, 0),
+        (2, 0, 0),
+        (1, 0, 0),
+        (0, 0, 1),
+    ]
+    assert numbers(ds.versions()[-1]) == UNKNOWN
+
+
+@pytest.mark.parametrize("operation", [Append, Overwrite, Update, Rewrite])
+def test_billions_of_promised_rows_are_counted_without_an_array_of_them(
+    operation: type[Any],
+) -> None:
+    older = new_table().append(rows(1)).append(rows(2)).delete("id = 2").append(rows(3))
+    manifest = older.table.manifest
+    num_rows, first = 1 << 31, manifest.next_row_id
+    if operation is Rewrite:  # two fragments of so many rows are merged
+        manifest = replace(manifest, fragments=FragmentList.of([large_fragment(9, 0, num_rows)]))
+        first = 0
+    new = large_fragment(10, first, num_rows)
+    kept = [] if operation in (Overwrite, Rewrite) else list(manifest.fragments)
+    newer = replace(manifest.successor(), fragments=FragmentList.of([*kept, new]))
+    instance = object.__new__(operation)
+    manifest = replace(manifest, next_row_id=num_rows if operation is Rewrite else first)
+    counts = count_changed_rows(manifest, newer, instance)
+    assert counts == {
+        Append: RowCounts(num_rows),
+        Update: RowCounts(num_rows),
+        Overwrite: RowCounts(num_rows, 0, 2),
+        Rewrite: RowCounts(),
+    }.get(operation)
+
+
+def large_fragment(fragment_id: int, first: int, num_rows: int) -> Fragment:
+    ids = encode_row_ids(RowIdSequence.from_range(first, first + num_rows))
+    versions = encode_row_versions(RowVersionSequence.uniform(num_rows, 3))
+    return Fragment(fragment_id, (), num_rows, row_ids=ids, last_updated_at_versions=versions)
