@@ -7,37 +7,45 @@
     ds.changes(after=1).read_all()
 
 This package opens and creates tables; the integration with Spark is `lance_stream.spark`.
+
+Its names are imported when they are first used: so the command line shows its help, and completes
+words, without loading Arrow.
 """
 
-from lance_stream.dataset import (
-    Dataset,
-    create_dataset,
-    migrate_to_stable_row_ids,
-    open_dataset,
-)
-from lance_stream.errors import (
-    BadDataError,
-    CommitConflictError,
-    CommitError,
-    CommitUncertainError,
-    CorruptDataError,
-    IncompatibleConflictError,
-    InvalidInputError,
-    LanceStreamError,
-    NotFoundError,
-    OtherBatchError,
-    RetryableConflictError,
-    TableReplacedError,
-    UnsupportedFeatureError,
-    UntrustedLocationError,
-)
-from lance_stream.maintenance.manifest_store_moves import (
-    claim_versions,
-    forget_versions,
-    leave_manifest_store,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from lance_stream.version import VERSION
-from lance_stream.write.row_digests import RowsDigest, digest_rows
+
+if TYPE_CHECKING:
+    from lance_stream.dataset import (
+        Dataset,
+        create_dataset,
+        migrate_to_stable_row_ids,
+        open_dataset,
+    )
+    from lance_stream.errors import (
+        BadDataError,
+        CommitConflictError,
+        CommitError,
+        CommitUncertainError,
+        CorruptDataError,
+        IncompatibleConflictError,
+        InvalidInputError,
+        LanceStreamError,
+        NotFoundError,
+        OtherBatchError,
+        RetryableConflictError,
+        TableReplacedError,
+        UnsupportedFeatureError,
+        UntrustedLocationError,
+    )
+    from lance_stream.maintenance.manifest_store_moves import (
+        claim_versions,
+        forget_versions,
+        leave_manifest_store,
+    )
+    from lance_stream.write.row_digests import RowsDigest, digest_rows
 
 __version__ = VERSION
 
@@ -66,3 +74,30 @@ __all__ = [
     "migrate_to_stable_row_ids",
     "open_dataset",
 ]
+
+if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
+    _MODULES = {
+        "lance_stream.dataset": (
+            "Dataset",
+            "create_dataset",
+            "migrate_to_stable_row_ids",
+            "open_dataset",
+        ),
+        "lance_stream.maintenance.manifest_store_moves": (
+            "claim_versions",
+            "forget_versions",
+            "leave_manifest_store",
+        ),
+        "lance_stream.write.row_digests": ("RowsDigest", "digest_rows"),
+    }
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_MODULE_OF.get(name, "lance_stream.errors"))
+        value = globals()[name] = getattr(module, name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

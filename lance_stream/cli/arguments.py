@@ -1,91 +1,155 @@
-"""Arguments that several verbs share: the table, the options of its store, a version."""
+"""Arguments that several commands share: the table and its store, a version, JSON."""
 
-import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lance_stream.dataset import Dataset, open_dataset
-from lance_stream.errors import InvalidInputError
-from lance_stream.snapshot.opening import VersionSpec
-from lance_stream.snapshot.timestamps import parse_moment
-from lance_stream.storage.trust import with_trusted
+import click
+from click.types import StringParamType
+
+from lance_stream.cli.grammar import StoreOption
+
+if TYPE_CHECKING:
+    from lance_stream.dataset import Dataset
+    from lance_stream.snapshot.opening import VersionSpec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+WHOLE_NUMBER: Final = click.IntRange(min=1)
 
 
-def add_table(parser: argparse.ArgumentParser) -> None:
-    """Add the table's arguments to a verb."""
-    parser.add_argument("uri", metavar="URI", help="the table's directory: a path, or a URI")
-    add_options(parser)
+class Location(StringParamType):
+    """A path, or a URI; the shell completes folders."""
+
+    name = "URI"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[Any]:
+        """Return a request for the shell's own folders."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="dir")]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for the table's store to a verb."""
-    parser.add_argument(
+@dataclass(frozen=True)
+class TableArgument:
+    """A table that was named on the command line.
+
+    Attributes:
+        uri: Its directory: a path, or a URI.
+        storage_options: Options of its store.
+    """
+
+    uri: str
+    storage_options: Mapping[str, Any]
+
+    def open(self, version: str | None = None) -> "Dataset":
+        """Return the table at a version; at its newest one if none was named.
+
+        Raises:
+            NotFoundError: There is no table, or no such version.
+            InvalidInputError: The location or an option is invalid.
+        """
+        from lance_stream.dataset import open_dataset
+
+        newest = open_dataset(self.uri, storage_options=self.storage_options)
+        return newest.checkout(parse_version(version))
+
+
+def takes_table(function: Function) -> Function:
+    """Add the arguments for a table to a command, which is called with a `TableArgument` first."""
+    return click.argument("uri", metavar="URI", type=Location())(  # type: ignore[return-value]
+        takes_store(function)
+    )
+
+
+def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for a table's store; the command is called with a `TableArgument` first."""
+
+    @wraps(function)
+    def called(
+        uri: str | None,
+        storage_option: tuple[str, ...],
+        trusted_location: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        options = parse_storage_options(storage_option, trusted_location)
+        return function(None if uri is None else TableArgument(uri, options), **others)
+
+    return click.option(
         "-o",
         "--storage-option",
+        cls=StoreOption,
         metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="an option of the table's store; can be repeated",
-    )
-    parser.add_argument(
-        "--trusted-location",
-        metavar="URI",
-        action="append",
-        default=[],
-        help="a location below which the table may name files on other services or in other "
-        "accounts; can be repeated",
-    )
-
-
-def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add the version argument to a verb."""
-    parser.add_argument(
-        "--version",
-        metavar="VERSION",
-        help="a number, a tag, or a timestamp (in UTC if it has no zone)",
+        multiple=True,
+        help="An option of the table's store. Can be repeated.",
+    )(
+        click.option(
+            "--trusted-location",
+            cls=StoreOption,
+            metavar="URI",
+            multiple=True,
+            help="A location below which the table may name files on other services or in other "
+            "accounts. Can be repeated.",
+        )(called)
     )
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option for machine-readable output to a verb."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def open_table(arguments: argparse.Namespace) -> Dataset:
-    """Return the table of a command at its newest version.
+def parse_storage_options(pairs: tuple[str, ...], trusted: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return a command's options of the table's store.
 
     Raises:
-        NotFoundError: There is no table.
-        InvalidInputError: The location or an option is invalid.
+        InvalidInputError: One is not a key and a value.
     """
-    return open_dataset(arguments.uri, storage_options=storage_options(arguments))
+    from lance_stream.errors import InvalidInputError
+    from lance_stream.storage.trust import with_trusted
+
+    parts = [each.partition("=") for each in pairs]
+    for key, equals, _ in parts:
+        if not key or not equals:
+            raise InvalidInputError(f"a storage option must be KEY=VALUE, not {key!r}")
+    options = {key: value for key, _, value in parts}
+    return with_trusted(options, list(trusted) or None) or {}
 
 
-def parse_version(text: str | None) -> VersionSpec:
+version_option = click.option(
+    "--version",
+    metavar="VERSION",
+    help="A number, a tag, or a time (in UTC if it has no zone).  [default: the newest]",
+)
+"""Adds the version to read."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+"""Adds the choice of output for programs."""
+
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+"""Adds the answer to the question whether to go on."""
+
+
+def names_option(what: str) -> Callable[[Function], Function]:
+    """Return the option for names of columns."""
+    return click.option("--columns", metavar="NAME[,NAME...]", help=what)
+
+
+def parse_version(text: str | None) -> "VersionSpec":
     """Parse a version argument."""
     if text is None:
         return None
     if text.isascii() and text.isdigit():
         return int(text)
+    from lance_stream.snapshot.timestamps import parse_moment
+
     with suppress(ValueError):
         return parse_moment(text)
     return text
 
 
-def whole_number(text: str) -> int:
-    """Parse a whole number from 1, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1")
-    return number
-
-
-def storage_options(arguments: argparse.Namespace) -> Mapping[str, Any]:
-    """Return a command's options of the table's store."""
-    pairs = [each.partition("=") for each in arguments.storage_option]
-    for key, equals, _ in pairs:
-        if not key or not equals:
-            raise InvalidInputError(f"a storage option must be KEY=VALUE, not {key!r}")
-    options = {key: value for key, _, value in pairs}
-    return with_trusted(options, arguments.trusted_location or None) or {}
+def split_names(text: str | None) -> list[str] | None:
+    """Return the names of a list with commas; None for none."""
+    return text.split(",") if text else None

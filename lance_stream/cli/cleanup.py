@@ -4,60 +4,71 @@ It keeps the newest version, versions with a tag, and for each consumer the last
 finished and all later ones.
 """
 
-import argparse
-from typing import Final
+from typing import TYPE_CHECKING
+
+import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import add_json, add_table, open_table, whole_number
-from lance_stream.maintenance.cleanup import CleanupReport
+from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import new_command
 
-HELP: Final = "remove old versions, and files that are no longer needed"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
-    add_table(parser)
-    parser.add_argument(
-        "--older-than",
-        metavar="AGE",
-        help="remove versions of at least this age: 7d, 12h (default: 14d, or any age with "
-        "--retain-versions)",
-    )
-    parser.add_argument(
-        "--retain-versions",
-        metavar="N",
-        type=whole_number,
-        help="number of newest versions to keep, whatever their age",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only report; remove nothing")
-    parser.add_argument(
-        "--delete-unverified",
-        action="store_true",
-        help="remove files that no version ever named, whatever their age: only safe if no program "
-        "is writing to the table",
-    )
-    parser.add_argument(
-        "--expire-consumers",
-        metavar="AGE",
-        help="drop consumers that leave versions unread for this long",
-    )
-    add_json(parser)
+if TYPE_CHECKING:
+    from lance_stream.maintenance.cleanup import CleanupReport
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Clean up the table."""
-    report = open_table(arguments).cleanup(
-        arguments.older_than,
-        arguments.retain_versions,
-        dry_run=arguments.dry_run,
-        delete_unverified=arguments.delete_unverified,
-        expire_consumers=arguments.expire_consumers,
+@new_command("cleanup")
+@takes_table
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="Remove versions of at least this age: 7d, 12h.  [default: 14d, or any age with "
+    "--retain-versions]",
+)
+@click.option(
+    "--retain-versions",
+    metavar="N",
+    type=WHOLE_NUMBER,
+    help="Number of newest versions to keep, whatever their age.",
+)
+@click.option("--dry-run", is_flag=True, help="Only report; remove nothing.")
+@click.option(
+    "--delete-unverified",
+    is_flag=True,
+    help="Remove files that no version ever named, whatever their age: only safe if no program "
+    "is writing to the table.",
+)
+@click.option(
+    "--expire-consumers",
+    metavar="AGE",
+    help="Drop consumers that leave versions unread for this long.",
+)
+@json_option
+def command(
+    table: TableArgument,
+    older_than: str | None,
+    retain_versions: int | None,
+    dry_run: bool,
+    delete_unverified: bool,
+    expire_consumers: str | None,
+    as_json: bool,
+) -> int:
+    """Remove old versions, and the files that no remaining version needs.
+
+    It keeps the newest version, versions with a tag, and for each consumer the last version it has
+    finished and all later ones.
+    """
+    report = table.open().cleanup(
+        older_than,
+        retain_versions,
+        dry_run=dry_run,
+        delete_unverified=delete_unverified,
+        expire_consumers=expire_consumers,
     )
-    print(_as_json(report) if arguments.json else report)
+    print(_as_json(report) if as_json else report)
     return 0
 
 
-def _as_json(report: CleanupReport) -> str:
+def _as_json(report: "CleanupReport") -> str:
     return output.to_json(
         {
             "versions": report.versions,

@@ -1,36 +1,46 @@
 """Rewrites small fragments, and those with many deleted rows; the change feed shows nothing."""
 
-import argparse
-from typing import Final
+import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import add_table, open_table, whole_number
-from lance_stream.maintenance.compaction.plan import TARGET_ROWS
+from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import new_command
 
-HELP: Final = "merge small fragments into larger ones"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
-    add_table(parser)
-    parser.add_argument(
-        "--target-rows",
-        type=whole_number,
-        default=TARGET_ROWS,
-        help=f"target number of rows per fragment (default: {TARGET_ROWS})",
-    )
+_TARGET_ROWS = 1 << 20  # as in maintenance.compaction.plan, which loads Arrow
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Compact the table."""
-    before = open_table(arguments)
-    after = before.compact(arguments.target_rows)
-    if after.version == before.version:
-        print(f"nothing to compact at version {before.version}")
-        return 0
+@new_command("compact")
+@takes_table
+@click.option(
+    "--target-rows",
+    metavar="N",
+    type=WHOLE_NUMBER,
+    default=_TARGET_ROWS,
+    show_default=True,
+    help="The number of rows per fragment to aim for.",
+)
+@json_option
+def command(table: TableArgument, target_rows: int, as_json: bool) -> int:
+    """Rewrite small fragments, and those with many deleted rows.
+
+    The change feed shows nothing. Other programs may write meanwhile.
+    """
+    before = table.open()
+    after = before.compact(target_rows)
     counts = [len(each.table.manifest.fragments) for each in (before, after)]
-    print(
-        f"committed version {after.version}: compacted {output.count(counts[0], 'fragment')} "
-        f"to {counts[1]}"
-    )
+    if as_json:
+        answer = {
+            "is_committed": after.version != before.version,
+            "version": after.version,
+            "num_fragments_before": counts[0],
+            "num_fragments": counts[1],
+        }
+        print(output.to_json(answer))
+    elif after.version == before.version:
+        print(f"nothing to compact at version {before.version}")
+    else:
+        print(
+            f"committed version {after.version}: compacted {output.count(counts[0], 'fragment')} "
+            f"to {counts[1]}"
+        )
     return 0

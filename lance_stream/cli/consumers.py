@@ -1,44 +1,62 @@
-"""Lists the consumers of a table's changes, or drops one.
+"""Lists the consumers of a table's changes, or drops one."""
 
-Cleanup keeps the last version that a consumer has finished, and all later ones: drop consumers that
-are no longer used.
-"""
-
-import argparse
-from typing import Final
+import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import add_table, open_table
-from lance_stream.maintenance.consumers import drop_consumer, list_consumers
-
-HELP: Final = "list the consumers of the changes, or drop one"
+from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import SETTINGS, Group, new_command
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
-    parts = parser.add_subparsers(dest="part", required=True, metavar="list|drop")
-    add_table(parts.add_parser("list", help="one line per consumer"))
-    drop = parts.add_parser("drop", help="drop a consumer and its progress")
-    add_table(drop)
-    drop.add_argument("name", metavar="NAME", help="the consumer's name")
+@click.group("consumers", cls=Group, context_settings=SETTINGS)
+def command() -> None:
+    """List the consumers of a table's changes, or drop one.
+
+    Cleanup keeps the last version that a consumer has finished, and all later ones: drop consumers
+    that are no longer used.
+    """
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """List or drop consumers."""
-    ds = open_table(arguments)
-    if arguments.part == "drop":
-        drop_consumer(ds.table.refs, arguments.name)
-        print(f"dropped the consumer {arguments.name}")
-        return 0
+@new_command("list")
+@takes_table
+@json_option
+def list_all(table: TableArgument, as_json: bool) -> int:
+    """List the consumers, and how many versions each is behind."""
+    from lance_stream.maintenance.consumers import list_consumers
+
+    ds = table.open()
     versions = ds.table.log.versions()
+    found = list_consumers(ds.table.refs)
+    behind = [sum(version > each.version for version in versions) for each in found]
+    if as_json:
+        for each, number in zip(found, behind, strict=True):
+            answer = {
+                "name": each.name,
+                "version": each.version,
+                "is_beginning": each.is_beginning,
+                "versions_behind": number,
+                "updated_at": each.updated_at,
+            }
+            print(output.to_json(answer))
+        return 0
     rows = [
-        [
-            each.name,
-            str(each.version),
-            str(sum(version > each.version for version in versions)),
-            output.moment(each.updated_at),
-        ]
-        for each in list_consumers(ds.table.refs)
+        [each.name, str(each.version), str(number), output.moment(each.updated_at)]
+        for each, number in zip(found, behind, strict=True)
     ]
     print("\n".join(output.lines_of(["NAME", "FINISHED", "BEHIND", "UPDATED"], rows)))
     return 0
+
+
+@new_command("drop")
+@takes_table
+@click.argument("name", metavar="NAME")
+def drop(table: TableArgument, name: str) -> int:
+    """Drop the consumer NAME and its progress."""
+    from lance_stream.maintenance.consumers import drop_consumer
+
+    drop_consumer(table.open().table.refs, name)
+    print(f"dropped the consumer {name}")
+    return 0
+
+
+command.add_command(list_all)
+command.add_command(drop)

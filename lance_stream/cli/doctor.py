@@ -8,208 +8,38 @@ clocks.
 The exit code is 1 if a check has failed.
 """
 
-import argparse
-import importlib
-import importlib.metadata
-import os
-import sys
-import uuid
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import add_json, add_options, storage_options
-from lance_stream.commit.manifest_stores.choice import choose
-from lance_stream.environment import Environment
-from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
-from lance_stream.machine import java, pythons
-from lance_stream.snapshot.opening import open_table
-from lance_stream.storage.extras import MODULES, is_installed
-from lance_stream.storage.locations import open_store
-from lance_stream.storage.preflight import check_can_write_to
-from lance_stream.storage.store import Store
-
-HELP: Final = "check this machine, and a store, for what a stream needs"
-
-_OLDEST_PYTHON: Final = (3, 11)
-_SPARK: Final = ((4, 1), (4, 4))
-"""The versions of PySpark that are tested: from the first to before the second."""
-
-_PROBES: Final = "_lance_stream"
-_SKEW_SECONDS: Final = 60.0
-
-OK, WARNING, FAILURE = "ok", "warning", "failure"
+from lance_stream.cli.arguments import Location, TableArgument, json_option, takes_store
+from lance_stream.cli.grammar import Session, new_command
+from lance_stream.errors import InvalidInputError
 
 
-class Check(NamedTuple):
-    """The outcome of a check.
+@new_command("doctor")
+@click.argument("uri", metavar="[URI]", type=Location(), required=False)
+@takes_store
+@click.option("--probe", is_flag=True, help="Write a small file below the location, and delete it.")
+@json_option
+@click.pass_obj
+def command(session: Session, table: TableArgument | None, probe: bool, as_json: bool) -> int:
+    """Check what a stream needs before it is started: one line for each check, with the way out.
 
-    Attributes:
-        name: What was checked.
-        status: "ok", "warning" or "failure".
-        message: What was found, and the way out.
+    Without a location it checks this machine: Python, Spark, Java, the Python of Spark's workers,
+    and which extras are installed. With one it also checks whether its store can be reached.
+
+    The exit code is 1 if a check has failed.
     """
+    from lance_stream.cli import checks
 
-    name: str
-    status: str
-    message: str
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
-    parser.add_argument(
-        "uri", metavar="URI", nargs="?", help="where a table is, or will be: a path, or a URI"
-    )
-    add_options(parser)
-    parser.add_argument(
-        "--probe", action="store_true", help="write a small file below the location, and delete it"
-    )
-    add_json(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the checks."""
-    if arguments.uri is None and arguments.probe:
+    if table is None and probe:
         raise InvalidInputError("--probe needs a location: lance-stream doctor URI --probe")
     failed = False
-    for each in _checks(arguments):
-        failed |= each.status == FAILURE
+    for each in checks.run_checks(table, session.environment, is_probing=probe):
+        failed |= each.status == checks.FAILURE
         print(
             output.to_json(each._asdict())
-            if arguments.json
+            if as_json
             else f"{each.status:8} {each.name}: {each.message}"
         )
     return int(failed)
-
-
-def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
-    yield check_python()
-    yield check_spark()
-    yield check_java()
-    yield check_workers()
-    yield check_extras()
-    if arguments.uri is not None:
-        yield from check_location(arguments)
-
-
-def check_python() -> Check:
-    """Check this program's Python."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] < _OLDEST_PYTHON:
-        return Check("Python", FAILURE, f"{version}; lance-stream needs 3.11 or newer")
-    return Check("Python", OK, f"{version} ({sys.executable})")
-
-
-def check_spark() -> Check:
-    """Check the version of PySpark."""
-    version = _version_of_spark()
-    if version is None:
-        return Check("Spark", FAILURE, "PySpark is not installed: pip install 'pyspark>=4.1,<4.4'")
-    found = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    first, end = _SPARK
-    if found < first:
-        advice = "lance-stream needs 4.1 or newer: pip install 'pyspark>=4.1,<4.4'"
-        return Check("Spark", FAILURE, f"PySpark {version}; {advice}")
-    if found >= end:
-        return Check("Spark", WARNING, f"PySpark {version} is newer than those that are tested")
-    return Check("Spark", OK, f"PySpark {version}")
-
-
-def _version_of_spark() -> str | None:
-    """Return the version of PySpark; a download of Spark and its client have other metadata."""
-    try:
-        return importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    try:
-        return str(importlib.import_module("pyspark.version").__version__)
-    except ImportError:
-        return None
-
-
-def check_java() -> Check:
-    """Check the Java that Spark would start."""
-    problem = java.find_problem()
-    if problem is not None:
-        return Check("Java", FAILURE, f"{problem}. {java.HOW_TO_GET_IT}")
-    return Check("Java", OK, str(java.find_java()[0]))
-
-
-def check_workers() -> Check:
-    """Check the Python that Spark would start workers with on this machine."""
-    executable = os.environ.get("PYSPARK_PYTHON", "python3")
-    problem = pythons.find_problem(executable)
-    if problem is not None:
-        return Check("workers", FAILURE, f"{problem}. {pythons.ADVICE}")
-    how = "PYSPARK_PYTHON" if "PYSPARK_PYTHON" in os.environ else "the default of Spark"
-    return Check("workers", OK, f"{executable} ({how})")
-
-
-def check_extras() -> Check:
-    """List the extras of this package that are installed."""
-    installed = [extra for extra, modules in MODULES.items() if all(map(is_installed, modules))]
-    missing = [extra for extra in MODULES if extra not in installed]
-    message = f"installed: {', '.join(installed) or 'none'}"
-    if missing:
-        message += f"; others: pip install 'lance-stream[{','.join(missing)}]'"
-    return Check("extras", OK, message)
-
-
-def check_location(arguments: argparse.Namespace) -> Iterator[Check]:
-    """Check a table's location and its store."""
-    uri, options = arguments.uri, storage_options(arguments)
-    reached = _tried("location", lambda: check_can_write_to(uri, options))
-    if reached is not None:
-        yield reached
-        return
-    try:
-        version = open_table(uri, storage_options=options).version
-        yield Check("location", OK, f"a table at version {version}")
-    except NotFoundError:
-        yield Check("location", OK, "reached; there is no table yet")
-    except (LanceStreamError, OSError) as error:
-        yield Check("location", FAILURE, str(error))
-        return
-    if arguments.probe:
-        if choose(uri, options).manifests is not None:
-            yield Check("create once", OK, "versions are published in a manifest store")
-        else:
-            yield from probe(open_store(uri, options), arguments.environment)
-
-
-def probe(store: Store, environment: Environment) -> Iterator[Check]:
-    """Write a file to a store twice under the condition that it does not exist, and delete it."""
-    path = f"{_PROBES}/doctor-{uuid.uuid4()}"
-    try:
-        created = store.create_once(path, b"first"), store.create_once(path, b"second")
-        kept = store.read(path)
-        written = [each.modified for each in store.list_files(_PROBES) if each.path == path]
-    except (LanceStreamError, OSError) as error:
-        yield Check("create once", FAILURE, str(error))
-        return
-    finally:
-        _tried("create once", lambda: store.delete(path))
-    if created != (True, False) or kept != b"first":
-        yield Check(
-            "create once",
-            FAILURE,
-            "two creates of one name both succeeded: this store does not keep the condition that "
-            "commits rely on. Publish versions in DynamoDB, PostgreSQL or SQLite: docs/stores.md",
-        )
-        return
-    yield Check("create once", OK, "of two creates of one name, the first succeeded")
-    skew = environment.now_nanos() / 1e9 - written[0] if written else 0.0
-    message = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store"
-    if abs(skew) > _SKEW_SECONDS:
-        yield Check("clocks", WARNING, f"{message}: set it by NTP; cleanup goes by ages of files")
-    else:
-        yield Check("clocks", OK, message)
-
-
-def _tried(name: str, action: Callable[[], object]) -> Check | None:
-    """Return the failure of an action; None if it succeeded."""
-    try:
-        action()
-    except (LanceStreamError, OSError) as error:
-        return Check(name, FAILURE, str(error))
-    return None

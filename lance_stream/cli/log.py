@@ -1,28 +1,33 @@
 """Lists the versions of a table, one per line, the newest first."""
 
-import argparse
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import add_json, add_table, open_table, whole_number
-from lance_stream.snapshot.history import VersionInfo, list_versions
+from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import new_command
 
-HELP: Final = "list the versions, one per line"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
-    add_table(parser)
-    parser.add_argument(
-        "-n", "--limit", type=whole_number, help="list only this many of the newest versions"
-    )
-    add_json(parser)
+if TYPE_CHECKING:
+    from lance_stream.snapshot.history import VersionInfo
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """List the versions."""
-    versions = list_versions(open_table(arguments).table, arguments.limit)[::-1]
-    if arguments.json:
+@new_command("log")
+@takes_table
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=WHOLE_NUMBER,
+    help="List only this many of the newest versions.",
+)
+@json_option
+def command(table: TableArgument, limit: int | None, as_json: bool) -> int:
+    """List the versions of a table, one per line, the newest first."""
+    from lance_stream.snapshot.history import list_versions
+
+    versions = list_versions(table.open().table, limit)[::-1]
+    if as_json:
         for each in versions:
             print(output.to_json(_described(each)))
         return 0
@@ -40,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _described(version: VersionInfo) -> dict[str, Any]:
+def _described(version: "VersionInfo") -> dict[str, Any]:
     return {
         "version": version.version,
         "timestamp": version.timestamp,

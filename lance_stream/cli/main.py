@@ -1,4 +1,4 @@
-"""The verbs and their exit codes.
+"""Runs a command, and turns what happens to it into an exit code.
 
     0    success
     1    `verify` or `doctor` has findings; or a system error (disk full, permission denied)
@@ -8,22 +8,26 @@
     5    the commit failed
     130  interrupted
 
-An error is printed as one line on stderr, followed by its notes about the location.
+An error is one paragraph on stderr: the message, followed by its notes about the location. With
+`--debug` its traceback comes first.
 """
 
-import argparse
 import io
+import logging
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lance_stream.cli import changes, cleanup, compact, consumers, doctor, log, show, verify
+import click
+
+from lance_stream.cli.commands import PROGRAM, make_program
+from lance_stream.cli.grammar import NothingAskedError, Session
 from lance_stream.cli.output import Printable
-from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
     CommitError,
@@ -31,20 +35,9 @@ from lance_stream.errors import (
     LanceStreamError,
     NotFoundError,
 )
-from lance_stream.version import VERSION
 
-PROGRAM: Final = "lance-stream"
-
-VERBS: Final[dict[str, ModuleType]] = {
-    "show": show,
-    "log": log,
-    "changes": changes,
-    "compact": compact,
-    "cleanup": cleanup,
-    "verify": verify,
-    "consumers": consumers,
-    "doctor": doctor,
-}
+if TYPE_CHECKING:
+    from lance_stream.environment import Environment
 
 EXIT_CODES: Final[dict[type[Exception], int]] = {
     InvalidInputError: 2,
@@ -56,26 +49,29 @@ EXIT_CODES: Final[dict[type[Exception], int]] = {
 }
 """The exit codes of errors; the first matching class applies."""
 
+COMPLETION: Final = "_LANCE_STREAM_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
+
+_INVALID: Final = 2
 _INTERRUPTED: Final = 130
 
-_EXIT_CODES_IN_WORDS: Final = (
-    "exit codes: 0 success · 1 verify or doctor has findings, or a system error · "
-    "2 invalid command · 3 not found · 4 damaged or not supported · 5 the commit failed"
-)
 
-
-def main(arguments: Sequence[str] | None = None, environment: Environment = MACHINE) -> int:
+def main(arguments: Sequence[str] | None = None, environment: "Environment | None" = None) -> int:
     """Run one command and return its exit code.
 
     Args:
         arguments: The arguments after the program's name; None for those of this process.
-        environment: Sleeps while `changes --follow` waits for a new version.
+        environment: Sleeps while `changes --follow` waits for a new version, and tells the time;
+            None for the machine's.
     """
-    parsed = make_parser().parse_args(arguments, argparse.Namespace(environment=environment))
+    if arguments is None and COMPLETION in os.environ:
+        return _complete(os.environ[COMPLETION])
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    session = Session(environment)
     _check_output()
     try:
-        with redirect_stdout(Printable(sys.stdout)):
-            code: int = VERBS[parsed.verb].run(parsed)
+        with redirect_stdout(Printable(sys.stdout)), _warnings_in_one_line():
+            code = _run(words, session)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader closed the pipe. Python must not write anything when it exits.
@@ -83,11 +79,56 @@ def main(arguments: Sequence[str] | None = None, environment: Environment = MACH
         return 0
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except tuple(EXIT_CODES) as error:
-        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        print(f"{PROGRAM} {parsed.verb}: {error}{notes}", file=Printable(sys.stderr))
-        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     return code
+
+
+def _run(words: list[str], session: Session) -> int:
+    program = make_program()
+    try:
+        with program.make_context(PROGRAM, words, obj=session) as context:
+            return int(program.invoke(context) or 0)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except NothingAskedError as error:
+        _print_error(error.ctx.get_help() if error.ctx else str(error))
+        return _INVALID
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else PROGRAM
+        _print_error(f"{where}: {_as_sentence(error)}\nTry: {where} --help")
+        return _INVALID
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _report(error, session.command or PROGRAM, is_debug=session.is_debug)
+
+
+def _as_sentence(error: click.UsageError) -> str:
+    text = error.format_message()
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def _report(error: Exception, path: str, *, is_debug: bool) -> int:
+    """Print an error, and return its exit code."""
+    if is_debug:
+        _print_error("".join(traceback.format_exception(error)).rstrip())
+    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+    for kind, code in EXIT_CODES.items():
+        if isinstance(error, kind):
+            _print_error(f"{path}: {error}{notes}")
+            return code
+    advice = "" if is_debug else "\n  That is a mistake of this program: --debug shows where."
+    _print_error(f"{path}: {type(error).__name__}: {error}{notes}{advice}")
+    return 1
+
+
+def _print_error(text: str) -> None:
+    print(text, file=Printable(sys.stderr))
+
+
+def _complete(instruction: str) -> int:
+    from click.shell_completion import shell_complete
+
+    return shell_complete(make_program(), {}, PROGRAM, COMPLETION, instruction)
 
 
 def _check_output() -> None:
@@ -98,17 +139,24 @@ def _check_output() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Inspects Lance tables, follows their changes, and maintains them.",
-        epilog=_EXIT_CODES_IN_WORDS,
-    )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {VERSION}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, module in VERBS.items():
-        description = str(module.__doc__).partition("\n\n")[0]
-        verb = verbs.add_parser(name, help=module.HELP, description=description)
-        module.add_arguments(verb)
-    return parser
+class _OneLine(logging.Handler):
+    """Prints warnings of the package as one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        _print_error(f"{PROGRAM}: {record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print warnings on stderr like errors: one line, and nothing that steers the terminal."""
+    handler, logger = _OneLine(logging.WARNING), logging.getLogger("lance_stream")
+    show: Callable[..., Any] = warnings.showwarning
+    if not logger.handlers:
+        logger.addHandler(handler)
+    warnings.showwarning = lambda message, *_, **__: _print_error(f"{PROGRAM}: warning: {message}")
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+        logger.removeHandler(handler)

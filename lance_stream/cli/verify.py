@@ -6,96 +6,134 @@ version, or parquet files.
 The exit code is 1 if a rule is violated, or the rows differ.
 """
 
-import argparse
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import (
-    add_json,
-    add_table,
-    add_version,
-    open_table,
+    TableArgument,
+    json_option,
+    names_option,
     parse_version,
-    storage_options,
+    split_names,
+    takes_table,
+    version_option,
 )
-from lance_stream.dataset import Dataset, open_dataset
+from lance_stream.cli.grammar import new_command
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.maintenance.comparing import Comparison, Rows, compare, read_parquet
 
-HELP: Final = "check every rule of the format"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
-    add_table(parser)
-    add_version(parser)
-    add_json(parser)
-    parser.add_argument(
-        "--deep", action="store_true", help="read and decode every value of every column, too"
-    )
-    against = parser.add_argument_group("comparing rows")
-    against.add_argument(
-        "--against",
-        metavar="OTHER",
-        help="compare the rows with those of this table, or of parquet files on local disk",
-    )
-    against.add_argument("--against-version", metavar="VERSION", help="the other table's version")
-    against.add_argument("--columns", metavar="NAME[,NAME...]", help="compare these columns")
-    against.add_argument("--filter", metavar="SQL", help="compare rows for which this is true")
+if TYPE_CHECKING:
+    from lance_stream.dataset import Dataset
+    from lance_stream.maintenance.comparing import Comparison, Rows
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Verify the table."""
-    ds = open_table(arguments).checkout(parse_version(arguments.version))
-    if arguments.against is not None:
-        if arguments.deep:
+@dataclass(frozen=True)
+class _Other:
+    """The rows to compare with.
+
+    Attributes:
+        table: Where they are: a table, or parquet files.
+        version: The table's version.
+        columns: The columns to compare; None for all.
+        filter: A condition on the rows that are compared.
+    """
+
+    table: TableArgument
+    version: str | None
+    columns: list[str] | None
+    filter: str | None
+
+
+@new_command("verify")
+@takes_table
+@version_option
+@click.option("--deep", is_flag=True, help="Read and decode every value of every column, too.")
+@click.option(
+    "--against",
+    metavar="OTHER",
+    help="Compare the rows with those of this table, or of parquet files on local disk.",
+)
+@click.option("--against-version", metavar="VERSION", help="The other table's version.")
+@names_option("Compare these columns.")
+@click.option("--filter", metavar="SQL", help="Compare rows for which this is true.")
+@json_option
+def command(
+    table: TableArgument,
+    version: str | None,
+    deep: bool,
+    against: str | None,
+    against_version: str | None,
+    columns: str | None,
+    filter: str | None,
+    as_json: bool,
+) -> int:
+    """Check a version against every rule of the format: one line for each violation.
+
+    With --against it compares the rows instead, by their digest, with those of another table,
+    another version, or parquet files.
+
+    The exit code is 1 if a rule is violated, or the rows differ.
+    """
+    ds = table.open(version)
+    if against is not None:
+        if deep:
             raise InvalidInputError("--deep checks one table; leave out --against, or --deep")
-        return _compare(ds, arguments)
-    for name in ("against_version", "columns", "filter"):
-        if getattr(arguments, name) is not None:
-            option = name.replace("_", "-")
+        there = TableArgument(against, table.storage_options)
+        other = _Other(there, against_version, split_names(columns), filter)
+        return _compare(ds, other, as_json=as_json)
+    for option, value in (
+        ("--against-version", against_version),
+        ("--columns", columns),
+        ("--filter", filter),
+    ):
+        if value is not None:
             raise InvalidInputError(
-                f"--{option} is for comparisons with another table: add --against"
+                f"{option} is for comparisons with another table: add --against"
             )
-    findings = ds.verify(deep=arguments.deep)
+    findings = ds.verify(deep=deep)
     for each in findings:
         answer = {"rule": each.rule, "where": each.where, "message": each.message}
-        print(output.to_json(answer) if arguments.json else each)
-    if not findings and not arguments.json:
+        print(output.to_json(answer) if as_json else each)
+    if not findings and not as_json:
         print(f"{ds.uri} is valid at version {ds.version}")
     return 1 if findings else 0
 
 
-def _compare(ds: Dataset, arguments: argparse.Namespace) -> int:
-    columns = arguments.columns.split(",") if arguments.columns else None
-    found = compare(lambda: ds.scan(columns, arguments.filter), _rows_of_other(arguments, columns))
-    if arguments.json:
+def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
+    from lance_stream.maintenance.comparing import compare
+
+    found = compare(lambda: ds.scan(other.columns, other.filter), _rows_of(other))
+    if as_json:
         sides = (("rows", found.ours), ("against", found.theirs))
         answer = {name: {"count": each.num_rows, "digest": each.text} for name, each in sides}
         print(output.to_json({"same": found.is_same, **answer, "columns": list(found.columns)}))
         return 0 if found.is_same else 1
     print(f"{ds.uri} at version {ds.version}: {found.ours}")
-    print(f"{arguments.against}: {found.theirs}")
+    print(f"{other.table.uri}: {found.theirs}")
     print("the rows are the same" if found.is_same else _difference(found))
     return 0 if found.is_same else 1
 
 
-def _rows_of_other(arguments: argparse.Namespace, columns: list[str] | None) -> Rows:
-    version = arguments.against_version
+def _rows_of(other: _Other) -> "Rows":
+    from lance_stream.maintenance.comparing import read_parquet
+
+    uri = other.table.uri
     try:
-        other = open_dataset(arguments.against, storage_options=storage_options(arguments))
+        newest = other.table.open()
     except NotFoundError:
-        if version is not None or "://" in arguments.against:
+        if other.version is not None or "://" in uri:
             raise
     else:
-        there = other.checkout(parse_version(version))
-        return lambda: there.scan(columns, arguments.filter)
-    if arguments.filter is not None:
+        there = newest.checkout(parse_version(other.version))
+        return lambda: there.scan(other.columns, other.filter)
+    if other.filter is not None:
         raise InvalidInputError("--filter is for tables; parquet files are compared as a whole")
-    return lambda: read_parquet(arguments.against, columns)
+    return lambda: read_parquet(uri, other.columns)
 
 
-def _difference(found: Comparison) -> str:
+def _difference(found: "Comparison") -> str:
     one, other = found.ours.num_rows, found.theirs.num_rows
     if one != other:
         return f"the rows differ: {one} here, {other} there"

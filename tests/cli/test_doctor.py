@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.cli import doctor
+from lance_stream.cli import checks as machine
 from lance_stream.cli import main as program
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.storage.locations import open_store
@@ -30,7 +30,7 @@ def diagnose(
 @pytest.fixture(autouse=True)
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setattr(doctor.java, "find_problem", lambda: None)
+    monkeypatch.setattr(machine.java, "find_problem", lambda: None)
 
 
 def test_a_good_machine_passes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,19 +53,19 @@ def test_sparks_version_is_judged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, version: str, status: str
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
-    assert doctor.check_spark().status == status
+    assert machine.check_spark().status == status
 
 
 @pytest.mark.parametrize(
     ("fault", "name", "message"),
     [
         (
-            lambda patch: patch.setattr(doctor.java, "find_problem", lambda: "no Java"),
+            lambda patch: patch.setattr(machine.java, "find_problem", lambda: "no Java"),
             "Java",
             "JRE",
         ),
         (
-            lambda patch: patch.setattr(doctor.pythons, "find_problem", lambda _: "bare"),
+            lambda patch: patch.setattr(machine.pythons, "find_problem", lambda _: "bare"),
             "workers",
             "PYSPARK_PYTHON",
         ),
@@ -143,7 +143,7 @@ def test_a_store_without_conditions_is_a_failure() -> None:
             return True
 
     store = Careless("/careless")
-    (found,) = doctor.probe(store, MACHINE)
+    (found,) = machine.probe(store, MACHINE)
     assert (found.name, found.status) == ("create once", "failure")
     assert store.list() == []
 

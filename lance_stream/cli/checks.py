@@ -1,0 +1,187 @@
+"""The checks of `doctor`: what a stream needs of this machine, and of a store."""
+
+import importlib
+import importlib.metadata
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from lance_stream.cli.arguments import TableArgument
+from lance_stream.commit.manifest_stores.choice import choose
+from lance_stream.environment import Environment
+from lance_stream.errors import LanceStreamError, NotFoundError
+from lance_stream.machine import java, pythons
+from lance_stream.snapshot.opening import open_table
+from lance_stream.storage.extras import MODULES, is_installed
+from lance_stream.storage.locations import open_store
+from lance_stream.storage.preflight import check_can_write_to
+from lance_stream.storage.store import Store
+
+_OLDEST_PYTHON: Final = (3, 11)
+_SPARK: Final = ((4, 1), (4, 4))
+"""The versions of PySpark that are tested: from the first to before the second."""
+
+_PROBES: Final = "_lance_stream"
+_SKEW_SECONDS: Final = 60.0
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+
+
+class Check(NamedTuple):
+    """The outcome of a check.
+
+    Attributes:
+        name: What was checked.
+        status: "ok", "warning" or "failure".
+        message: What was found, and the way out.
+    """
+
+    name: str
+    status: str
+    message: str
+
+
+def run_checks(
+    table: TableArgument | None, environment: Environment, *, is_probing: bool
+) -> Iterator[Check]:
+    """Yield the outcome of each check.
+
+    Args:
+        table: Where a table is, or will be; None to check this machine only.
+        environment: The clock.
+        is_probing: Whether a small file may be written to the table's store.
+    """
+    yield check_python()
+    yield check_spark()
+    yield check_java()
+    yield check_workers()
+    yield check_extras()
+    if table is not None:
+        yield from check_location(table, environment, is_probing=is_probing)
+
+
+def check_python() -> Check:
+    """Check this program's Python."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < _OLDEST_PYTHON:
+        return Check("Python", FAILURE, f"{version}; lance-stream needs 3.11 or newer")
+    return Check("Python", OK, f"{version} ({sys.executable})")
+
+
+def check_spark() -> Check:
+    """Check the version of PySpark."""
+    version = _version_of_spark()
+    if version is None:
+        return Check("Spark", FAILURE, "PySpark is not installed: pip install 'pyspark>=4.1,<4.4'")
+    found = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    first, end = _SPARK
+    if found < first:
+        advice = "lance-stream needs 4.1 or newer: pip install 'pyspark>=4.1,<4.4'"
+        return Check("Spark", FAILURE, f"PySpark {version}; {advice}")
+    if found >= end:
+        return Check("Spark", WARNING, f"PySpark {version} is newer than those that are tested")
+    return Check("Spark", OK, f"PySpark {version}")
+
+
+def _version_of_spark() -> str | None:
+    """Return the version of PySpark; a download of Spark and its client have other metadata."""
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    try:
+        return str(importlib.import_module("pyspark.version").__version__)
+    except ImportError:
+        return None
+
+
+def check_java() -> Check:
+    """Check the Java that Spark would start."""
+    problem = java.find_problem()
+    if problem is not None:
+        return Check("Java", FAILURE, f"{problem}. {java.HOW_TO_GET_IT}")
+    return Check("Java", OK, str(java.find_java()[0]))
+
+
+def check_workers() -> Check:
+    """Check the Python that Spark would start workers with on this machine."""
+    executable = os.environ.get("PYSPARK_PYTHON", "python3")
+    problem = pythons.find_problem(executable)
+    if problem is not None:
+        return Check("workers", FAILURE, f"{problem}. {pythons.ADVICE}")
+    how = "PYSPARK_PYTHON" if "PYSPARK_PYTHON" in os.environ else "the default of Spark"
+    return Check("workers", OK, f"{executable} ({how})")
+
+
+def check_extras() -> Check:
+    """List the extras of this package that are installed."""
+    installed = [extra for extra, modules in MODULES.items() if all(map(is_installed, modules))]
+    missing = [extra for extra in MODULES if extra not in installed]
+    message = f"installed: {', '.join(installed) or 'none'}"
+    if missing:
+        message += f"; others: pip install 'lance-stream[{','.join(missing)}]'"
+    return Check("extras", OK, message)
+
+
+def check_location(
+    table: TableArgument, environment: Environment, *, is_probing: bool
+) -> Iterator[Check]:
+    """Check a table's location and its store; the arguments are those of `run_checks`."""
+    uri, options = table.uri, table.storage_options
+    reached = _tried("location", lambda: check_can_write_to(uri, options))
+    if reached is not None:
+        yield reached
+        return
+    try:
+        version = open_table(uri, storage_options=options).version
+        yield Check("location", OK, f"a table at version {version}")
+    except NotFoundError:
+        yield Check("location", OK, "reached; there is no table yet")
+    except (LanceStreamError, OSError) as error:
+        yield Check("location", FAILURE, str(error))
+        return
+    if is_probing:
+        if choose(uri, options).manifests is not None:
+            yield Check("create once", OK, "versions are published in a manifest store")
+        else:
+            yield from probe(open_store(uri, options), environment)
+
+
+def probe(store: Store, environment: Environment) -> Iterator[Check]:
+    """Write a file to a store twice under the condition that it does not exist, and delete it."""
+    path = f"{_PROBES}/doctor-{uuid.uuid4()}"
+    try:
+        created = store.create_once(path, b"first"), store.create_once(path, b"second")
+        kept = store.read(path)
+        written = [each.modified for each in store.list_files(_PROBES) if each.path == path]
+    except (LanceStreamError, OSError) as error:
+        yield Check("create once", FAILURE, str(error))
+        return
+    finally:
+        _tried("create once", lambda: store.delete(path))
+    if created != (True, False) or kept != b"first":
+        yield Check(
+            "create once",
+            FAILURE,
+            "two creates of one name both succeeded: this store does not keep the condition that "
+            "commits rely on. Publish versions in DynamoDB, PostgreSQL or SQLite: docs/stores.md",
+        )
+        return
+    yield Check("create once", OK, "of two creates of one name, the first succeeded")
+    skew = environment.now_nanos() / 1e9 - written[0] if written else 0.0
+    message = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store"
+    if abs(skew) > _SKEW_SECONDS:
+        yield Check("clocks", WARNING, f"{message}: set it by NTP; cleanup goes by ages of files")
+    else:
+        yield Check("clocks", OK, message)
+
+
+def _tried(name: str, action: Callable[[], object]) -> Check | None:
+    """Return the failure of an action; None if it succeeded."""
+    try:
+        action()
+    except (LanceStreamError, OSError) as error:
+        return Check(name, FAILURE, str(error))
+    return None

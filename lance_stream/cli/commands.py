@@ -1,0 +1,112 @@
+"""The table of commands, and the program that finds them in it."""
+
+from importlib import import_module
+from typing import Final, NamedTuple
+
+import click
+
+from lance_stream.cli.grammar import SETTINGS, Group, debug_option
+from lance_stream.version import VERSION
+
+PROGRAM: Final = "lance-stream"
+
+
+class Entry(NamedTuple):
+    """A command in the list of commands.
+
+    Attributes:
+        section: Under which heading it is listed.
+        help: What it does, in a few words.
+    """
+
+    section: str
+    help: str
+
+
+_LOOK, _READ, _CARE, _NAMES, _SETUP = (
+    "Look at a table",
+    "Read rows",
+    "Take care of a table",
+    "Names for versions",
+    "This machine",
+)
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "show": Entry(_LOOK, "show columns, sizes, streams, and what the table needs"),
+    "log": Entry(_LOOK, "list the versions, the newest first"),
+    "verify": Entry(_LOOK, "check every rule of the format, or compare rows with others"),
+    "changes": Entry(_READ, "print inserted, updated and deleted rows"),
+    "compact": Entry(_CARE, "merge small fragments, and drop deleted rows"),
+    "cleanup": Entry(_CARE, "remove old versions, and files that are no longer needed"),
+    "consumers": Entry(_NAMES, "list the consumers of the changes, or drop one"),
+    "doctor": Entry(_SETUP, "check this machine, and a store, for what a stream needs"),
+    "completion": Entry(_SETUP, "print the completion script of a shell"),
+}
+"""Each command by its name: `command` in the module `lance_stream.cli.<name>`."""
+
+_EXIT_CODES: Final = [
+    ("0", "success"),
+    ("1", "verify or doctor has findings; or a system error, such as a full disk"),
+    ("2", "the command is invalid: the message says why"),
+    ("3", "there is no such table, version, column or name"),
+    ("4", "the table is damaged, or has a feature that is not supported"),
+    ("5", "the commit failed"),
+    ("130", "interrupted"),
+]
+
+
+class Program(Group):
+    """Imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return a command; None if there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = import_module(f"lance_stream.cli.{cmd_name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the commands under their headings."""
+        for section in dict.fromkeys(each.section for each in COMMANDS.values()):
+            with formatter.section(section):
+                formatter.write_dl(
+                    [(name, of.help) for name, of in COMMANDS.items() if of.section == section],
+                    col_max=12,
+                )
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the exit codes."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl(_EXIT_CODES)
+
+
+def make_program() -> Program:
+    """Return the program with all its commands."""
+    program = Program(
+        PROGRAM,
+        help="Inspect Lance tables, read their rows, follow their changes, and maintain them.",
+        context_settings=SETTINGS,
+        subcommand_metavar="COMMAND [ARGUMENTS]...",
+    )
+    program.params.append(
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_print_version,
+            help="Show the version of this program.",
+        )
+    )
+    program.params.append(debug_option())
+    return program
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        print(f"{PROGRAM} {VERSION}")
+        ctx.exit()

@@ -1,0 +1,29 @@
+"""Prints the script by which a shell completes commands, options and folders."""
+
+from typing import Final
+
+import click
+
+from lance_stream.cli.grammar import new_command
+
+_NAME: Final = "lance-stream"
+_VARIABLE: Final = "_LANCE_STREAM_COMPLETE"  # as main has it
+
+
+@new_command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> int:
+    r"""Print the completion script of a shell.
+
+    \b
+    bash   eval "$(lance-stream completion bash)"       in ~/.bashrc
+    zsh    eval "$(lance-stream completion zsh)"        in ~/.zshrc
+    fish   lance-stream completion fish | source        in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # one of the choices
+    # that of click's bash class would start a bash to ask for its version
+    print(ShellComplete.source(kind(command, {}, _NAME, _VARIABLE)))
+    return 0

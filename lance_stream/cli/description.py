@@ -1,0 +1,127 @@
+"""What `show` says of a table at a version, as JSON documents have it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lance_stream.dataset import Dataset
+from lance_stream.maintenance.consumers import is_consumers, list_consumers
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.references import Branch, read_branches
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import read_tags
+from lance_stream.snapshot.write_ahead_logs import unmerged_files
+from lance_stream.table.fragments import total_size
+from lance_stream.table.indices import decode_index_section
+from lance_stream.table.ledger import read_entries
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.tombstones import read_tombstones
+
+
+def describe(ds: Dataset) -> dict[str, Any]:
+    """Return a description of a table at a version.
+
+    A data or deletion file is opened only if the manifest does not state its number of rows.
+    """
+    table, manifest = ds.table, ds.table.manifest
+    versions = table.log.versions()
+    fragments = list(manifest.fragments)
+    physical = sum(map(table.physical_rows, fragments))
+    live = sum(map(table.num_live_rows, fragments))
+    files = [file for each in fragments for file in each.files]
+    consumers = list_consumers(table.refs)
+    tags, branches = read_tags(table.refs), read_branches(table.refs)
+    return {
+        "uri": ds.uri,
+        "version": ds.version,
+        "timestamp": ds.timestamp,
+        "file_version": ds.file_version,
+        "stable_row_ids": ds.has_stable_row_ids,
+        "versions": {"count": len(versions), "oldest": versions[0], "newest": versions[-1]},
+        "num_rows": live,
+        "num_dead_rows": physical - live,
+        "num_fragments": len(fragments),
+        "num_deletion_files": sum(each.deletion_file is not None for each in fragments),
+        "num_data_files": len(files),
+        "data_bytes": total_size(files),
+        "columns": [
+            {"name": name, "type": str(ds.schema.field(name).type), "nullable": field.nullable}
+            for name, field in zip(table.schema.names, table.schema.fields, strict=True)
+        ],
+        "indices": _indices(manifest, {each.id: each for each in table.schema.walk()}),
+        "config": {k: v for k, v in sorted(ds.config.items()) if not k.startswith("lance_stream.")},
+        "remembered_deletes": _remembered_deletes(manifest),
+        "write_ahead_log": _write_ahead_log(table),
+        "streams": [
+            {
+                "app_id": app_id,
+                "batch": entry.batch_id,
+                "version": entry.version,
+                "query": entry.query_id,
+                "rows": entry.num_rows,
+                "digest": entry.digest or None,
+            }
+            for app_id, entry in sorted(read_entries(manifest.config).items())
+        ],
+        "branch": ds.branch,
+        "branches": [
+            {"name": each.name, "from": _version_of(each.parent, each.parent_version)}
+            for each in branches.values()
+            if isinstance(each, Branch)
+        ],
+        "tags": {
+            each.name: _version_of(each.branch, each.version)
+            for each in sorted(tags.tags, key=lambda each: each.name)
+            if not is_consumers(each.name)
+        },
+        "unreadable": {
+            **{path: str(error) for path, error in tags.unreadable.items()},
+            **{
+                f"{table.refs.root.uri}/{path}": str(error)
+                for path, error in branches.items()
+                if not isinstance(error, Branch)
+            },
+        },
+        "consumers": [
+            {
+                "name": each.name,
+                "version": each.version,
+                "is_beginning": each.is_beginning,
+                "versions_behind": sum(version > each.version for version in versions),
+                "updated_at": each.updated_at,
+            }
+            for each in consumers
+        ],
+    }
+
+
+def _version_of(branch: str | None, version: int) -> int | str:
+    """Return a version's number, prefixed by its branch if it has one."""
+    return version if branch is None else f"{branch}:{version}"
+
+
+def _indices(manifest: Manifest, fields: Mapping[int, Field]) -> list[dict[str, Any]]:
+    if manifest.index_section is None:
+        return []
+    return [
+        {
+            "name": each.name,
+            "columns": [fields[i].name if i in fields else f"field {i}" for i in each.field_ids],
+        }
+        for each in decode_index_section(manifest.index_section)
+    ]
+
+
+def _remembered_deletes(manifest: Manifest) -> dict[str, Any] | None:
+    known = read_tombstones(manifest.config)
+    if known is None:
+        return None
+    return {
+        "on": list(known.on),
+        "sequence_by": known.sequence_by,
+        "num_rows": sum(each.num_rows for each in known.files),
+    }
+
+
+def _write_ahead_log(table: TableVersion) -> dict[str, int] | None:
+    found = unmerged_files(table)
+    return None if found is None else {"num_files": found.num_files, "bytes": found.num_bytes}

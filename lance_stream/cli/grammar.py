@@ -1,0 +1,173 @@
+"""What all commands have in common: abbreviated options, suggestions, `--debug`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from lance_stream.environment import Environment
+
+SETTINGS: Final[dict[str, Any]] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
+"""Settings of the contexts of all commands."""
+
+
+@dataclass
+class Session:
+    """One call of the program.
+
+    Attributes:
+        given: What sleeps and tells the time instead of the machine; None for the machine.
+        is_debug: Whether an error shows its traceback.
+        command: The command that runs, with its program's name.
+    """
+
+    given: "Environment | None" = None
+    is_debug: bool = False
+    command: str = ""
+
+    @property
+    def environment(self) -> "Environment":
+        """What sleeps and tells the time."""
+        from lance_stream.environment import MACHINE
+
+        return self.given or MACHINE
+
+
+class NothingAskedError(click.UsageError):
+    """A command that only has subcommands was called without one."""
+
+
+class StoreOption(click.Option):
+    """An option that concerns the table's store; the help lists it after the others."""
+
+
+class Command(click.Command):
+    """A command whose options may be abbreviated, as long as one option is meant."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, and those for the table's store under a heading of their own."""
+        params = self.get_params(ctx)
+        for title, of_store in (("Options", False), ("The table's store", True)):
+            records = [
+                record
+                for param in params
+                if isinstance(param, StoreOption) == of_store
+                and (record := param.get_help_record(ctx)) is not None
+            ]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words after the command's name."""
+        return super().parse_args(ctx, in_full(args, self.get_params(ctx)))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        if isinstance(ctx.obj, Session):
+            ctx.obj.command = ctx.command_path
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A command with subcommands; says which one could have been meant."""
+
+    command_class = Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the subcommands, as they were added."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words after the group's name."""
+        if not args and not ctx.resilient_parsing:
+            raise NothingAskedError("a command is missing", ctx)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand that a word names."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            if name.startswith("-"):
+                raise click.NoSuchOption(name, ctx=ctx)
+            names = self.list_commands(ctx)
+            raise click.UsageError(
+                f"there is no command {name!r}{suggestion(name, names)}\nThe commands are "
+                f"{', '.join(names)}.",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a question for what could have been meant, and the end of the sentence before it."""
+    close = get_close_matches(word, list(known), n=3, cutoff=0.5)
+    if not close:
+        return "."
+    return f". Did you mean {' or '.join(close)}?"
+
+
+def in_full(words: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
+    """Return words with abbreviated options in full.
+
+    An abbreviation of several options stays as it is, and so do words after `--`.
+    """
+    names = {
+        name
+        for param in params
+        if isinstance(param, click.Option)
+        for name in (*param.opts, *param.secondary_opts)
+        if name.startswith("--")
+    }
+    ends = words.index("--") if "--" in words else len(words)
+    return [*(_in_full(word, names) for word in words[:ends]), *words[ends:]]
+
+
+def _in_full(word: str, names: Iterable[str]) -> str:
+    given, equals, value = word.partition("=")
+    if len(given) < 3 or not given.startswith("--") or given in names:
+        return word
+    meant = [each for each in names if each.startswith(given)]
+    return f"{meant[0]}{equals}{value}" if len(meant) == 1 else word
+
+
+def debug_option() -> click.Option:
+    """Return the option that shows the traceback of an error."""
+
+    def set_debug(ctx: click.Context, _param: click.Parameter, is_debug: bool) -> None:
+        if is_debug and isinstance(ctx.obj, Session):
+            ctx.obj.is_debug = True
+
+    return click.Option(
+        ["--debug"],
+        is_flag=True,
+        expose_value=False,
+        callback=set_debug,
+        help="Show the traceback of an error.",
+    )
+
+
+def new_command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Return a decorator that makes a function a command.
+
+    Args:
+        name: The command's name.
+        **settings: As `click.command` has them.
+    """
+
+    def make(function: Callable[..., Any]) -> Command:
+        made: Command = click.command(name, cls=Command, context_settings=SETTINGS, **settings)(
+            function
+        )
+        made.params.append(debug_option())
+        return made
+
+    return make
