@@ -1,16 +1,15 @@
 """Prints the feed: version by version, and with following for as long as versions arrive."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from lance_stream.cli import output
 from lance_stream.cli.arguments import parse_version
-from lance_stream.cli.values import rows_of
+from lance_stream.cli.writers import Writer
 from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
 from lance_stream.expressions.predicates import (
@@ -26,12 +25,7 @@ from lance_stream.feed.shown_values import show
 from lance_stream.schema.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.opening import newest_of_same
 
-_ROWS_AT_ONCE: Final = 1000
-
 _LONGEST_WAIT: Final = 86400
-
-_WIDTHS: Final = {"_change_type": len("update_postimage")}
-"""Minimum widths of columns, whatever the first rows contain."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class Request:
 
 
 def print_changes(
-    ds: Dataset, request: Request, writer: "Writer", sleep: Callable[[float], None]
+    ds: Dataset, request: Request, writer: Writer, sleep: Callable[[float], None]
 ) -> None:
     """Print the changes of a table.
 
@@ -137,7 +131,7 @@ def _write(
     request: Request,
     after: int,
     through: int,
-    writer: "Writer",
+    writer: Writer,
     chosen: "_Chosen",
 ) -> None:
     """Print the changes of an interval that ends at a dataset's version."""
@@ -217,93 +211,3 @@ class _Chosen:
         return batch_with_extensions(
             pa.RecordBatch.from_arrays([*own, *change_columns], schema=feed_schema(self._own))
         )
-
-
-class Writer:
-    """Prints the rows of the feed as they are read."""
-
-    def begin(self, schema: pa.Schema) -> None:
-        """Set the columns of the rows that follow."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Print rows."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Finish the output."""
-
-
-class JsonWriter(Writer):
-    """One object per line."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Print rows."""
-        for part in _parts(batch):
-            for row in rows_of(part):
-                print(output.to_json(row))
-
-
-class TableWriter(Writer):
-    """A table for people: columns as wide as the first rows need, and one header."""
-
-    def __init__(self) -> None:
-        self._header: list[str] = []
-        self._widths: list[int] = []
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Print rows."""
-        for part in _parts(batch):
-            rows = [[output.cell(each) for each in row.values()] for row in rows_of(part)]
-            if self._header != part.schema.names:
-                self._header = part.schema.names
-                columns = zip(self._header, *rows, strict=True)
-                self._widths = [
-                    max(_WIDTHS.get(column[0], 0), *map(len, column)) for column in columns
-                ]
-                self._print(self._header)
-            for row in rows:
-                self._print(row)
-
-    def _print(self, cells: Sequence[str]) -> None:
-        pairs = zip(cells, self._widths, strict=True)
-        print("  ".join(cell.ljust(width) for cell, width in pairs).rstrip())
-
-
-class ArrowWriter(Writer):
-    """An IPC stream. Its columns cannot change."""
-
-    def __init__(self) -> None:
-        self._schema: pa.Schema | None = None
-        self._stream: pa.RecordBatchStreamWriter | None = None
-
-    def begin(self, schema: pa.Schema) -> None:
-        """Start the stream, which has columns even without rows."""
-        if self._stream is None:
-            self._schema = schema
-            self._stream = pa.ipc.new_stream(sys.stdout.buffer, schema)
-        elif schema != self._schema:
-            raise InvalidInputError(
-                "the columns of the table have changed, but those of an Arrow stream cannot: start "
-                "another stream after the last version that was printed"
-            )
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows."""
-        if self._stream is not None:
-            self._stream.write_batch(batch)
-
-    def close(self) -> None:
-        """End the stream."""
-        if self._stream is not None:
-            self._stream.close()
-
-
-WRITERS: Final[dict[str, type[Writer]]] = {
-    "table": TableWriter,
-    "json": JsonWriter,
-    "arrow": ArrowWriter,
-}
-
-
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return (batch.slice(start, _ROWS_AT_ONCE) for start in range(0, batch.num_rows, _ROWS_AT_ONCE))

@@ -5,6 +5,7 @@ import click
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table
 from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.tables import print_table
 
 
 @click.group("consumers", cls=Group, context_settings=SETTINGS)
@@ -42,7 +43,8 @@ def list_all(table: TableArgument, as_json: bool) -> int:
         [each.name, str(each.version), str(number), output.moment(each.updated_at)]
         for each, number in zip(found, behind, strict=True)
     ]
-    print("\n".join(output.lines_of(["NAME", "FINISHED", "BEHIND", "UPDATED"], rows)))
+    header = ["NAME", "FINISHED", "BEHIND", "UPDATED"]
+    print_table(header, rows, numbers=("FINISHED", "BEHIND"))
     return 0
 
 

@@ -1,15 +1,18 @@
 """Lists the versions of a table, one per line, the newest first."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.tables import print_table
 
 if TYPE_CHECKING:
     from lance_stream.snapshot.history import VersionInfo
+
+_NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED")
 
 
 @new_command("log")
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(table: TableArgument, limit: int | None, as_json: bool) -> int:
-    """List the versions of a table, one per line, the newest first."""
+    """List the versions of a table, one per line, the newest first.
+
+    A question mark is for what the manifests do not tell.
+    """
     from lance_stream.snapshot.history import list_versions
 
     versions = list_versions(table.open().table, limit)[::-1]
@@ -36,13 +42,21 @@ def command(table: TableArgument, limit: int | None, as_json: bool) -> int:
             str(each.version),
             output.moment(each.timestamp),
             each.operation or "?",
-            "?" if each.num_rows is None else str(each.num_rows),
+            *map(
+                _number,
+                (each.num_rows, each.rows_inserted, each.rows_updated, each.rows_deleted),
+            ),
             " ".join(f"{key}={value}" for key, value in sorted(each.properties.items())),
         ]
         for each in versions
     ]
-    print("\n".join(output.lines_of(["VERSION", "COMMITTED", "OPERATION", "ROWS", ""], rows)))
+    header = ["VERSION", "COMMITTED", "OPERATION", "ROWS", "INSERTED", "UPDATED", "DELETED", ""]
+    print_table(header, rows, numbers=_NUMBERS)
     return 0
+
+
+def _number(number: int | None) -> str:
+    return "?" if number is None else str(number)
 
 
 def _described(version: "VersionInfo") -> dict[str, Any]:
@@ -51,5 +65,8 @@ def _described(version: "VersionInfo") -> dict[str, Any]:
         "timestamp": version.timestamp,
         "operation": version.operation,
         "num_rows": version.num_rows,
+        "rows_inserted": version.rows_inserted,
+        "rows_updated": version.rows_updated,
+        "rows_deleted": version.rows_deleted,
         "properties": dict(version.properties),
     }

@@ -4,13 +4,12 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import IO, Any, Final
 
 MAX_WIDTH: Final = 40
-"""Longer values are truncated in a table."""
+"""Values that take more columns of a terminal are truncated in a table."""
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -31,28 +30,34 @@ class Printable:
 
     def write(self, text: str) -> int:
         """Write a text; line breaks are kept."""
-        if not text.isprintable():
-            text = "".join(map(_as_printable, text))
+        return self._stream.write("\n".join(map(escaped, text.split("\n"))))
+
+    def write_drawn(self, text: str) -> int:
+        """Write a text whose parts have been escaped, and that has styles of ours."""
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
+def escaped(text: str) -> str:
+    """Return a text with JSON escapes for what is not printable, line breaks included."""
+    return text if text.isprintable() else "".join(map(_as_printable, text))
+
+
 def _as_printable(letter: str) -> str:
-    if letter.isprintable() or letter == "\n":
+    if letter.isprintable():
         return letter
     return f"\\u{ord(letter):04x}" if ord(letter) < 1 << 16 else json.dumps(letter)[1:-1]
 
 
-def lines_of(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table: a header and rows in columns, two spaces between them."""
-    cells = [list(header), *(list(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+def print_drawn(text: str) -> None:
+    """Print a text whose parts have been escaped, and that has styles of ours."""
+    stream = sys.stdout
+    if isinstance(stream, Printable):
+        stream.write_drawn(text)
+    else:
+        stream.write(text)
 
 
 def size(num_bytes: int) -> str:
@@ -77,13 +82,28 @@ def moment(when: datetime | None) -> str:
     return f"{in_utc(when).replace(tzinfo=None).isoformat(' ', 'seconds')}Z"
 
 
-def cell(value: object) -> str:
+def cell(value: object, max_width: int = MAX_WIDTH) -> str:
     """Return a value on one line, truncated if it is long."""
     if value is None:
         return "null"
     text = value if isinstance(value, str) else to_json(value) if _is_nested(value) else str(value)
+    if len(text) > 2 * max_width:
+        text = text[: 2 * max_width]
     text = "".join(each if each.isprintable() else "·" for each in text)
-    return text if len(text) <= MAX_WIDTH else f"{text[: MAX_WIDTH - 1]}…"
+    if num_columns(text) <= max_width:
+        return text
+    while num_columns(text) >= max_width:
+        text = text[: min(len(text) - 1, max_width)]
+    return f"{text}…"
+
+
+def num_columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def to_json(value: object) -> str:

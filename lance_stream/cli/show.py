@@ -6,6 +6,7 @@ from typing import Any
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table, version_option
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.tables import print_table
 
 
 @new_command("show")
@@ -17,7 +18,14 @@ def command(table: TableArgument, version: str | None, as_json: bool) -> int:
     from lance_stream.cli.description import describe
 
     info = describe(table.open(version))
-    print(output.to_json(info) if as_json else "\n".join(_lines(info)))
+    if as_json:
+        print(output.to_json(info))
+        return 0
+    for line in _lines(info):
+        print(line)
+    for title, header, rows in _tables(info):
+        if rows:
+            print_table(header, rows, title=title)
     return 0
 
 
@@ -54,7 +62,11 @@ def _lines(info: Mapping[str, Any]) -> Iterator[str]:
             f"{output.count(ahead['num_files'], 'file')} of {output.size(ahead['bytes'])}: "
             "unmerged rows are not part of any version"
         )
-    for title, header, rows in (
+
+
+def _tables(info: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield the title, the header and the rows of each table."""
+    yield from (
         (
             "columns",
             ["NAME", "TYPE", ""],
@@ -107,7 +119,4 @@ def _lines(info: Mapping[str, Any]) -> Iterator[str]:
                 for each in info["consumers"]
             ],
         ),
-    ):
-        if rows:
-            yield f"\n{title}"
-            yield from (f"  {line}" for line in output.lines_of(header, rows))
+    )

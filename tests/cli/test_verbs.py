@@ -162,13 +162,14 @@ def test_show_takes_an_older_version(run: Run, ds: Dataset, version: str) -> Non
 
 def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
     lines = [line.split() for line in answer(run, "log", ds.uri).splitlines()]
-    assert lines[0] == ["VERSION", "COMMITTED", "OPERATION", "ROWS"]
-    assert [(line[0], line[3], line[4]) for line in lines[1:]] == [
-        ("5", "Delete", "4"),
-        ("4", "Update", "5"),
-        ("3", "Append", "5"),
-        ("2", "Append", "3"),
-        ("1", "Overwrite", "0"),
+    assert lines[0][:4] == ["VERSION", "COMMITTED", "OPERATION", "ROWS"]
+    assert lines[0][4:] == ["INSERTED", "UPDATED", "DELETED"]
+    assert [(line[0], line[3], *map(int, line[4:8])) for line in lines[1:]] == [
+        ("5", "Delete", 4, 0, 0, 1),
+        ("4", "Update", 5, 0, 1, 0),
+        ("3", "Append", 5, 2, 0, 0),
+        ("2", "Append", 3, 3, 0, 0),
+        ("1", "Overwrite", 0, 0, 0, 0),
     ]
     limited = objects(answer(run, "log", ds.uri, "--json", "--limit", "2"))
     assert [(each["version"], each["operation"]) for each in limited] == [

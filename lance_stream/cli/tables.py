@@ -1,0 +1,112 @@
+"""Tables for people: as wide as the terminal, or as wide as they need in a pipe.
+
+Cells are escaped before they are drawn, so that only the styles of a header are escape sequences,
+and these only on a terminal that wants them (`NO_COLOR`, `TERM=dumb`).
+"""
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from lance_stream.cli.output import escaped, num_columns, print_drawn
+
+_GAP: Final = 2
+_NARROWEST: Final = 20
+
+
+def width_of_terminal() -> int | None:
+    """Return how many columns stdout has; None if it is no terminal."""
+    if not sys.stdout.isatty():
+        return None
+    return max(shutil.get_terminal_size().columns, _NARROWEST)
+
+
+def is_styled() -> bool:
+    """Return whether stdout is a terminal that shows styles."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    return sys.stdout.isatty() and not plain
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    numbers: Collection[str] = (),
+) -> None:
+    """Print a table.
+
+    Args:
+        header: The names of the columns.
+        rows: The cells; any text.
+        title: A line above it; the table is then indented.
+        numbers: The columns whose cells are aligned to the right.
+    """
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    if title is not None:
+        print_drawn(f"\n{bold(title)}\n")
+    indent = 0 if title is None else 2
+    width = width_of_terminal()
+    if width is None:
+        lines = lines_of(header, cells, numbers)
+    else:
+        lines = _drawn(header, cells, numbers, width - indent)
+    print_drawn("".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in lines))
+
+
+def lines_of(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()
+) -> list[str]:
+    """Return a table as lines: a header and rows in columns, two spaces between them."""
+    cells = [list(header), *(list(row) for row in rows)]
+    widths = [max(map(num_columns, column)) for column in zip(*cells, strict=True)]
+    right = [name in numbers for name in header]
+    return [
+        (" " * _GAP).join(aligned(*each) for each in zip(row, widths, right, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def aligned(cell: str, width: int, is_right: bool) -> str:
+    """Return a cell with spaces to a width in columns of the terminal."""
+    spaces = " " * (width - num_columns(cell))
+    return spaces + cell if is_right else cell + spaces
+
+
+def bold(text: str) -> str:
+    """Return a text in bold, on a terminal that shows it."""
+    return f"\x1b[1m{text}\x1b[0m" if is_styled() else text
+
+
+def _drawn(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str], width: int
+) -> list[str]:
+    """Return the lines of a table that fits a terminal: long cells are folded."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False
+    )
+    for name in header:
+        table.add_column(
+            Text(name), justify="right" if name in numbers else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    drawn = io.StringIO()
+    styled = is_styled()
+    Console(
+        file=drawn,
+        width=width,
+        force_terminal=styled,
+        color_system="standard" if styled else None,
+        legacy_windows=False,
+        highlight=False,
+        _environ={},
+    ).print(table)
+    return drawn.getvalue().splitlines()

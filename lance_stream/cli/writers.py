@@ -1,0 +1,188 @@
+"""Prints rows as they are read: as a table for people, as JSON lines, or as an Arrow stream."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from lance_stream.cli import output
+from lance_stream.cli.tables import aligned, bold, width_of_terminal
+from lance_stream.cli.values import rows_of
+from lance_stream.errors import InvalidInputError
+
+_ROWS_AT_ONCE: Final = 1000
+
+_WIDTHS: Final = {"_change_type": len("update_postimage")}
+"""Minimum widths of columns, whatever the first rows contain."""
+
+_FIRST: Final = ("_change_type", "_commit_version")
+_LAST: Final = ("_commit_timestamp", "_row_created_at_version", "_row_last_updated_at_version")
+"""Which columns stay the longest, and which go first, if a terminal is too narrow for all."""
+
+_GAP: Final = 2
+_LONGEST: Final = 400
+
+
+class Writer:
+    """Prints rows."""
+
+    def begin(self, schema: pa.Schema) -> None:
+        """Set the columns of the rows that follow."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Finish the output."""
+
+
+class JsonWriter(Writer):
+    """One object per line."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+        for part in _parts(batch):
+            for row in rows_of(part):
+                print(output.to_json(row))
+
+
+class TableWriter(Writer):
+    """A table for people: columns as wide as the first rows need, and one header.
+
+    A terminal shows as many columns as fit, and names the others.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._all: list[int] = []
+        self._shown: list[int] = []
+        self._widths: list[int] = []
+        self._right: list[bool] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+        terminal = width_of_terminal()
+        for part in _parts(batch):
+            rows = [list(row.values()) for row in rows_of(part)]
+            widths = self._widths_for(part.schema, rows, terminal)
+            if self._names != part.schema.names or (terminal is not None and widths != self._all):
+                self._start(part.schema, widths, terminal)
+            for row in rows:
+                pairs = zip(self._shown, self._widths, strict=True)
+                self._print(
+                    [
+                        output.cell(row[place], output.MAX_WIDTH if terminal is None else width)
+                        for place, width in pairs
+                    ]
+                )
+
+    def close(self) -> None:
+        """Say so if there were no rows."""
+        if not self._names and width_of_terminal() is not None:
+            print("(no rows)")
+
+    def _widths_for(
+        self, schema: pa.Schema, rows: Sequence[Sequence[object]], terminal: int | None
+    ) -> list[int]:
+        """Return the width of each column: what its cells need, and no less than so far."""
+        columns = list(zip(*rows, strict=True))
+        known = self._all if self._names == schema.names else [0] * len(schema.names)
+        for longest in (_LONGEST, output.MAX_WIDTH) if terminal else (output.MAX_WIDTH,):
+            widths = [
+                max(
+                    min(before, longest),
+                    _WIDTHS.get(name, 0),
+                    output.num_columns(output.cell(name)),
+                    *(output.num_columns(output.cell(each, longest)) for each in column),
+                )
+                for before, name, column in zip(known, schema.names, columns, strict=True)
+            ]
+            if terminal is None or sum(widths) + _GAP * (len(widths) - 1) <= terminal:
+                break
+        return widths
+
+    def _start(self, schema: pa.Schema, widths: list[int], terminal: int | None) -> None:
+        """Choose the columns that are shown, and print the header."""
+        header = [output.cell(name) for name in schema.names]
+        shown = _fitting(schema.names, widths, terminal)
+        left_out = [title for place, title in enumerate(header) if place not in shown]
+        if left_out and (schema.names, shown) != (self._names, self._shown):
+            names = f"{', '.join(left_out[:5])}{', …' if len(left_out) > 5 else ''}"
+            print(f"({output.count(len(left_out), 'column')} left out: {names}; see --columns)")
+        self._names, self._all, self._shown = schema.names, widths, shown
+        self._widths = [min(widths[each], terminal or widths[each]) for each in shown]
+        self._right = [_is_number(schema.field(each).type) for each in shown]
+        self._print([header[each] for each in shown], is_header=True)
+
+    def _print(self, cells: Sequence[str], *, is_header: bool = False) -> None:
+        triples = zip(cells, self._widths, self._right, strict=True)
+        line = output.escaped((" " * _GAP).join(aligned(*each) for each in triples).rstrip())
+        output.print_drawn((bold(line) if is_header else line) + "\n")
+
+
+def _fitting(names: Sequence[str], widths: Sequence[int], terminal: int | None) -> list[int]:
+    """Return the places of the columns that fit a terminal, in their order; at least one."""
+    if terminal is None:
+        return list(range(len(names)))
+
+    def rank(place: int) -> int:
+        return 0 if names[place] in _FIRST else 2 if names[place] in _LAST else 1
+
+    shown: list[int] = []
+    left = terminal + _GAP
+    for place in sorted(range(len(names)), key=rank):
+        if left >= widths[place] + _GAP or not shown:
+            shown.append(place)
+            left -= widths[place] + _GAP
+    return sorted(shown)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(is_one(kind) for is_one in tests)
+
+
+class ArrowWriter(Writer):
+    """An IPC stream. Its columns cannot change."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._stream: pa.RecordBatchStreamWriter | None = None
+
+    def begin(self, schema: pa.Schema) -> None:
+        """Start the stream, which has columns even without rows."""
+        if self._stream is None:
+            if sys.stdout.isatty():
+                raise InvalidInputError(
+                    "an Arrow stream is not for a terminal: redirect it to a file or a program"
+                )
+            self._schema = schema
+            self._stream = pa.ipc.new_stream(sys.stdout.buffer, schema)
+        elif schema != self._schema:
+            raise InvalidInputError(
+                "the columns of the table have changed, but those of an Arrow stream cannot: start "
+                "another stream after the last version that was printed"
+            )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows."""
+        if self._stream is not None:
+            self._stream.write_batch(batch)
+
+    def close(self) -> None:
+        """End the stream."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+WRITERS: Final[dict[str, type[Writer]]] = {
+    "table": TableWriter,
+    "json": JsonWriter,
+    "arrow": ArrowWriter,
+}
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(start, _ROWS_AT_ONCE) for start in range(0, batch.num_rows, _ROWS_AT_ONCE))
