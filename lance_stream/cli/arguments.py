@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -44,10 +44,12 @@ class TableArgument:
     Attributes:
         uri: Its directory: a path, or a URI.
         storage_options: Options of its store.
+        branch: One of its branches; None for the one that the URI names.
     """
 
     uri: str
     storage_options: Mapping[str, Any]
+    branch: str | None = None
 
     def open(self, version: str | None = None) -> "Dataset":
         """Return the table at a version; at its newest one if none was named.
@@ -58,14 +60,21 @@ class TableArgument:
         """
         from lance_stream.dataset import open_dataset
 
-        newest = open_dataset(self.uri, storage_options=self.storage_options)
+        branch = None if self.branch is None else (self.branch, None)
+        newest = open_dataset(self.uri, branch, self.storage_options)
         return newest.checkout(parse_version(version))
 
 
 def takes_table(function: Function) -> Function:
     """Add the arguments for a table to a command, which is called with a `TableArgument` first."""
+
+    @wraps(function)
+    def called(table: TableArgument, *, branch: str | None, **others: Any) -> Any:
+        return function(replace(table, branch=branch), **others)
+
+    option = click.option("--branch", metavar="NAME", help="A branch of the table.")
     return click.argument("uri", metavar="URI", type=Location())(  # type: ignore[return-value]
-        takes_store(function)
+        takes_store(option(called))
     )
 
 
@@ -116,6 +125,23 @@ def parse_storage_options(pairs: tuple[str, ...], trusted: tuple[str, ...]) -> M
             raise InvalidInputError(f"a storage option must be KEY=VALUE, not {key!r}")
     options = {key: value for key, _, value in parts}
     return with_trusted(options, list(trusted) or None) or {}
+
+
+def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the choice of output for rows; the command is called with `format_name`."""
+
+    @wraps(function)
+    def called(*arguments: Any, format_name: str, as_json: bool, **others: Any) -> Any:
+        return function(*arguments, format_name="json" if as_json else format_name, **others)
+
+    return click.option(
+        "--format",
+        "format_name",
+        type=click.Choice(["arrow", "json", "table"]),
+        default="table",
+        show_default=True,
+        help="table: for people; json: one object per line; arrow: an IPC stream.",
+    )(click.option("--json", "as_json", is_flag=True, help="The same as --format json.")(called))
 
 
 version_option = click.option(

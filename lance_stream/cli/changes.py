@@ -5,7 +5,13 @@ With --follow it continues with new versions until it is interrupted or has reac
 
 import click
 
-from lance_stream.cli.arguments import TableArgument, names_option, split_names, takes_table
+from lance_stream.cli.arguments import (
+    TableArgument,
+    format_options,
+    names_option,
+    split_names,
+    takes_table,
+)
 from lance_stream.cli.grammar import Session, new_command
 
 
@@ -35,15 +41,7 @@ from lance_stream.cli.grammar import Session, new_command
 )
 @click.option("--net", is_flag=True, help="One change per row over all versions.")
 @click.option("--no-pre-images", is_flag=True, help="Omit the pre-images of updates.")
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(["arrow", "json", "table"]),
-    default="table",
-    show_default=True,
-    help="table: for people; json: one object per line; arrow: an IPC stream.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@format_options
 @click.pass_obj
 def command(
     session: Session,
@@ -57,7 +55,6 @@ def command(
     net: bool,
     no_pre_images: bool,
     format_name: str,
-    as_json: bool,
 ) -> int:
     """Print inserted, updated and deleted rows, version by version.
 
@@ -76,6 +73,6 @@ def command(
         is_net=net,
         has_pre_images=not no_pre_images,
     )
-    writer = WRITERS["json" if as_json else format_name]()
+    writer = WRITERS[format_name]()
     print_changes(table.open(), request, writer, session.environment.sleep)
     return 0

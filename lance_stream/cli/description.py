@@ -1,14 +1,15 @@
 """What `show` says of a table at a version, as JSON documents have it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lance_stream.dataset import Dataset
-from lance_stream.maintenance.consumers import is_consumers, list_consumers
+from lance_stream.maintenance.consumers import Consumer, consumers_among, is_consumers
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.references import Branch, read_branches
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import read_tags
+from lance_stream.snapshot.tag_files import TagListing, read_tags
 from lance_stream.snapshot.write_ahead_logs import unmerged_files
 from lance_stream.table.fragments import total_size
 from lance_stream.table.indices import decode_index_section
@@ -17,19 +18,43 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.table.tombstones import read_tombstones
 
 
-def describe(ds: Dataset) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Surroundings:
+    """What is beside a version of a table: it takes one listing each.
+
+    Attributes:
+        versions: The existing versions, ascending.
+        tags: The tags of the table and its branches.
+        branches: The branches by their files' paths; an error for each damaged one.
+        consumers: The consumers of the branch.
+    """
+
+    versions: Sequence[int]
+    tags: TagListing
+    branches: Mapping[str, Branch | Exception]
+    consumers: Sequence[Consumer]
+
+
+def read_surroundings(table: TableVersion) -> Surroundings:
+    """Read what is beside a version of a table."""
+    refs = table.refs
+    tags = read_tags(refs)
+    return Surroundings(
+        table.log.versions(), tags, read_branches(refs), consumers_among(tags.tags, refs.branch)
+    )
+
+
+def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
     """Return a description of a table at a version.
 
     A data or deletion file is opened only if the manifest does not state its number of rows.
     """
     table, manifest = ds.table, ds.table.manifest
-    versions = table.log.versions()
+    versions, tags, branches = beside.versions, beside.tags, beside.branches
     fragments = list(manifest.fragments)
     physical = sum(map(table.physical_rows, fragments))
     live = sum(map(table.num_live_rows, fragments))
     files = [file for each in fragments for file in each.files]
-    consumers = list_consumers(table.refs)
-    tags, branches = read_tags(table.refs), read_branches(table.refs)
     return {
         "uri": ds.uri,
         "version": ds.version,
@@ -89,7 +114,7 @@ def describe(ds: Dataset) -> dict[str, Any]:
                 "versions_behind": sum(version > each.version for version in versions),
                 "updated_at": each.updated_at,
             }
-            for each in consumers
+            for each in beside.consumers
         ],
     }
 

@@ -1,23 +1,36 @@
 """Shows a table's columns, rows, files, the streams that write to it and its consumers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table, version_option
-from lance_stream.cli.grammar import new_command
-from lance_stream.cli.tables import print_table
+from lance_stream.cli.grammar import Session, new_command
+from lance_stream.cli.output import print_drawn
+from lance_stream.cli.tables import bold, print_table
 
 
 @new_command("show")
 @takes_table
 @version_option
 @json_option
-def command(table: TableArgument, version: str | None, as_json: bool) -> int:
-    """Show a table's columns, rows and files, the streams that write to it, and its consumers."""
-    from lance_stream.cli.description import describe
+@click.pass_obj
+def command(session: Session, table: TableArgument, version: str | None, as_json: bool) -> int:
+    """Show a table's columns, rows and files, the streams that write to it, and its consumers.
 
-    info = describe(table.open(version))
+    At the end it says what care the table needs now, and the command for it; nothing if it needs
+    nothing.
+    """
+    from lance_stream.cli.care import as_values, needs_of, now_of
+    from lance_stream.cli.description import describe, read_surroundings
+
+    ds = table.open(version)
+    beside = read_surroundings(ds.table)
+    info = describe(ds, beside)
+    now = now_of(session.environment.now_nanos)
+    info["needs"] = as_values(needs_of(ds, beside, now) if version is None else [])
     if as_json:
         print(output.to_json(info))
         return 0
@@ -26,7 +39,17 @@ def command(table: TableArgument, version: str | None, as_json: bool) -> int:
     for title, header, rows in _tables(info):
         if rows:
             print_table(header, rows, title=title)
+    _print_needs(info["needs"])
     return 0
+
+
+def _print_needs(needs: Sequence[Mapping[str, Any]]) -> None:
+    if needs:
+        print_drawn(f"\n{bold('needs')}\n")
+    for each in needs:
+        print(f"  {each['message']}")
+        if each["command"]:
+            print(f"    {each['command']}")
 
 
 def _lines(info: Mapping[str, Any]) -> Iterator[str]:

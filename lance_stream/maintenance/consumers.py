@@ -17,6 +17,7 @@ no consumer name collides with another kind of tag. Early releases protected a c
 second consumer `{name}.snapshot`: a leftover one is listed, and can be dropped.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -182,11 +183,16 @@ def _said(branch: str | None) -> str:
 
 def list_consumers(refs: Refs) -> list[Consumer]:
     """Return all consumers of a table, or of its branch, in the order of their names."""
+    return consumers_among(tag_files.read_tags(refs).tags, refs.branch)
+
+
+def consumers_among(tags: Iterable[Tag], branch: str | None) -> list[Consumer]:
+    """Return the consumers of a branch whose tags are among some, in the order of their names."""
     found = [
         Consumer(tag.name.removeprefix(prefix), tag.version, tag.created_at, tag.updated_at, begins)
-        for tag in tag_files.read_tags(refs).tags
+        for tag in tags
         for prefix, begins in ((CONSUMER_PREFIX, False), (SNAPSHOT_PREFIX, True))
-        if tag.name.startswith(prefix) and tag.branch == refs.branch
+        if tag.name.startswith(prefix) and tag.branch == branch
     ]
     return sorted(found, key=lambda each: (each.name, each.is_beginning))
 

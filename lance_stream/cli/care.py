@@ -1,0 +1,226 @@
+"""What care a table needs now: each need in one line, with the command that meets it.
+
+A table that needs nothing has none. The needs follow from what `describe` has read anyway, and from
+one more listing if there are many versions.
+
+    compact          small fragments could be merged, or many rows are deleted
+    cleanup          old versions could be removed
+    consumers        a consumer that makes no progress holds many versions
+    stable row ids   the table has none: there is no change feed
+    ledger           entries of many streams are part of each version
+    manifest names   the early naming scheme: each look for the newest version lists all
+    file version     new files are written in an early file version
+"""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from lance_stream.cli import output
+from lance_stream.cli.description import Surroundings
+from lance_stream.dataset import Dataset
+from lance_stream.maintenance.cleanup import DEFAULT_AGE
+from lance_stream.maintenance.compaction.plan import MOST_DEAD, CompactionRules, plan
+from lance_stream.maintenance.consumers import Consumer, is_consumers
+from lance_stream.snapshot.references import Branch
+from lance_stream.snapshot.timestamps import moment_at
+from lance_stream.table.ledger import PREFIX
+from lance_stream.table.paths import VERSIONS_DIRECTORY, NamingScheme, parse_manifest_name
+
+FEWER_FRAGMENTS: Final = 10
+"""From so many fragments less on, a compaction is worth mentioning."""
+
+OLD_VERSIONS: Final = 10
+MANY_VERSIONS: Final = 1000
+"""From so many removable old versions on, or so many versions of any age, a cleanup is."""
+
+FAR_BEHIND: Final = 100
+LONG_SILENT: Final = timedelta(days=7)
+"""A consumer is mentioned if it is so many versions behind, or has read none for so long."""
+
+LARGE_LEDGER: Final = 1 << 18
+"""From so many bytes on, the ledger is mentioned: each version stores it again."""
+
+_EARLY_FILE_VERSIONS: Final = ("0.1", "legacy", "2.0")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that the table needs.
+
+    Attributes:
+        name: What it is about; see above.
+        message: What was found.
+        command: What to run; None if nothing here meets it.
+    """
+
+    name: str
+    message: str
+    command: str | None
+
+
+def needs_of(ds: Dataset, beside: Surroundings, now: datetime) -> list[Need]:
+    """Return what a table needs.
+
+    Args:
+        ds: The newest version.
+        beside: What is beside it.
+        now: The time.
+    """
+    needs: list[Need] = []
+    for rule in _RULES:
+        needs += rule(ds, beside, now)
+    return needs
+
+
+def _run(ds: Dataset, words: str) -> str:
+    """Return a command for the table; the marks around the URI are those of a shell."""
+    verb, _, options = words.partition(" ")
+    return " ".join(filter(None, ["lance-stream", verb, shlex.quote(ds.uri), options]))
+
+
+def _compaction(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+    groups = plan(ds.table, CompactionRules())
+    if not groups:
+        return
+    fragments = ds.table.manifest.fragments
+    chosen = [fragments[place] for group in groups for place in group]
+    physical = sum(map(ds.table.physical_rows, chosen))
+    dead = physical - sum(map(ds.table.num_live_rows, chosen))
+    found = []
+    if len(chosen) - len(groups) >= FEWER_FRAGMENTS:
+        found.append(f"{len(chosen)} small fragments could be {len(groups)}")
+    if dead > MOST_DEAD * physical:
+        found.append(f"{output.count(dead, 'deleted row')} ({dead / physical:.0%}) take space")
+    if found:
+        yield Need("compact", "; ".join(found), _run(ds, "compact"))
+
+
+def _old_versions(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[Need]:
+    versions = beside.versions
+    if len(versions) < OLD_VERSIONS:
+        return
+    limit = (now - DEFAULT_AGE).timestamp()
+    modified = {each.path: each.modified for each in ds.table.store.list(VERSIONS_DIRECTORY)}
+    path = ds.table.log.manifest_path
+    is_held = _held(beside, ds.branch)
+    old = [
+        each
+        for each in versions[:-1]
+        if modified.get(path(each), limit) < limit and not is_held(each)
+    ]
+    if len(old) >= OLD_VERSIONS:
+        message = (
+            f"{len(old)} versions are older than {DEFAULT_AGE.days} days, and nothing needs them"
+        )
+        yield Need("cleanup", message, _run(ds, "cleanup"))
+    elif len(versions) >= MANY_VERSIONS:
+        message = f"there are {len(versions)} versions, none of them old"
+        yield Need("cleanup", message, _run(ds, "cleanup --older-than 1d"))
+
+
+def _held(beside: Surroundings, branch: str | None) -> Callable[[int], bool]:
+    """Return whether a tag, a branch or a consumer needs a version."""
+    own = [each for each in beside.tags.tags if each.branch == branch]
+    single = {each.version for each in own if not is_consumers(each.name)} | {
+        each.parent_version
+        for each in beside.branches.values()
+        if isinstance(each, Branch) and each.parent == branch
+    }
+    first = min((each.version for each in beside.consumers), default=None)
+    return lambda version: version in single or (first is not None and version >= first)
+
+
+def _consumers(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[Need]:
+    for each in beside.consumers:
+        behind = sum(version > each.version for version in beside.versions)
+        silent = _silence(each, now)
+        if behind >= FAR_BEHIND or (behind and silent is not None and silent >= LONG_SILENT):
+            since = "" if silent is None else f", and has read none for {_as_text(silent)}"
+            yield Need(
+                "consumers",
+                f"the consumer {each.name} is {output.count(behind, 'version')} behind{since}: "
+                "cleanup keeps them for it. If it is no longer used, drop it",
+                f"lance-stream consumers drop {shlex.quote(ds.uri)} {shlex.quote(each.name)}",
+            )
+
+
+def _silence(consumer: Consumer, now: datetime) -> timedelta | None:
+    last = consumer.updated_at or consumer.created_at
+    return None if last is None else now - last
+
+
+def _as_text(age: timedelta) -> str:
+    if age >= timedelta(days=1):
+        return output.count(age.days, "day")
+    return output.count(max(age // timedelta(minutes=1), 0), "minute")
+
+
+def _row_ids(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+    if not ds.has_stable_row_ids:
+        yield Need(
+            "stable row ids",
+            "rows have no stable ids, so there is no change feed",
+            _run(ds, "migrate stable-row-ids"),
+        )
+
+
+def _ledger(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+    entries = {key: value for key, value in ds.config.items() if key.startswith(PREFIX)}
+    num_bytes = sum(len(key) + len(value) for key, value in entries.items())
+    if num_bytes >= LARGE_LEDGER:
+        yield Need(
+            "ledger",
+            f"each version stores {output.size(num_bytes)} for {len(entries)} streams. Of streams "
+            "that will never run again, the entries can be removed: "
+            f"ds.update_config({{'{PREFIX}<app id>': None}})",
+            None,
+        )
+
+
+def _manifest_names(ds: Dataset, beside: Surroundings, _now: datetime) -> Iterator[Need]:
+    name = ds.table.log.manifest_path(ds.version).rpartition("/")[2]
+    parsed = parse_manifest_name(name)
+    if (
+        parsed is not None
+        and parsed.scheme is NamingScheme.V1
+        and len(beside.versions) >= FAR_BEHIND
+    ):
+        yield Need(
+            "manifest names",
+            f"manifests have early names: each look for news lists all {len(beside.versions)}",
+            None,
+        )
+
+
+def _file_version(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+    if ds.file_version in _EARLY_FILE_VERSIONS:
+        yield Need(
+            "file version",
+            f"new files are written in the early version {ds.file_version}; rows can be copied to "
+            "a new table: lance_stream.create_dataset(uri, ds)",
+            None,
+        )
+
+
+_RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Need]], ...]] = (
+    _compaction,
+    _old_versions,
+    _consumers,
+    _row_ids,
+    _ledger,
+    _manifest_names,
+    _file_version,
+)
+
+
+def as_values(needs: Sequence[Need]) -> list[dict[str, Any]]:
+    """Return needs as values of JSON."""
+    return [{"name": each.name, "message": each.message, "command": each.command} for each in needs]
+
+
+def now_of(now_nanos: Callable[[], int]) -> datetime:
+    """Return the time of a clock."""
+    return moment_at(now_nanos() // 1000)

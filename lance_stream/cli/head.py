@@ -1,0 +1,40 @@
+"""Prints the first rows of a table."""
+
+import click
+
+from lance_stream.cli.arguments import (
+    WHOLE_NUMBER,
+    TableArgument,
+    format_options,
+    names_option,
+    split_names,
+    takes_table,
+    version_option,
+)
+from lance_stream.cli.grammar import new_command
+
+
+@new_command("head")
+@takes_table
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=WHOLE_NUMBER,
+    default=10,
+    show_default=True,
+    help="The number of rows.",
+)
+@names_option("Columns, or paths into structs.  [default: all]")
+@version_option
+@format_options
+def command(
+    table: TableArgument, limit: int, columns: str | None, version: str | None, format_name: str
+) -> int:
+    """Print the first rows of a table, in the order in which they are stored."""
+    from lance_stream.cli.rows_printed import Query, print_rows
+    from lance_stream.cli.writers import WRITERS
+
+    query = Query(split_names(columns), None, None, limit)
+    print_rows(table.open(version), query, WRITERS[format_name]())
+    return 0

@@ -1,0 +1,44 @@
+"""Makes the content of an older version the newest version."""
+
+import click
+
+from lance_stream.cli import output
+from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import new_command
+from lance_stream.errors import InvalidInputError
+
+
+@new_command("restore")
+@takes_table
+@click.argument("version", metavar="VERSION")
+@click.option("--dry-run", is_flag=True, help="Only report; commit nothing.")
+@json_option
+def command(table: TableArgument, version: str, dry_run: bool, as_json: bool) -> int:
+    """Make the content of an older version the newest version.
+
+    VERSION is a number, a tag or a time. Nothing is lost: the versions since then stay, and one of
+    them can be restored in turn. The change feed shows what the restore changed, and streams go on:
+    no committed batch is written again.
+    """
+    ds, wanted = table.open(), table.open(version)
+    if wanted.branch != ds.branch:
+        raise InvalidInputError(
+            f"version {version} belongs to another branch, {wanted.branch or 'main'}: restore it "
+            "there, with --branch"
+        )
+    after = ds if dry_run else ds.restore(wanted.version)
+    counts = ds.count_rows(), wanted.count_rows()
+    if as_json:
+        answer = {
+            "version": after.version,
+            "restored_version": wanted.version,
+            "num_rows_before": counts[0],
+            "num_rows": counts[1],
+            "is_dry_run": dry_run,
+        }
+        print(output.to_json(answer))
+        return 0
+    done = "would restore" if dry_run else f"committed version {after.version}: restored"
+    rows = f"{output.count(counts[1], 'row')} instead of {counts[0]}"
+    print(f"{done} version {wanted.version} of {output.moment(wanted.timestamp)}, {rows}")
+    return 0

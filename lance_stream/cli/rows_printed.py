@@ -1,0 +1,150 @@
+"""Reads the rows of a query, and prints them."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.cli import output
+from lance_stream.cli.writers import Writer
+from lance_stream.dataset import Dataset
+from lance_stream.errors import InvalidInputError
+
+_FEW_ROWS: Final = 10_000
+
+_DIRECTIONS: Final = {"": "ascending", "asc": "ascending", "desc": "descending"}
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which rows to print.
+
+    Attributes:
+        columns: Names, or paths into structs; None for all.
+        where: A condition that selects rows; None for all.
+        order_by: Columns to sort by, as in SQL; None for the order in which rows are stored.
+        limit: How many rows at most; None for all.
+        with_row_id: Whether to add their row ids.
+    """
+
+    columns: list[str] | None = None
+    where: str | None = None
+    order_by: str | None = None
+    limit: int | None = None
+    with_row_id: bool = False
+
+
+def print_rows(ds: Dataset, query: Query, writer: Writer) -> None:
+    """Print the rows of a version that a query selects.
+
+    Raises:
+        InvalidInputError: The condition or the order is invalid.
+        NotFoundError: A column does not exist.
+    """
+    keys = _parse_order(query.order_by)
+    added = _unselected(keys, query.columns)
+    columns = None if query.columns is None else [*query.columns, *added]
+    small = query.limit is not None and query.limit <= _FEW_ROWS and not keys
+    reader = ds.scan(
+        columns,
+        query.where,
+        with_row_id=query.with_row_id,
+        batch_size=query.limit if small else None,
+        blob_handling="descriptors",
+    )
+    with reader:
+        batches = iter(reader)
+        if keys:
+            batches = iter(_sorted(reader, keys, query.limit).drop_columns(added).to_batches())
+        schema = pa.schema([each for each in reader.schema if each.name not in added])
+        writer.begin(schema)
+        if small:
+            batches = iter(_joined(batches, query.limit or 0))
+        for batch in _limited(batches, query.limit):
+            writer.write(batch)
+    writer.close()
+    sys.stdout.flush()
+
+
+def print_count(ds: Dataset, query: Query, *, as_json: bool) -> None:
+    """Print the number of rows that a query selects."""
+    number = ds.count_rows(query.where)
+    if query.limit is not None:
+        number = min(number, query.limit)
+    print(output.to_json({"num_rows": number}) if as_json else number)
+
+
+def _joined(batches: Iterator[pa.RecordBatch], limit: int) -> list[pa.RecordBatch]:
+    """Return few rows as one batch, so that a table of them has one width."""
+    parts = list(_limited(batches, limit))
+    joined: list[pa.RecordBatch] = (
+        pa.Table.from_batches(parts).combine_chunks().to_batches() if parts else []
+    )
+    return joined
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        yield batch if left is None else batch.slice(0, left)
+        if left is not None:
+            left -= min(left, batch.num_rows)
+            if not left:
+                return
+
+
+def _parse_order(text: str | None) -> list[tuple[str, str]]:
+    """Return the columns of an ORDER BY, and the direction of each.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    keys = []
+    for part in text.split(",") if text else ():
+        name, _, direction = part.strip().partition(" ")
+        kind = _DIRECTIONS.get(direction.strip().lower())
+        if not name or kind is None:
+            raise InvalidInputError(
+                f"--order-by takes columns, each with 'desc' or not: 'price desc, id'; not {text!r}"
+            )
+        keys.append((name, kind))
+    return keys
+
+
+def _unselected(keys: list[tuple[str, str]], columns: list[str] | None) -> list[str]:
+    """Return the columns that are read only to sort by them."""
+    names = dict.fromkeys(name for name, _ in keys)
+    return [] if columns is None else [name for name in names if name not in columns]
+
+
+def _sorted(
+    reader: pa.RecordBatchReader, keys: list[tuple[str, str]], limit: int | None
+) -> pa.Table:
+    """Return the rows in order: all, or the first ones; no more than these are kept in memory.
+
+    Raises:
+        InvalidInputError: A column cannot be sorted by.
+    """
+    missing = next((name for name, _ in keys if name not in reader.schema.names), None)
+    if missing is not None:
+        raise InvalidInputError(
+            f"--order-by sorts by columns of the result, and {missing!r} is none: they are "
+            f"{', '.join(reader.schema.names)}"
+        )
+    try:
+        if limit is None:
+            return _in_order(reader.read_all(), keys)
+        kept = reader.schema.empty_table()
+        for batch in reader:
+            both = pa.concat_tables([kept, pa.table(batch)])
+            kept = _in_order(both, keys).slice(0, limit).combine_chunks()
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"--order-by cannot sort by these columns: {error}") from error
+    return kept
+
+
+def _in_order(table: pa.Table, keys: list[tuple[str, str]]) -> pa.Table:
+    return table.take(pc.sort_indices(table, sort_keys=keys))

@@ -1,0 +1,97 @@
+"""Lists, creates, moves and deletes tags: names for versions, which cleanup keeps."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lance_stream.cli import output
+from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from lance_stream.snapshot.tag_files import Tag
+
+
+@click.group("tags", cls=Group, context_settings=SETTINGS)
+def command() -> None:
+    """List, create, move and delete tags: names for versions, which cleanup keeps.
+
+    A tag is accepted wherever a version is: `lance-stream show URI --version gold`.
+    """
+
+
+@new_command("list")
+@takes_table
+@json_option
+def list_all(table: TableArgument, as_json: bool) -> int:
+    """List the tags, without those of consumers."""
+    from lance_stream.snapshot.tag_files import RESERVED_PREFIX
+
+    tags = table.open().tags.list().values()
+    found = [each for each in tags if not each.name.startswith(RESERVED_PREFIX)]
+    if as_json:
+        for each in found:
+            print(output.to_json(_described(each)))
+        return 0
+    rows = [
+        [each.name, each.branch or "", str(each.version), output.moment(each.updated_at)]
+        for each in found
+    ]
+    print_table(["NAME", "BRANCH", "VERSION", "UPDATED"], rows, numbers=("VERSION",))
+    return 0
+
+
+@new_command("create")
+@takes_table
+@click.argument("name", metavar="NAME")
+@click.argument("version", metavar="[VERSION]", required=False)
+@json_option
+def create(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
+    """Name a version: a number, a tag or a time; the newest one by default."""
+    _say("created", table.open(version).tags.create(name), as_json=as_json)
+    return 0
+
+
+@new_command("update")
+@takes_table
+@click.argument("name", metavar="NAME")
+@click.argument("version", metavar="[VERSION]", required=False)
+@json_option
+def update(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
+    """Move a tag to another version; to the newest one by default."""
+    _say("moved", table.open(version).tags.update(name), as_json=as_json)
+    return 0
+
+
+@new_command("delete")
+@takes_table
+@click.argument("name", metavar="NAME")
+@json_option
+def delete(table: TableArgument, name: str, as_json: bool) -> int:
+    """Delete a tag; its version stays until a cleanup."""
+    table.open().tags.delete(name)
+    print(output.to_json({"deleted": name}) if as_json else f"deleted the tag {name}")
+    return 0
+
+
+def _say(done: str, tag: "Tag", *, as_json: bool) -> None:
+    where = "" if tag.branch is None else f" of the branch {tag.branch}"
+    if as_json:
+        print(output.to_json(_described(tag)))
+    else:
+        print(f"{done} the tag {tag.name}: version {tag.version}{where}")
+
+
+def _described(tag: "Tag") -> dict[str, Any]:
+    return {
+        "name": tag.name,
+        "branch": tag.branch,
+        "version": tag.version,
+        "created_at": tag.created_at,
+        "updated_at": tag.updated_at,
+    }
+
+
+for _each in (list_all, create, update, delete):
+    command.add_command(_each)
