@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from lance_stream.errors import (
         BadDataError,
+        ColumnsChangedError,
         CommitConflictError,
         CommitError,
         CommitUncertainError,
@@ -51,6 +52,7 @@ __version__ = VERSION
 
 __all__ = [
     "BadDataError",
+    "ColumnsChangedError",
     "CommitConflictError",
     "CommitError",
     "CommitUncertainError",

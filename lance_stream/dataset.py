@@ -37,6 +37,7 @@ from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.verbs import (
     add_columns,
+    alter_columns,
     append,
     computed_columns,
     configure,
@@ -577,6 +578,32 @@ class Dataset:
             CommitError: Every attempt met a conflict.
         """
         return Dataset(rename_columns.rename_columns(self.table, names))
+
+    def alter_columns(self, *alterations: Mapping[str, Any]) -> "Dataset":
+        """Alter columns: their types, which can only become wider, their names and nullability.
+
+        A wider type holds each value of the old one unchanged: a longer integer, float or decimal,
+        a float or decimal for an integer that it holds exactly, a timestamp for a date, a finer
+        unit, a large string, binary or list. The cast values are written into new files beside the
+        existing ones, and each row counts as updated. The feed shows older versions in the type of
+        the version whose columns it has. Rows in the narrower type can still be written.
+
+        Names and nullability change no data file and no row. A column can become non-nullable if it
+        has no null.
+
+        Args:
+            alterations: Mappings, each with the path of a column and what to alter of it:
+                `{"path": "place.zip", "data_type": pa.int64()}`, or `"name"`, or `"nullable"`. All
+                columns are altered at once.
+
+        Raises:
+            NotFoundError: A column does not exist.
+            InvalidInputError: A type is not wider; the column has an index or nulls, or is in the
+                primary key; a name is invalid or taken. Nothing is changed.
+            CommitError: Every attempt met a conflict.
+        """
+        changes = alter_columns.as_changes(alterations)
+        return Dataset(alter_columns.alter_columns(self.table, changes))
 
     def restore(self, version: int) -> "Dataset":
         """Restore the content of an older version as a new version.

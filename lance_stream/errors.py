@@ -17,6 +17,7 @@
         NotFoundError                    no such dataset, version or column
         InvalidInputError (ValueError)   the caller asked for something impossible
             OtherBatchError                  the batch id was committed with other rows
+            ColumnsChangedError              rows were written for columns that others have changed
 
 There is one class for each case that callers handle differently. A message states the problem, its
 cause and the way out, with the numbers. Pure code says *what* is wrong; the code that read the
@@ -109,3 +110,10 @@ class InvalidInputError(LanceStreamError, ValueError):
 
 class OtherBatchError(InvalidInputError):
     """A batch with the same id but other rows or rules has already been committed."""
+
+
+class ColumnsChangedError(InvalidInputError):
+    """Rows were written for columns that others have changed; nothing was committed.
+
+    The rows have to be written again, for the columns that the table has now.
+    """

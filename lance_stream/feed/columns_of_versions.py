@@ -28,10 +28,8 @@ from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import UNASSIGNED_ID, Field
 from lance_stream.schema.identity import Ids, composed, inverted, is_list, same_fields
 from lance_stream.schema.logical_types import MAP, STRUCT
-from lance_stream.schema.projections import project, split_path
+from lance_stream.schema.projections import Path, ids_by_path, project, split_path
 from lance_stream.snapshot.table_version import TableVersion
-
-Path = tuple[str, ...]
 
 STEPS_AHEAD: Final = 64
 """How many older manifests are read side by side when versions are followed one by one."""
@@ -253,15 +251,6 @@ def columns_named(
         if path[0] in table.schema.names:
             by_path.setdefault(path, column)
     return list(by_path.values())
-
-
-def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
-    """Return the ids of fields and all their descendants, by path."""
-    found: dict[Path, int] = {}
-    for each in fields:
-        found[*above, each.name] = each.id
-        found |= ids_by_path(each.children, (*above, each.name))
-    return found
 
 
 class ReadsOfVersion:

@@ -8,10 +8,14 @@ precedence over a path.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.logical_types import LIST_KINDS, MAP, is_fixed_size_list_of_structs
+
+Path: TypeAlias = tuple[str, ...]
+"""The names of a column and of the part of it, from the top; items of lists included."""
 
 
 def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
@@ -64,6 +68,15 @@ def find(schema: Schema, column: str) -> tuple[Field, ...]:
         found.append(next(each for each in fields if each.name == name))
         fields = found[-1].children
     return tuple(found)
+
+
+def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
+    """Return the ids of fields and all their descendants, by path."""
+    found: dict[Path, int] = {}
+    for each in fields:
+        found[*above, each.name] = each.id
+        found |= ids_by_path(each.children, (*above, each.name))
+    return found
 
 
 def split_path(column: str) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Merge
 from lance_stream.verbs.create import new_schema
+from lance_stream.verbs.schema_changes import first_free_id
 from lance_stream.write.casting import check_castable
 from lance_stream.write.planning import commit_operation, planning_again
 
@@ -137,26 +138,17 @@ def _add(table: TableVersion, missing: Callable[[TableVersion], list[pa.Field]])
 def schema_with(table: TableVersion, new: Sequence[pa.Field]) -> Schema:
     """Return a version's columns followed by new ones, with ids that none of its data files has.
 
-    A dropped column may still be stored in data files beside others: its id is used up.
-
     Raises:
         InvalidInputError: A column cannot be added: its name is invalid, its type cannot be
             stored, or the table is of file version 0.1.
     """
     schema, version = table.schema, table.file_version
-    used = [
-        each
-        for fragment in table.manifest.fragments
-        for file in fragment.files
-        for each in file.field_ids
-    ]
     if version is FileVersion.V0_1:
         raise InvalidInputError(
             f"the column {new[0].name!r} cannot be added: files of version 0.1 must hold all "
             "columns of the table. Write the rows into a new table of version 2.2 first"
         )
-    first_id = max([schema.max_field_id(), *used]) + 1
-    added = new_schema(pa.schema(new), version, first_id)
+    added = new_schema(pa.schema(new), version, first_free_id(table))
     check_types(added.fields, version)
     return Schema(schema.fields + added.fields, schema.metadata)
 

@@ -10,6 +10,7 @@ from typing import Final
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
+    ColumnsChangedError,
     CommitConflictError,
     IncompatibleConflictError,
     InvalidInputError,
@@ -18,6 +19,7 @@ from lance_stream.errors import (
     TableReplacedError,
 )
 from lance_stream.schema.fields import Schema
+from lance_stream.schema.projections import ids_by_path
 from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
@@ -213,21 +215,23 @@ def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragmen
 def check_same_names(written: Schema, now: Schema) -> None:
     """Raise if another column of the same name replaced one: its values would be lost silently.
 
+    That is also a column that was cast, and a part of a column.
+
     Args:
         written: The columns that data files were written with.
         now: The columns of the table to which they are to be added.
 
     Raises:
-        InvalidInputError: One was replaced.
+        ColumnsChangedError: One was replaced.
     """
     if now == written:
         return
-    ids = {each.name: each.id for each in written.fields}
-    for each in now.fields:
-        if ids.get(each.name, each.id) != each.id:
-            raise InvalidInputError(
-                f"the column {each.name!r} was replaced by another while the rows were written; "
-                "write the rows again"
+    ids = ids_by_path(written.fields)
+    for path, field_id in ids_by_path(now.fields).items():
+        if ids.get(path, field_id) != field_id:
+            raise ColumnsChangedError(
+                f"the column {'.'.join(path)!r} was replaced by another, or cast, while the rows "
+                "were written; write the rows again"
             )
 
 
@@ -240,7 +244,7 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
         newest: The version to which it is to be added.
 
     Raises:
-        InvalidInputError: They do not.
+        ColumnsChangedError: They do not.
     """
     held = {field_id for each in fragments for file in each.files for field_id in file.field_ids}
     leaves = {leaf.id for leaf in newest.schema.walk()}
@@ -250,13 +254,20 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
         if not each.nullable and not any(part.id in held for part in each.walk())
     ]
     if missing:
-        raise InvalidInputError(
+        raise ColumnsChangedError(
             f"the non-nullable column {missing[0]!r} was added to the table while the rows were "
             "written; write them again"
         )
     check_same_names(written, newest.schema)
+    nullable = {each.id for each in written.walk() if each.nullable}
+    tightened = [e.name for e in newest.schema.walk() if not e.nullable and e.id in nullable]
+    if tightened:
+        raise ColumnsChangedError(
+            f"the column {tightened[0]!r} became non-nullable while the rows were written; write "
+            "them again"
+        )
     if not held & leaves:
-        raise InvalidInputError(
+        raise ColumnsChangedError(
             "the table's columns were replaced while the rows were written; write them again"
         )
 
@@ -286,10 +297,10 @@ def _check_is_like(table: TableVersion, newest: TableVersion) -> None:
     another column.
 
     Raises:
-        InvalidInputError: It has other columns or another file version.
+        ColumnsChangedError: It has other columns or another file version.
     """
     if newest.schema != table.schema or newest.file_version is not table.file_version:
-        raise InvalidInputError(
+        raise ColumnsChangedError(
             f"the table {newest.uri} was overwritten with other columns while the rows were "
             "written; write them again"
         )

@@ -7,8 +7,7 @@ Source:  facts of the format, section 4; observed in the reference.
 Differs: The reference accepts empty names, names with a dot, and reserved prefixes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from lance_stream.arguments import as_mapping
 from lance_stream.errors import InvalidInputError
@@ -16,7 +15,7 @@ from lance_stream.schema.column_names import check_new_name
 from lance_stream.schema.fields import Field
 from lance_stream.schema.projections import find
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.verbs.schema_changes import change_schema, check_not_remembered_by
+from lance_stream.verbs.schema_changes import change_schema, check_not_remembered_by, with_names
 
 
 def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersion:
@@ -47,25 +46,6 @@ def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersio
         check_not_remembered_by(
             newest, [each.name for each in newest.schema.fields if each.id in name_of], "renamed"
         )
-        return _with_names(newest.schema.fields, name_of)
+        return with_names(newest.schema.fields, name_of)
 
     return change_schema(table, renamed)
-
-
-def _with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Field, ...]:
-    renamed = tuple(
-        replace(
-            each,
-            name=name_of.get(each.id, each.name),
-            children=_with_names(each.children, name_of),
-        )
-        for each in fields
-    )
-    taken: set[str] = set()
-    for each in renamed:
-        if each.name in taken:
-            raise InvalidInputError(
-                f"two columns would be named {each.name!r}; rename or drop the other one first"
-            )
-        taken.add(each.name)
-    return renamed

@@ -1,10 +1,14 @@
-"""What dropping and renaming columns share: a Project, which states the remaining columns.
+"""What dropping, renaming and altering columns share.
 
-No data file is touched: columns are found by their field ids. A Project states the whole schema, so
-it is planned again if others change the schema, an index, or the columns that remember deletes.
+Dropping and renaming is a Project, which states the remaining columns. No data file is touched:
+columns are found by their field ids. A Project states the whole schema, so it is planned again if
+others change the schema, an index, or the columns that remember deletes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, RetryableConflictError
 from lance_stream.schema.fields import Field
@@ -14,6 +18,7 @@ from lance_stream.table.indices import decode_index_section
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Project
 from lance_stream.table.tombstones import CONFIG_KEY, read_tombstones
+from lance_stream.write.casting import check_castable
 from lance_stream.write.planning import commit_planned, planning_again
 
 
@@ -39,7 +44,7 @@ def change_schema(
         if fields == newest.schema.fields:
             return newest
         operation = Project(fields, preserves_nullability=True)
-        return commit_planned(newest, operation, check=_unchanged_since(newest.manifest)).table
+        return commit_planned(newest, operation, check=unchanged_since(newest.manifest)).table
 
     return planning_again(attempt)
 
@@ -62,8 +67,30 @@ def check_not_remembered_by(table: TableVersion, names: Sequence[str], verb: str
             )
 
 
-def check_no_index(table: TableVersion, name: str, field_ids: set[int]) -> None:
+def check_remembers_in_wider_type(
+    table: TableVersion, name: str, old: pa.DataType, new: pa.DataType
+) -> None:
+    """Raise if the table remembers deletes by a column that is cast, and they cannot be cast.
+
+    Raises:
+        InvalidInputError: It does, and they cannot.
+    """
+    try:
+        check_castable(pa.schema([(name, old)]), pa.schema([(name, new)]))
+    except InvalidInputError:
+        check_not_remembered_by(table, [name], f"cast to {new}")
+
+
+def check_no_index(
+    table: TableVersion, name: str, field_ids: set[int], verb: str = "dropped"
+) -> None:
     """Raise if an index is on one of some fields, or includes its values.
+
+    Args:
+        table: The version.
+        name: What the user calls the column.
+        field_ids: The column and its parts.
+        verb: What is not done to it, for the message.
 
     Raises:
         InvalidInputError: There is such an index.
@@ -72,12 +99,56 @@ def check_no_index(table: TableVersion, name: str, field_ids: set[int]) -> None:
     for index in () if section is None else decode_index_section(section):
         if not field_ids.isdisjoint((*index.field_ids, *index.covering_field_ids)):
             raise InvalidInputError(
-                f"the column {name!r} cannot be dropped because the index {index.name!r} is on it; "
+                f"the column {name!r} cannot be {verb} because the index {index.name!r} is on it; "
                 "drop the index first, with the program that created it"
             )
 
 
-def _unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:
+def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Field, ...]:
+    """Return fields in which some, at any depth, have other names.
+
+    Args:
+        fields: The table's columns, or the parts of one.
+        name_of: The new names by field id.
+
+    Raises:
+        InvalidInputError: Two fields beside each other would have one name.
+    """
+    renamed = tuple(
+        replace(
+            each,
+            name=name_of.get(each.id, each.name),
+            children=with_names(each.children, name_of),
+        )
+        for each in fields
+    )
+    taken: set[str] = set()
+    for each in renamed:
+        if each.name in taken:
+            raise InvalidInputError(
+                f"two columns would be named {each.name!r}; rename or drop the other one first"
+            )
+        taken.add(each.name)
+    return renamed
+
+
+def first_free_id(table: TableVersion) -> int:
+    """Return the first field id that neither a version nor one of its data files has.
+
+    A dropped column may still be stored in data files beside others: its id is used up.
+    """
+    used = (
+        each
+        for fragment in table.manifest.fragments
+        for file in fragment.files
+        for each in file.field_ids
+    )
+    return max([table.schema.max_field_id(), *used]) + 1
+
+
+def unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:
+    """Return a check that a version has the columns and indices of the one that was planned on."""
+
     def check(newest: Manifest) -> None:
         if (
             newest.schema != planned.schema
@@ -85,7 +156,7 @@ def _unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:
             or newest.config.get(CONFIG_KEY) != planned.config.get(CONFIG_KEY)
         ):
             raise RetryableConflictError(
-                f"the plan to drop or rename columns is for version {planned.version}, but others "
+                f"the plan to change columns is for version {planned.version}, but others "
                 f"have changed columns or indices by version {newest.version}. Plan it again on "
                 "the newest version",
                 newest.version,

@@ -13,6 +13,7 @@ types, dictionaries), and widening casts.
     string, large, view, dictionary            string, large string, dictionary of them
     binary, large, view, fixed size            binary, large binary, fixed size of that width
     date, time, duration, timestamp            the same in a unit that holds every value
+    date                                       timestamp without a zone: the start of the day
     timestamp with a zone                      timestamp with another zone: the same instant
     list, large list, fixed-size list          each other, if the lengths fit
     map, list of structs of two                map: key and value in this order
@@ -197,6 +198,8 @@ def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
     if types.is_decimal(incoming):
         # Spark has no uint64: it arrives as decimal(20, 0)
         return bool(types.is_decimal(target) or types.is_uint64(target))
+    if types.is_date(incoming) and types.is_timestamp(target):
+        return target.tz is None
     if types.is_timestamp(incoming) and types.is_timestamp(target):
         return (incoming.tz is None) == (target.tz is None)
     families = (

@@ -14,12 +14,14 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.maintenance import stable_row_ids
 from tests.contracts.watched_stores import WatchedStore
 
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])
 
 VERBS: dict[str, Callable[[Dataset], Dataset]] = {
     "add_columns": lambda ds: ds.add_columns({"double": "id * 2"}),
     "drop_columns": lambda ds: ds.drop_columns(["name"]),
     "rename_columns": lambda ds: ds.rename_columns({"name": "title"}),
+    "cast": lambda ds: ds.alter_columns({"path": "id", "data_type": pa.int64(), "name": "key"}),
+    "non-null": lambda ds: ds.alter_columns({"path": "name", "nullable": False}),
     "migrate": lambda ds: Dataset(stable_row_ids.migrate(ds.table)),
 }
 
@@ -34,7 +36,7 @@ def fresh() -> Dataset:
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
     for ids in ([1, 2], [3, 4]):
-        made = made.append(pa.table({"id": ids, "name": [f"n{each}" for each in ids]}))
+        made = made.append(pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, SCHEMA))
     return made.delete("id = 2")
 
 
@@ -49,8 +51,8 @@ def dying(ds: Dataset, number: int) -> tuple[Dataset, WatchedStore]:
     return Dataset(replace(ds.table, store=store, log=ObjectStoreLog(store))), store
 
 
-def state(ds: Dataset) -> tuple[bool, list[dict[str, object]]]:
-    return ds.has_stable_row_ids, ds.to_table(with_row_id=True).to_pylist()
+def state(ds: Dataset) -> tuple[bool, pa.Schema, list[dict[str, object]]]:
+    return ds.has_stable_row_ids, ds.schema, ds.to_table(with_row_id=True).to_pylist()
 
 
 @pytest.mark.parametrize("name", VERBS)

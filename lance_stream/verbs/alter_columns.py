@@ -1,0 +1,510 @@
+"""Alters columns: their names, whether they may be null, and their types, which can only widen.
+
+    name, nullable     one Project, which states the schema; no data file is touched
+    type               one Merge: beside its other files, each fragment gets a file with the cast
+                       values, under new field ids; every row counts as updated by that version
+
+A cast of a part of a struct writes that part alone. What is in a list or a map is written with all
+of the list or map, and in files of version 2.0 with the whole column: there the reference reads no
+column whose parts are in two files.
+
+Readers of the change feed follow a column through a cast (`schema.identity`), and see its old
+values in the type of the version whose columns they have. Rows that other writers have written for
+the old type do not fit: they have to be written again.
+
+Source:  facts of the format, section 4; observed in the reference.
+Differs: The reference casts to any type that the values happen to fit, and drops an index on the
+         column. It casts a part of a column of version 2.0 so that it cannot be read, and loses
+         values that were written for the old type and are appended after the cast.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.arguments import as_mapping
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.file.type_support import check_types
+from lance_stream.file.versions import FileVersion
+from lance_stream.read.fragment import FragmentReader
+from lance_stream.read.reading_ahead import Read, read_ahead
+from lance_stream.read.scan import read_units
+from lance_stream.read.selections import Selection
+from lance_stream.read.units import unit_of
+from lance_stream.schema.arrow_schemas import field_from_arrow, field_to_arrow, to_arrow
+from lance_stream.schema.column_names import check_new_name
+from lance_stream.schema.fields import EXTENSION_NAME_KEY, Field, Schema
+from lance_stream.schema.identity import same_fields
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.projections import find
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.schema.widening import is_wider
+from lance_stream.snapshot.opening import checkout, newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply import check_may_write
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.operations import Merge, Project
+from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.verbs.schema_changes import (
+    check_no_index,
+    check_not_remembered_by,
+    check_remembers_in_wider_type,
+    first_free_id,
+    unchanged_since,
+    with_names,
+)
+from lance_stream.write.casting import cast_batch
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.planning import commit_planned, planning_again
+
+_KEYS: Final = ("path", "name", "nullable", "data_type")
+_EXAMPLE: Final = "alter_columns({'path': 'price', 'data_type': pa.float64()})"
+_BATCH_ROWS: Final = 1 << 18
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be altered of one column.
+
+    Attributes:
+        path: Its name, or its path into structs and lists.
+        name: Its new name; None to keep it.
+        nullable: Whether it may be null; None to keep that.
+        data_type: Its new type; None to keep it.
+    """
+
+    path: str
+    name: str | None = None
+    nullable: bool | None = None
+    data_type: pa.DataType | None = None
+
+
+def as_changes(alterations: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
+    """Return the user's alterations.
+
+    Raises:
+        InvalidInputError: One is not a mapping with a path and something to alter.
+    """
+    if not alterations:
+        raise InvalidInputError(f"pass what to alter: {_EXAMPLE}")
+    return tuple(map(_as_change, alterations))
+
+
+def _as_change(alteration: Mapping[str, Any]) -> Change:
+    as_mapping(alteration, f"pass each column to alter as a mapping: {_EXAMPLE}")
+    unknown = [each for each in alteration if each not in _KEYS]
+    if unknown:
+        raise InvalidInputError(
+            f"{unknown[0]!r} of a column cannot be altered, only {', '.join(_KEYS[1:])}"
+        )
+    change = Change(**alteration) if "path" in alteration else None
+    if change is None or not isinstance(change.path, str) or len(alteration) == 1:
+        raise InvalidInputError(
+            f"an alteration has the path of a column and what to alter, not {alteration!r:.200}: "
+            f"{_EXAMPLE}"
+        )
+    kinds = (("name", change.name, str), ("nullable", change.nullable, bool))
+    for key, value, kind in (*kinds, ("data_type", change.data_type, pa.DataType)):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidInputError(
+                f"the {key} of {change.path!r} must be a {kind.__name__}, not {value!r:.200}: "
+                f"{_EXAMPLE}"
+            )
+    return change
+
+
+def alter_columns(
+    table: TableVersion, changes: Sequence[Change], environment: Environment = MACHINE
+) -> TableVersion:
+    """Alter columns; see `Dataset.alter_columns`.
+
+    Args:
+        table: Any version; the columns of the newest one are altered.
+        changes: What to alter.
+        environment: The clock and randomness; sleeps between two attempts.
+
+    Returns:
+        The committed version; the newest one if the columns are already as requested.
+
+    Raises:
+        NotFoundError: A column does not exist.
+        InvalidInputError: A type is not wider than the column's, or an index is on the column; it
+            has nulls, or is part of the primary key; a name is invalid or taken. Nothing is
+            changed, and no file is left behind.
+        CommitError: Every attempt conflicted with other commits.
+    """
+    return alter_as_planned(table, lambda _: changes, environment)
+
+
+def alter_as_planned(
+    table: TableVersion,
+    plan: Callable[[TableVersion], Sequence[Change]],
+    environment: Environment = MACHINE,
+) -> TableVersion:
+    """Alter columns, given what to alter in the newest version; otherwise as `alter_columns`."""
+    written = _Written()
+    newest: TableVersion | None = None
+
+    def attempt() -> TableVersion:
+        nonlocal newest
+        newest = checkout(table, None) if newest is None else newest_of_same(newest)
+        altered = Altered.of(newest, plan(newest))
+        if altered.fields == newest.schema.fields:
+            return newest
+        check_may_write(newest.manifest)
+        altered.check_nulls()
+        operation = _operation(altered, written)
+        check = unchanged_since(newest.manifest)
+        return commit_planned(newest, operation, check=check, environment=environment).table
+
+    try:
+        made = planning_again(attempt, environment=environment)
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        delete_files(table.store, written.fragments.values())
+        raise
+    delete_files(table.store, written.unless_in(made.manifest.fragments))
+    return made
+
+
+def _operation(altered: "Altered", written: "_Written") -> Merge | Project:
+    if altered.cast == altered.table.schema.fields:
+        return Project(altered.fields, preserves_nullability=not altered.tightened)
+    fragments = written.merged(altered)
+    # Not preserving: an append of rows in the old type must not follow it.
+    schema = replace(altered.table.schema, fields=altered.fields)
+    return Merge(fragments, schema, preserves_nullability=False)
+
+
+@dataclass(frozen=True)
+class Altered:
+    """The columns of a version, before and after they are altered.
+
+    Attributes:
+        table: The version.
+        cast: Its columns with their new types and ids, but their old names and nullability.
+        fields: Its columns with all that is altered.
+        tightened: The paths of columns that may no longer be null.
+    """
+
+    table: TableVersion
+    cast: tuple[Field, ...]
+    fields: tuple[Field, ...]
+    tightened: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: TableVersion, changes: Sequence[Change]) -> "Altered":
+        """Return what changes give in a version.
+
+        Raises:
+            NotFoundError: A column does not exist.
+            InvalidInputError: A column cannot be altered in this way.
+        """
+        by_id: dict[int, Change] = {}
+        for each in changes:
+            path = find(table.schema, each.path)
+            if path[-1].id in by_id:
+                raise InvalidInputError(f"the column {each.path!r} is altered twice")
+            by_id[path[-1].id] = _check(table, each, path)
+        cast = _cast(table, by_id)
+        new_id = same_fields(table.schema.fields, cast, ids_hold=True)
+        now = {old: new for new, old in new_id.items()}
+        names = {now[old]: each.name for old, each in by_id.items() if each.name is not None}
+        nullable = {now[old]: each.nullable for old, each in by_id.items()}
+        named = with_names(cast, names)
+        fields = _with_nullability(named, nullable)
+        _check_identified(table.schema.fields, fields, new_id)
+        tightened = tuple(
+            each.path
+            for old, each in by_id.items()
+            if each.nullable is False and table.schema.field_by_id(old).nullable  # type: ignore[union-attr]  # it was found by its path
+        )
+        return cls(table, cast, fields, tightened)
+
+    def check_nulls(self) -> None:
+        """Raise if a column that may no longer be null has nulls.
+
+        Raises:
+            InvalidInputError: It has.
+        """
+        for column in self.tightened:
+            path = find(self.table.schema, column)
+            whole = _narrowed(path)
+            wanted = field_to_arrow(_with_nullability((whole,), {path[-1].id: False})[0])
+            units = [
+                unit_of(self.table, place, fields=(whole,))
+                for place in range(len(self.table.manifest.fragments))
+            ]
+            try:
+                for batch in read_units(units):
+                    cast_batch(batch, pa.schema([wanted]))
+            except InvalidInputError as error:
+                raise InvalidInputError(
+                    f"the column {column!r} cannot become non-nullable because rows have nulls in "
+                    "it; give them another value (update), or delete them"
+                ) from error
+
+
+# --- the new columns
+
+
+def _check(table: TableVersion, change: Change, path: tuple[Field, ...]) -> Change:
+    """Return a change if it can be made to a column."""
+    own = path[-1]
+    if change.name is not None:
+        check_new_name(change.name, is_part=len(path) > 1)
+        if change.name != own.name:
+            check_not_remembered_by(table, [own.name] if len(path) == 1 else [], "renamed")
+    if change.nullable and own.primary_key_position is not None:
+        raise InvalidInputError(
+            f"the column {change.path!r} cannot become nullable because it is part of the table's "
+            "primary key"
+        )
+    if change.data_type is not None:
+        _check_type(table, change, change.data_type, path)
+    return change
+
+
+def _check_type(
+    table: TableVersion, change: Change, wanted: pa.DataType, path: tuple[Field, ...]
+) -> None:
+    own = path[-1]
+    known = field_to_arrow(own)
+    if known.type.equals(wanted):
+        return
+    if any(
+        each.is_blob or each.extension_name or EXTENSION_NAME_KEY in each.metadata
+        for each in own.walk()
+    ):
+        raise InvalidInputError(
+            f"the column {change.path!r} is a blob or has an extension type, whose values cannot "
+            "be cast; add another column instead"
+        )
+    if not is_wider(known.type, wanted):
+        raise InvalidInputError(
+            f"the column {change.path!r} is {known.type}, and {wanted} cannot hold each of its "
+            "values unchanged. To convert the values nevertheless, compute another column "
+            f"(add_columns({{'new': 'CAST({own.name} AS ...)'}})), drop this one and rename the "
+            "new one"
+        )
+    check_types([field_from_arrow(pa.field(own.name, wanted))], table.file_version)
+    check_no_index(table, change.path, {each.id for each in own.walk()}, "cast")
+    if len(path) == 1:
+        check_remembers_in_wider_type(table, own.name, known.type, wanted)
+
+
+def _cast(table: TableVersion, by_id: Mapping[int, Change]) -> tuple[Field, ...]:
+    """Return the columns with their new types, and new ids for what is written again."""
+    types = {old: each.data_type for old, each in by_id.items() if each.data_type is not None}
+    typed = tuple(_with_types(each, types) for each in table.schema.fields)
+    if typed == table.schema.fields:
+        return typed
+    parts_alone = table.file_version not in (FileVersion.V0_1, FileVersion.V2_0)
+    numbers = iter(range(first_free_id(table), sys.maxsize))
+    pairs = zip(table.schema.fields, typed, strict=True)
+    return tuple(_with_new_ids(*each, numbers, parts_alone=parts_alone) for each in pairs)
+
+
+def _with_types(each: Field, types: Mapping[int, pa.DataType]) -> Field:
+    if each.id in types and not field_to_arrow(each).type.equals(types[each.id]):
+        return _as_type(each, field_from_arrow(pa.field(each.name, types[each.id])))
+    children = tuple(_with_types(child, types) for child in each.children)
+    return replace(each, children=children)
+
+
+def _as_type(each: Field, wanted: Field) -> Field:
+    """Return a field with the types of another one, and all else its own."""
+    pairs = zip(each.children, wanted.children, strict=True)
+    children = tuple(_as_type(*pair) for pair in pairs)
+    return replace(each, logical_type=wanted.logical_type, children=children)
+
+
+def _with_new_ids(
+    before: Field, after: Field, numbers: Iterator[int], *, parts_alone: bool
+) -> Field:
+    if before == after:
+        return after
+    if parts_alone and after.logical_type == STRUCT and not after.is_packed:
+        pairs = zip(before.children, after.children, strict=True)
+        children = (_with_new_ids(*each, numbers, parts_alone=True) for each in pairs)
+        return replace(after, children=tuple(children))
+    if any(each.is_blob for each in before.walk()):
+        raise InvalidInputError(
+            f"a part of the column {before.name!r} cannot be cast because its other parts, which "
+            "have to be written with it, have blobs"
+        )
+    return _renumbered(after, numbers)
+
+
+def _renumbered(each: Field, numbers: Iterator[int]) -> Field:
+    own = next(numbers)
+    return replace(each, id=own, children=tuple(_renumbered(e, numbers) for e in each.children))
+
+
+def _with_nullability(
+    fields: Sequence[Field], nullable: Mapping[int, bool | None]
+) -> tuple[Field, ...]:
+    return tuple(
+        replace(
+            each,
+            nullable=each.nullable if (said := nullable.get(each.id)) is None else said,
+            children=_with_nullability(each.children, nullable),
+        )
+        for each in fields
+    )
+
+
+def _check_identified(
+    before: Sequence[Field], after: Sequence[Field], wanted: Mapping[int, int]
+) -> None:
+    """Raise if readers of the table's history could not tell which column is which."""
+    found = same_fields(before, after, ids_hold=True)
+    lost = [
+        each.name for top in after for each in top.walk() if found.get(each.id) != wanted[each.id]
+    ]
+    if lost:
+        raise InvalidInputError(
+            f"the column {lost[0]!r} could not be identified in older versions if several columns "
+            "were cast and renamed at once; rename them in a second call"
+        )
+
+
+def _narrowed(path: Sequence[Field]) -> Field:
+    """Return a column without the parts that are not on a path."""
+    own = path[-1]
+    for each in reversed(path[:-1]):
+        own = replace(each, children=(own,))
+    return own
+
+
+# --- the new files
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The files that have been written, and what they belong to.
+
+    Attributes:
+        fragments: Maps a fragment's id, its other files and the ids of the new fields to the new
+            file, as the only one of a fragment.
+    """
+
+    fragments: dict[tuple[int, tuple[DataFile, ...], tuple[int, ...]], Fragment] = field(
+        default_factory=dict
+    )
+
+    def merged(self, altered: Altered) -> tuple[Fragment, ...]:
+        """Return the fragments of a version, each with its new file, written if necessary."""
+        table = altered.table
+        known = {each.id for each in table.schema.walk()}
+        own = tuple(each for each in map(partial(_only_new, known), altered.cast) if each)
+        same = same_fields(table.schema.fields, altered.cast, ids_hold=True)
+        source = tuple(
+            part for each in table.schema.fields if (part := _only_sources(each, own, same))
+        )
+        ids = tuple(each.id for top in own for each in top.walk())
+        left = {each.id for top in altered.cast for each in top.walk()}
+        merged = []
+        try:
+            for place, fragment in enumerate(table.manifest.fragments):
+                kept = tuple(e for e in fragment.files if not left.isdisjoint(e.field_ids))
+                if not _holds(fragment, source, known & left):
+                    merged.append(replace(fragment, files=kept))
+                    continue
+                key = fragment.id, fragment.files, ids
+                if key not in self.fragments:
+                    self.fragments[key] = _write(table, place, source, own)
+                merged.append(replace(fragment, files=(*kept, *self.fragments[key].files)))
+        except BaseException:
+            delete_files(table.store, self.fragments.values())
+            raise
+        return tuple(merged)
+
+    def unless_in(self, fragments: Iterable[Fragment]) -> list[Fragment]:
+        """Return those whose file is in none of the given fragments."""
+        named = {file.path for each in fragments for file in each.files}
+        return [each for each in self.fragments.values() if each.files[0].path not in named]
+
+
+def _only_new(known: set[int], each: Field) -> Field | None:
+    """Return a column without the parts that keep their ids; None if nothing is new."""
+    if each.id not in known:
+        return each
+    parts = tuple(part for child in each.children if (part := _only_new(known, child)))
+    return replace(each, children=parts) if parts else None
+
+
+def _only_sources(each: Field, own: Sequence[Field], same: Mapping[int, int]) -> Field | None:
+    """Return what to read of a column to get the values of its new parts."""
+    there = next((new for new in own if same[new.id] == each.id), None)
+    if there is None:
+        return None
+    if there.id != each.id:
+        return each
+    parts = (_only_sources(child, there.children, same) for child in each.children)
+    return replace(each, children=tuple(part for part in parts if part))
+
+
+def _holds(fragment: Fragment, source: Sequence[Field], kept: set[int]) -> bool:
+    """Return whether a fragment has values of the columns; otherwise they are null."""
+    wanted = {each.id for top in source for each in top.walk()} - kept
+    return any(not wanted.isdisjoint(file.field_ids) for file in fragment.files)
+
+
+def _write(
+    table: TableVersion, place: int, source: tuple[Field, ...], own: Sequence[Field]
+) -> Fragment:
+    """Write the file of one fragment's cast columns."""
+    fragment = table.manifest.fragments[place]
+    target = WriteTarget(
+        table.store,
+        Schema(tuple(own)),
+        table.file_version,
+        max_rows_per_file=max(table.physical_rows(fragment), 1),
+        max_bytes_per_file=sys.maxsize,
+    )
+    (written,) = write_fragments(_values(table, place, source, to_arrow(target.schema)), target)
+    return written
+
+
+def _values(
+    table: TableVersion, place: int, source: tuple[Field, ...], wanted: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the cast columns of a fragment, one row per physical row.
+
+    A few threads read and cast them, a little ahead of the writer.
+    """
+    unit = unit_of(
+        table,
+        place,
+        fields=source,
+        system_columns=(ROW_ADDRESS,),
+        batch_size=_BATCH_ROWS,
+        include_deleted=True,
+    )
+    dead = table.dead_offsets(table.manifest.fragments[place])
+    reader = FragmentReader(unit)
+    return read_ahead(
+        Read(partial(_cast_rows, reader, each, dead, wanted), reader.num_bytes_of(each))
+        for each in reader.selections()
+    )
+
+
+def _cast_rows(
+    reader: FragmentReader, selection: Selection, dead: npt.NDArray[np.uint32], wanted: pa.Schema
+) -> pa.RecordBatch:
+    """Return cast rows; a dead one has the values of a live one, which are known to be valid."""
+    rows = reader.read(selection)
+    _, offsets = unpack_addresses(rows.column(ROW_ADDRESS).to_numpy())
+    is_live = ~np.isin(offsets, dead, assume_unique=True)
+    own = rows.select(range(rows.num_columns - 1))
+    if is_live.all() or not is_live.any():
+        return cast_batch(own, wanted)
+    places = np.maximum(np.cumsum(is_live) - 1, 0)
+    return cast_batch(own.filter(pa.array(is_live)), wanted).take(pa.array(places))

@@ -1,0 +1,141 @@
+"""Columns altered by us and by pylance: each reads what the other wrote, with stale writers."""
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance import LanceOperation
+from lance.fragment import write_fragments
+
+import lance_stream
+from lance_stream import Dataset
+
+pytestmark = pytest.mark.oracle
+
+STRUCTS = pa.struct([("zip", pa.int16()), ("deep", pa.struct([("c", pa.float32())]))])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("place", STRUCTS),
+        ("orders", pa.list_(pa.struct([("price", pa.int8()), ("n", pa.string())]))),
+        ("vector", pa.list_(pa.float16(), 2)),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+VERSIONS = ["0.1", "2.0", "2.1", "2.2"]
+WIDER: dict[str, pa.DataType] = {
+    "id": pa.int64(),
+    "place.zip": pa.int32(),
+    "place.deep.c": pa.float64(),
+    "orders.price": pa.int64(),
+    "vector": pa.list_(pa.float32(), 2),
+    "tags": pa.large_list(pa.large_string()),
+}
+
+
+def rows(*ids: int, with_nulls: bool = True) -> pa.Table:
+    def place(each: int) -> Any:
+        if with_nulls and each % 4 == 0:
+            return None
+        return {"zip": each, "deep": {"c": each / 2}}
+
+    return pa.table(
+        {
+            "id": ids,
+            "place": [place(each) for each in ids],
+            "orders": [[{"price": each, "n": f"n{each}"}] * (each % 3) for each in ids],
+            "vector": [[each / 2, each] for each in ids],
+            "tags": [["a", None][: each % 3] for each in ids],
+        },
+        SCHEMA,
+    )
+
+
+def create(path: Path, version: str) -> str:
+    """Two fragments; one row of the first is dead."""
+    uri = str(path / "table")
+    with_nulls = version in ("2.1", "2.2")
+    for ids in ((1, 2, 3, 4), (5, 6, 7, 8)):
+        lance.write_dataset(
+            rows(*ids, with_nulls=with_nulls),
+            uri,
+            mode="append",
+            data_storage_version=version,
+            enable_stable_row_ids=True,
+        )
+    lance.dataset(uri).delete("id = 2")
+    return uri
+
+
+def check_same(ds: Dataset) -> None:
+    theirs = lance.dataset(ds.uri)
+    theirs.validate()
+    assert theirs.version == ds.version
+    assert ds.schema.equals(theirs.schema)
+    one, other = (each.to_table(with_row_id=True).to_pylist() for each in (ds, theirs))
+    assert one == other
+    assert ds.verify() == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pylance_reads_and_continues_our_casts(tmp_path: Path, version: str) -> None:
+    ds = lance_stream.open_dataset(create(tmp_path, version))
+    before = ds.to_table().to_pylist()
+    for path, wider in WIDER.items():
+        ds = ds.alter_columns({"path": path, "data_type": wider})
+        check_same(ds)
+    assert ds.to_table().to_pylist() == before
+    theirs = lance.dataset(ds.uri)
+    theirs.insert(rows(9).cast(ds.schema))
+    theirs = lance.dataset(ds.uri)
+    theirs.optimize.compact_files()
+    check_same(lance_stream.open_dataset(ds.uri))
+    assert lance.dataset(ds.uri).count_rows() == 8
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_twins_are_cast_alike(tmp_path: Path, version: str) -> None:
+    """Row ids and versions, field ids of parts of structs, the operation."""
+    uris = [create(tmp_path / each, version) for each in ("ours", "theirs")]
+    ours, theirs = lance_stream.open_dataset(uris[0]), lance.dataset(uris[1])
+    for path in ("id", "place.zip"):
+        change = {"path": path, "data_type": WIDER[path]}
+        ours = ours.alter_columns(change)
+        theirs.alter_columns(change)
+        stamps = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+        one, other = (lance.dataset(uri).to_table(columns=[*SCHEMA.names, *stamps]) for uri in uris)
+        assert one.equals(other)
+        tables = [lance_stream.open_dataset(uri).table for uri in uris]
+        assert tables[0].schema == tables[1].schema
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nullability_is_pylances(tmp_path: Path, version: str) -> None:
+    ds = lance_stream.open_dataset(create(tmp_path, version))
+    for path, nullable in (("id", False), ("vector", False), ("id", True)):
+        ds = ds.alter_columns({"path": path, "nullable": nullable})
+        check_same(ds)
+        assert ds.schema.field(path).nullable is nullable
+    with pytest.raises(OSError, match="missing=\\[vector\\]"):
+        lance.dataset(ds.uri).insert(pa.table({"id": pa.nulls(1, pa.int32())}))
+
+
+def test_a_stale_append_by_pylance_does_not_lose_values(tmp_path: Path) -> None:
+    """After its own cast, pylance appends nulls."""
+    uri = create(tmp_path, "2.2")
+    stale = lance.dataset(uri)
+    fragments = write_fragments(rows(9), stale)
+    lance_stream.open_dataset(uri).alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    with pytest.raises(OSError, match="preempted by concurrent transaction Merge"):
+        lance.LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=stale.version)
+    assert lance.dataset(uri).count_rows() == 7
+
+
+def test_our_stale_append_after_pylances_cast_is_refused(tmp_path: Path) -> None:
+    uri = create(tmp_path, "2.2")
+    ds = lance_stream.open_dataset(uri)
+    lance.dataset(uri).alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    made = ds.append(rows(9))  # can be read twice: written again
+    assert made.to_table(filter="id = 9")["place"].to_pylist() == rows(9)["place"].to_pylist()
