@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
+from lance_stream.cli.arguments import (
+    WHOLE_NUMBER,
+    TableArgument,
+    json_option,
+    takes_table,
+    yes_option,
+)
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.progress import progress
+from lance_stream.cli.questions import may_go_on
 
 if TYPE_CHECKING:
     from lance_stream.maintenance.cleanup import CleanupReport
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     metavar="AGE",
     help="Drop consumers that leave versions unread for this long.",
 )
+@yes_option
 @json_option
 def command(
     table: TableArgument,
@@ -50,6 +59,7 @@ def command(
     dry_run: bool,
     delete_unverified: bool,
     expire_consumers: str | None,
+    yes: bool,
     as_json: bool,
 ) -> int:
     """Remove old versions, and the files that no remaining version needs.
@@ -57,13 +67,22 @@ def command(
     It keeps the newest version, versions with a tag, and for each consumer the last version it has
     finished and all later ones.
     """
-    report = table.open().cleanup(
-        older_than,
-        retain_versions,
-        dry_run=dry_run,
-        delete_unverified=delete_unverified,
-        expire_consumers=expire_consumers,
+    ds = table.open()
+    question = (
+        f"Delete files of {ds.uri} that no version names, whatever their age? Other programs that "
+        "are writing to it now would lose their rows."
     )
+    if delete_unverified and not may_go_on(question, is_sure=yes or dry_run):
+        print("nothing was removed")
+        return 1
+    with progress("looking for what is not needed", is_counted=False):
+        report = ds.cleanup(
+            older_than,
+            retain_versions,
+            dry_run=dry_run,
+            delete_unverified=delete_unverified,
+            expire_consumers=expire_consumers,
+        )
     print(_as_json(report) if as_json else report)
     return 0
 

@@ -1,10 +1,17 @@
 """Rewrites small fragments, and those with many deleted rows; the change feed shows nothing."""
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.progress import progress
+
+if TYPE_CHECKING:
+    from lance_stream.table.fragments import Fragment
 
 _TARGET_ROWS = 1 << 20  # as in maintenance.compaction.plan, which loads Arrow
 
@@ -25,9 +32,19 @@ def command(table: TableArgument, target_rows: int, as_json: bool) -> int:
 
     The change feed shows nothing. Other programs may write meanwhile.
     """
+    from lance_stream.maintenance.compaction.compact import compact
+    from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_task
+
     before = table.open()
-    after = before.compact(target_rows)
-    counts = [len(each.table.manifest.fragments) for each in (before, after)]
+    with progress(f"compacting {before.uri}") as watch:
+
+        def write(tasks: Sequence[RewriteTask]) -> Iterator["list[Fragment]"]:
+            for done, task in enumerate(tasks):
+                watch(done / len(tasks))
+                yield write_task(task)
+
+        after = compact(before.table, target_rows, write).table
+    counts = [len(each.manifest.fragments) for each in (before.table, after)]
     if as_json:
         answer = {
             "is_committed": after.version != before.version,

@@ -51,12 +51,13 @@ def list_all(table: TableArgument, as_json: bool) -> int:
 @new_command("drop")
 @takes_table
 @click.argument("name", metavar="NAME")
-def drop(table: TableArgument, name: str) -> int:
+@json_option
+def drop(table: TableArgument, name: str, as_json: bool) -> int:
     """Drop the consumer NAME and its progress."""
     from lance_stream.maintenance.consumers import drop_consumer
 
     drop_consumer(table.open().table.refs, name)
-    print(f"dropped the consumer {name}")
+    print(output.to_json({"dropped": name}) if as_json else f"dropped the consumer {name}")
     return 0
 
 

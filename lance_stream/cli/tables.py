@@ -9,12 +9,14 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from lance_stream.cli.output import escaped, num_columns, print_drawn
 
 _GAP: Final = 2
 _NARROWEST: Final = 20
+_SHORT: Final = 20
+"""Cells of so many columns are not folded."""
 
 
 def width_of_terminal() -> int | None:
@@ -84,7 +86,10 @@ def bold(text: str) -> str:
 def _drawn(
     header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str], width: int
 ) -> list[str]:
-    """Return the lines of a table that fits a terminal: long cells are folded."""
+    """Return the lines of a table for a terminal: columns with long cells are folded.
+
+    If there is no space for them beside the others, the lines are longer than the terminal.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -92,17 +97,19 @@ def _drawn(
     table = Table(
         box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False
     )
-    for name in header:
-        table.add_column(
-            Text(name), justify="right" if name in numbers else "left", overflow="fold"
-        )
+    widths = [max(map(num_columns, column)) for column in zip(header, *rows, strict=True)]
+    is_long = [each > _SHORT for each in widths]
+    for name, is_folded in zip(header, is_long, strict=True):
+        justify: Literal["left", "right"] = "right" if name in numbers else "left"
+        table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not is_folded)
+    least = [min(each, _SHORT) + _GAP for each in widths]
     for row in rows:
         table.add_row(*map(Text, row))
     drawn = io.StringIO()
     styled = is_styled()
     Console(
         file=drawn,
-        width=width,
+        width=max(width, sum(least) - _GAP),
         force_terminal=styled,
         color_system="standard" if styled else None,
         legacy_windows=False,

@@ -22,11 +22,13 @@ from lance_stream.cli.arguments import (
     version_option,
 )
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.progress import progress
 from lance_stream.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from lance_stream.dataset import Dataset
     from lance_stream.maintenance.comparing import Comparison, Rows
+    from lance_stream.maintenance.verify import Finding
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def command(
             raise InvalidInputError(
                 f"{option} is for comparisons with another table: add --against"
             )
-    findings = ds.verify(deep=deep)
+    findings = _findings(ds, deep=deep)
     for each in findings:
         answer = {"rule": each.rule, "where": each.where, "message": each.message}
         print(output.to_json(answer) if as_json else each)
@@ -101,10 +103,19 @@ def command(
     return 1 if findings else 0
 
 
+def _findings(ds: "Dataset", *, deep: bool) -> "list[Finding]":
+    from lance_stream.maintenance.verify import verify
+
+    with progress(f"verifying version {ds.version}", is_counted=deep) as watch:
+        return verify(ds.table, deep=deep, watch=watch)
+
+
 def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
     from lance_stream.maintenance.comparing import compare
 
-    found = compare(lambda: ds.scan(other.columns, other.filter), _rows_of(other))
+    theirs = _rows_of(other)
+    with progress("comparing rows", is_counted=False):
+        found = compare(lambda: ds.scan(other.columns, other.filter), theirs)
     if as_json:
         sides = (("rows", found.ours), ("against", found.theirs))
         answer = {name: {"count": each.num_rows, "digest": each.text} for name, each in sides}

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -59,15 +60,22 @@ class Finding:
         return f"{self.rule}: {self.where}: {self.message}"
 
 
-def verify(table: TableVersion, *, deep: bool = False) -> list[Finding]:
+def verify(
+    table: TableVersion,
+    *,
+    deep: bool = False,
+    watch: Callable[[float], object] = lambda _share: None,
+) -> list[Finding]:
     """Return every violation in a version; none for a sound table.
 
     Args:
         table: The version.
         deep: Whether all values are read and decoded, too, as the rule `VALUES`.
+        watch: Called with the share of the values that have been read, from 0 to 1.
     """
     findings: list[Finding] = []
-    rules = {**RULES, VALUES: broken_values} if deep else RULES
+    deep_rules: Rules = {VALUES: partial(broken_values, watch=watch)}
+    rules = {**RULES, **deep_rules} if deep else RULES
     for rule, check in rules.items():
         try:
             findings += [Finding(rule, where, message) for where, message in check(table)]
@@ -77,6 +85,7 @@ def verify(table: TableVersion, *, deep: bool = False) -> list[Finding]:
 
 
 Broken = Iterator[tuple[str, str]]
+Rules = Mapping[str, Callable[[TableVersion], Broken]]
 
 
 def _where(table: TableVersion, error: Exception) -> str:

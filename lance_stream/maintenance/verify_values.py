@@ -5,7 +5,7 @@ column by column, so that a finding names the column and the fragment, and the o
 all the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -17,19 +17,25 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import decode_fragment
 
 
-def broken_values(table: TableVersion) -> Iterator[tuple[str, str]]:
+def broken_values(
+    table: TableVersion, watch: Callable[[float], object] = lambda _share: None
+) -> Iterator[tuple[str, str]]:
     """Yield where values of a version cannot be decoded, or are not what its schema allows.
 
     Args:
         table: The version; all its data files are read, blobs included.
+        watch: Called with the share of columns and fragments that have been read, from 0 to 1.
 
     Yields:
         The fragment and column, and what is wrong.
     """
     live = {each.id: table.num_live_rows(each) for each in table.manifest.fragments}
-    for field in table.schema.fields:
+    num_fields = len(table.schema.fields)
+    for number, field in enumerate(table.schema.fields):
         found = dict.fromkeys(live, 0)
-        for unit in plan_scan(table, [field.name]):
+        units = list(plan_scan(table, [field.name]))
+        for place, unit in enumerate(units):
+            watch((number + place / len(units)) / num_fields)
             fragment = decode_fragment(unit.fragment).id
             where = f"fragment {fragment}, column {field.name!r}"
             try:

@@ -451,11 +451,11 @@ def test_damage_is_reported_with_its_location(run: Run, ds: Dataset) -> None:
 def test_every_error_has_an_exit_code(
     run: Run, ds: Dataset, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
-    def fail(*_: object) -> Dataset:
+    def fail(*_: object, **__: object) -> Dataset:
         raise error
 
-    monkeypatch.setattr(Dataset, "compact", fail)
-    assert run("compact", ds.uri)[0] == code
+    monkeypatch.setattr(Dataset, "cleanup", fail)
+    assert run("cleanup", ds.uri)[0] == code
 
 
 PROCESS = """

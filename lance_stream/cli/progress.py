@@ -1,0 +1,45 @@
+"""Progress of long work, on stderr, and only if a person looks at it."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from lance_stream.cli.output import escaped
+
+Advance: TypeAlias = Callable[[float], object]
+"""Shows which share of the work is done, from 0 to 1."""
+
+
+@contextmanager
+def progress(task: str, *, is_counted: bool = True) -> Iterator[Advance]:
+    """Show that a task is under way while the block runs; nothing is left of it afterwards.
+
+    Args:
+        task: What is done, in a few words.
+        is_counted: Whether the block knows how far it is: a bar is drawn.
+
+    Yields:
+        A function to call with the share that is done.
+    """
+    if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        yield lambda _share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    bar = [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if is_counted else []
+    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")))
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        *bar,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as shown:
+        shown_task = shown.add_task(escaped(task), total=1.0 if is_counted else None)
+        yield lambda share: shown.update(shown_task, completed=min(share, 1.0))

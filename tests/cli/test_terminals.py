@@ -1,0 +1,360 @@
+"""What a person sees in a terminal, and a program in a pipe."""
+
+import json
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.cli import main as program
+from lance_stream.environment import MACHINE
+from lance_stream.maintenance.consumers import record_progress
+from tests.cli.terminals import ESCAPE, Shown, interrupted, on_terminal
+
+WIDE = pa.table(
+    {
+        "id": range(40),
+        "city": ["Zürich", "東京", "New York 🗽", "K\u0308oln"] * 10,
+        "note": ["a long text " * (number % 9) for number in range(40)],
+        **{f"extra_{number}": ["x" * 12] * 40 for number in range(8)},
+    }
+)
+
+HOSTILE = "\x1b]0;owned\x07 \u202egnp.exe\u2066 \x9b31m \u200b\r\nrm -rf \x1b[2J"
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """A table wider than any terminal, with names that would steer one."""
+    uri = f"memory://{uuid.uuid4()}/t"
+    made = lance_stream.create_dataset(uri, WIDE, config={f"key {HOSTILE}": HOSTILE})
+    made.tags.create("gold", 1)
+    record_progress(made.table.refs, "totals", 1)
+    return made.append(WIDE.slice(0, 3)).delete("id = 1")
+
+
+def columns_of(line: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(line)
+
+
+READING = [
+    ["show", "URI"],
+    ["log", "URI"],
+    ["head", "URI"],
+    ["query", "URI", "--where", "id < 3", "--order-by", "id desc"],
+    ["query", "URI", "--count"],
+    ["changes", "URI", "--after", "1"],
+    ["verify", "URI"],
+    ["verify", "URI", "--deep"],
+    ["verify", "URI", "--against", "URI"],
+    ["tags", "list", "URI"],
+    ["branches", "list", "URI"],
+    ["consumers", "list", "URI"],
+    ["cleanup", "URI", "--dry-run"],
+    ["restore", "URI", "1", "--dry-run"],
+    ["compact", "URI"],
+]
+
+
+def given(ds: Dataset, words: list[str]) -> list[str]:
+    return [ds.uri if each == "URI" else each for each in words]
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_a_pipe_gets_plain_text(
+    words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing on stderr: no progress, no warnings."""
+    assert program.main(given(ds, words)) == 0
+    printed = capsys.readouterr()
+    assert printed.out
+    assert printed.err == ""
+    assert all(each.isprintable() or each == "\n" for each in printed.out)
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+@pytest.mark.parametrize("words", [["show", "URI"], ["log", "URI"], ["head", "URI"]], ids=" ".join)
+def test_styles_can_be_switched_off(
+    words: list[str], variables: dict[str, str], ds: Dataset
+) -> None:
+    shown = on_terminal(*given(ds, words), variables=variables)
+    assert (shown.code, ESCAPE in shown.raw) == (0, False)
+    styled = on_terminal(*given(ds, words))
+    assert f"{ESCAPE}[1m" in styled.raw
+    assert [line.rstrip() for line in styled.lines] == [line.rstrip() for line in shown.lines]
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset) -> None:
+    hostile = ds.append(WIDE.slice(0, 2).set_column(1, "city", pa.array([HOSTILE, HOSTILE])))
+    shown = on_terminal(*given(hostile, words), width=200)
+    assert shown.code == 0
+    assert all(each.isprintable() or each == "\n" for each in shown.text)
+    if words[0] == "show":
+        assert "\\u001b]0;owned\\u0007" in shown.text
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+@pytest.mark.parametrize("words", [["head", "URI"], ["changes", "URI"]], ids=" ".join)
+def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> None:
+    shown = on_terminal(*given(ds, words), width=width)
+    note, *lines = shown.lines
+    assert all(columns_of(line) <= width for line in lines)
+    assert ("left out" in note) == (width < 200 or words[0] == "changes")
+    header = next(line for line in shown.lines if line.startswith(("id", "_change", "city")))
+    assert width < 80 or header.split()[:2] == ["id", "city"]
+
+
+def test_the_change_columns_are_left_out_last(ds: Dataset) -> None:
+    shown = on_terminal("changes", ds.uri, width=60)
+    assert {"_change_type", "_commit_version"} <= set(shown.lines[1].split())
+
+
+def test_wide_letters_stay_in_their_columns(ds: Dataset) -> None:
+    lines = on_terminal("query", ds.uri, "--columns", "city,id", "-n", "4").lines
+    assert {columns_of(line) for line in lines[1:]} == {columns_of(lines[0])}
+
+
+def test_a_long_value_is_shown_as_far_as_it_fits(ds: Dataset) -> None:
+    words = ("query", ds.uri, "--columns", "note", "--where", "id = 8")
+    assert on_terminal(*words, width=120).lines[1] == ("a long text " * 8).rstrip()
+    assert on_terminal(*words, width=60).lines[1].endswith("…")
+
+
+def test_tables_fold_long_cells(ds: Dataset) -> None:
+    ds.update_config({"long": "word " * 60})
+    shown = on_terminal("show", ds.uri, width=70)
+    assert all(columns_of(line) <= 70 for line in shown.lines[3:] if "lance-stream" not in line)
+    assert sum(line.count("word") for line in shown.lines) == 60
+
+
+def test_an_arrow_stream_is_not_for_terminals(ds: Dataset) -> None:
+    shown = on_terminal("head", ds.uri, "--format", "arrow")
+    assert (shown.code, "redirect it" in shown.text) == (2, True)
+
+
+def test_no_rows_are_said_to_a_person_only(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    assert on_terminal("query", ds.uri, "--where", "id < 0").text == "(no rows)\n"
+    assert program.main(["query", ds.uri, "--where", "id < 0"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "words", [["verify", "URI", "--deep"], ["compact", "URI"], ["cleanup", "URI"]], ids=" ".join
+)
+def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset) -> None:
+    """It goes to the terminal even if the result goes to a pipe."""
+    shown = on_terminal(*given(ds, words), has_piped_output=True)
+    assert shown.code == 0
+    assert shown.raw.count("\r") > 1
+    assert shown.raw.rstrip().endswith("\x1b[2K")
+    assert ESCAPE not in shown.piped
+    assert shown.piped
+    quiet = on_terminal(*given(ds, words), has_piped_output=True, variables={"TERM": "dumb"})
+    assert quiet.raw == ""
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_a_person_is_asked_before_files_of_writers_go(answer: str, code: int, ds: Dataset) -> None:
+    ds.table.store.write("data/new.lance", b"being written")
+    words = ("cleanup", ds.uri, "--delete-unverified")
+    shown = on_terminal(*words, answer=answer)
+    assert (shown.code, "[y/N]" in shown.text) == (code, True)
+    assert ds.table.store.exists("data/new.lance") == bool(code)
+    for each in ("--yes", "--dry-run"):
+        assert "[y/N]" not in on_terminal(*words, each).text
+
+
+def test_scripts_are_not_asked(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["cleanup", ds.uri, "--delete-unverified"]) == 0
+    assert "[y/N]" not in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", WIDE)
+    shown = interrupted("changes", ds.uri, "--after", "0", "--follow", "--columns", "id", at="39")
+    assert shown.code == 130
+    assert "Traceback" not in shown.text
+
+
+def test_an_error_is_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Shown:
+        raise RuntimeError("broken \x1b[31m")
+
+    monkeypatch.setattr(Dataset, "cleanup", fail)
+    shown = on_terminal("cleanup", ds.uri, "--dry-run")
+    assert (shown.code, "Traceback" in shown.text) == (1, False)
+    assert "RuntimeError: broken \\u001b[31m" in shown.text
+    assert "--debug" in shown.lines[-1]
+    for words in (["cleanup", ds.uri, "--debug"], ["--debug", "cleanup", ds.uri]):
+        assert "Traceback" in on_terminal(*words).text
+    shown = on_terminal("show", "memory://nobody/nothing", "--debug")
+    assert (shown.code, "Traceback" in shown.text) == (3, True)
+
+
+# --- JSON
+
+
+def documents(capsys: pytest.CaptureFixture[str], *words: str) -> list[Any]:
+    assert program.main(list(words)) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_every_command_prints_json(
+    words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = documents(capsys, *given(ds, words), "--json")
+    is_silent = words[:1] == ["verify"] and "--against" not in words  # nothing is wrong
+    assert bool(found) != (is_silent or words[0] == "branches")
+    assert all(isinstance(each, dict) for each in found)
+
+
+def test_json_of_changing_commands(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    (tag,) = documents(capsys, "tags", "create", ds.uri, "silver", "gold", "--json")
+    assert (tag["name"], tag["version"], tag["branch"]) == ("silver", 1, None)
+    assert tag["created_at"].endswith("+00:00")
+    (tag,) = documents(capsys, "tags", "update", ds.uri, "silver", "--json")
+    assert tag["version"] == 3
+    assert documents(capsys, "tags", "delete", ds.uri, "silver", "--json") == [
+        {"deleted": "silver"}
+    ]
+    (done,) = documents(capsys, "restore", ds.uri, "gold", "--json")
+    assert done == {
+        "version": 4,
+        "restored_version": 1,
+        "num_rows_before": 41,
+        "num_rows": 40,
+        "is_dry_run": False,
+    }
+    (done,) = documents(capsys, "migrate", ds.uri, "stable-row-ids", "--json")
+    assert done == {"feature": "stable-row-ids", "is_committed": False, "version": 4}
+    (done,) = documents(capsys, "consumers", "drop", ds.uri, "totals", "--json")
+    assert done == {"dropped": "totals"}
+
+
+# --- shells
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("lance-stream ver", ["verify"]),
+        ("lance-stream cleanup --d", ["--dry-run", "--delete-unverified", "--debug"]),
+        ("lance-stream tags ", ["list", "create", "update", "delete"]),
+    ],
+)
+def test_bash_completes(typed: str, offered: list[str], tmp_path: Path) -> None:
+    command = tmp_path / "lance-stream"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lance_stream.cli "$@"\n')
+    command.chmod(0o755)
+    words = typed.split(" ")
+    script = f"""
+        PATH="{tmp_path}:$PATH"
+        eval "$(lance-stream completion bash)"
+        complete -p lance-stream >/dev/null || exit 9
+        COMP_WORDS=({" ".join(f"'{each}'" for each in words)}); COMP_CWORD={len(words) - 1}
+        _lance_stream_completion lance-stream
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split()) == sorted(offered)
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "_LANCE_STREAM_COMPLETE" in script
+    assert f"{shell}_complete" in script
+
+
+# --- what show advises
+
+
+def needs(ds: Dataset, days: float = 0) -> dict[str, str]:
+    later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + int(days * 86400e9))
+    shown = on_terminal("show", ds.uri, "--json", environment=later)
+    return {each["name"]: each["command"] for each in json.loads(shown.raw)["needs"]}
+
+
+def grown(num_versions: int, **settings: Any) -> Dataset:
+    made = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]), **settings
+    )
+    for number in range(num_versions):
+        made = made.append(pa.table({"id": [number, -number]}))
+    return made
+
+
+def test_a_table_that_needs_nothing_says_nothing() -> None:
+    made = grown(3)
+    assert needs(made) == {}
+    assert "needs" not in on_terminal("show", made.uri).text
+
+
+def test_show_advises_a_compaction_until_it_is_done() -> None:
+    made = grown(12)
+    assert needs(made) == {"compact": f"lance-stream compact {made.uri}"}
+    assert "12 small fragments could be 1" in on_terminal("show", made.uri).text
+    assert program.main(["compact", made.uri]) == 0
+    assert needs(made) == {}
+    deleted = grown(1).append(pa.table({"id": range(100)})).delete("id > 50")
+    assert list(needs(deleted)) == ["compact"]
+
+
+def test_show_advises_a_cleanup_of_old_versions_until_it_is_done() -> None:
+    made = grown(12).compact()
+    assert needs(made, days=13) == {}
+    assert needs(made, days=15) == {"cleanup": f"lance-stream cleanup {made.uri}"}
+    record_progress(made.table.refs, "totals", 13)
+    made.tags.create("gold", 12)
+    assert "11 versions are older" in _message(made, "cleanup", days=15)
+    assert program.main(["cleanup", made.uri, "--retain-versions", "1"]) == 0
+    assert "cleanup" not in needs(made, days=15)
+
+
+def _message(ds: Dataset, name: str, days: float) -> str:
+    later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + int(days * 86400e9))
+    shown = on_terminal("show", ds.uri, "--json", environment=later)
+    return str(
+        next(each["message"] for each in json.loads(shown.raw)["needs"] if each["name"] == name)
+    )
+
+
+def test_show_mentions_consumers_that_make_no_progress() -> None:
+    made = grown(3)
+    record_progress(made.table.refs, "totals", 4)
+    record_progress(made.table.refs, "late", 2)
+    assert needs(made) == {}
+    assert needs(made, days=8) == {"consumers": f"lance-stream consumers drop {made.uri} late"}
+    assert "2 versions behind, and has read none for 8 days" in _message(made, "consumers", 8)
+
+
+def test_show_advises_migrations() -> None:
+    made = grown(1, stable_row_ids=False, file_version="2.0")
+    found = needs(made)
+    assert found["stable row ids"] == f"lance-stream migrate {made.uri} stable-row-ids"
+    assert found["file version"] is None
+    words = found["stable row ids"].split()
+    assert program.main(words[1:]) == 0
+    assert list(needs(made)) == ["file version"]
+
+
+def test_show_mentions_a_large_ledger() -> None:
+    made = grown(1)
+    entry = json.dumps({"batch": 1, "query": "q" * 1000, "version": 1})
+    made = made.update_config({f"lance_stream.ledger.app{number}": entry for number in range(300)})
+    assert "300 streams" in _message(made, "ledger", 0)
