@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         UnsupportedFeatureError,
         UntrustedLocationError,
     )
+    from lance_stream.maintenance.manifest_paths import migrate_manifest_paths
     from lance_stream.maintenance.manifest_store_moves import (
         claim_versions,
         forget_versions,
@@ -73,6 +74,7 @@ __all__ = [
     "digest_rows",
     "forget_versions",
     "leave_manifest_store",
+    "migrate_manifest_paths",
     "migrate_to_stable_row_ids",
     "open_dataset",
 ]
@@ -85,6 +87,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "migrate_to_stable_row_ids",
             "open_dataset",
         ),
+        "lance_stream.maintenance.manifest_paths": ("migrate_manifest_paths",),
         "lance_stream.maintenance.manifest_store_moves": (
             "claim_versions",
             "forget_versions",

@@ -47,6 +47,7 @@ from lance_stream.verbs import (
     overwrite,
     rename_columns,
     restore,
+    shallow_clone,
     update,
 )
 from lance_stream.write.arrow_input import ArrowInput, read_input
@@ -152,7 +153,7 @@ class Dataset:
 
     @property
     def branches(self) -> Branches:
-        """The branches of the table, which pylance creates: `ds.branches.list()`."""
+        """The branches of the table: `ds.branches.create("dev")`."""
         return Branches(self.table)
 
     def checkout(self, version: VersionSpec) -> "Dataset":
@@ -605,17 +606,61 @@ class Dataset:
         changes = alter_columns.as_changes(alterations)
         return Dataset(alter_columns.alter_columns(self.table, changes))
 
-    def restore(self, version: int) -> "Dataset":
-        """Restore the content of an older version as a new version.
+    def restore(self, version: VersionSpec) -> "Dataset":
+        """Restore the content of an older version as a new version: rows, columns and config.
 
         Row ids and fragment ids that were assigned since are not reused, and the ledger keeps all
-        committed micro-batches.
+        committed micro-batches. The change feed shows what differs from the version before.
+
+        Args:
+            version: A version number, a tag, or a timestamp, as in `checkout`.
 
         Raises:
             NotFoundError: The version does not exist, or has been cleaned up.
+            InvalidInputError: It is not a version of this branch.
             CommitError: Every attempt met a conflict.
         """
         return Dataset(restore.restore(self.table, version))
+
+    def shallow_clone(
+        self,
+        target_uri: str | os.PathLike[str],
+        version: VersionSpec = None,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        tag_source: bool = True,
+    ) -> "Dataset":
+        """Create another table with the rows of a version, without copying them.
+
+        The clone names the files of this table; what is written to it is stored in its own
+        directory. Both can then be written, followed and cleaned up independently: a cleanup of the
+        clone deletes files of its own only. The versions before the cloned one are not part of it.
+
+        This table keeps the version's files as long as a tag protects them, which this method
+        creates: `lance_stream.clone.` and 16 digits, with the clone's location in its metadata.
+        Delete it (`ds.tags.delete(name)`) when the clone is gone.
+
+        Args:
+            target_uri: The location of the new table.
+            version: As in `checkout`; None for this dataset's version.
+            storage_options: Options of the store for the clone, which must be valid for this
+                table's files, too; None for those of this dataset. A clone on another service, or
+                in another account, needs `trusted_locations`, also to be read.
+            tag_source: Whether to tag the version in this table. Without the tag, a cleanup here
+                deletes files that the clone needs; for a table that you cannot write to.
+
+        Raises:
+            InvalidInputError: There is a table already; or with these options the clone would not
+                find the files.
+            NotFoundError: The version does not exist.
+            UntrustedLocationError: The clone's readers would not open the files.
+            UnsupportedFeatureError: The version has a feature that we may not write.
+        """
+        return Dataset(
+            shallow_clone.shallow_clone(
+                self.table, target_uri, version, storage_options, tag_source=tag_source
+            )
+        )
 
     def compact(self, target_rows: int = TARGET_ROWS) -> "Dataset":
         """Rewrite small fragments, and those with many deleted rows.
@@ -745,6 +790,7 @@ def open_dataset(
     version: VersionSpec = None,
     storage_options: Mapping[str, Any] | None = None,
     *,
+    branch: str | None = None,
     trusted_locations: Sequence[str] | None = None,
 ) -> Dataset:
     """Open a table.
@@ -755,6 +801,8 @@ def open_dataset(
             committed at or before it), or None for the newest version; or a branch and one of its
             versions, `("dev", 3)`, or `("dev", None)` for its newest.
         storage_options: Options of the store.
+        branch: The branch to open, with a version that is a number, a timestamp or None; "main"
+            for the main one.
         trusted_locations: URIs, or absolute paths, below which the table may name files on other
             services, in other accounts, or, as values of its rows, on this machine. By default a
             table that names any is not read (SECURITY.md lists what is opened without asking). Can
@@ -767,6 +815,13 @@ def open_dataset(
             protocol.
     """
     options = with_trusted(storage_options, trusted_locations)
+    if branch is not None:
+        if isinstance(version, str | tuple):
+            raise InvalidInputError(
+                f"a tag, or a branch and a version, names a branch itself: open {version!r} "
+                "without `branch`"
+            )
+        version = (branch, version)
     return Dataset(opening.open_table(uri, version, options))
 
 

@@ -68,9 +68,8 @@ from lance_stream.errors import (
     NotFoundError,
     StoreError,
     StoreRefusedError,
-    UnsupportedFeatureError,
 )
-from lance_stream.storage.store import Store
+from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.manifest_store_mark import CONFIG_KEY, is_of_one_table, mark_of
 from lance_stream.table.paths import (
@@ -284,7 +283,7 @@ class ExternalLog:
 
     def undo_remove(self, version: int, manifest: bytes) -> None:
         """Undo `remove`; see `VersionLog.undo_remove`. Versions need no item to be read."""
-        self._create(self.manifest_path(version), manifest)
+        create_if_absent(self.store, self.manifest_path(version), manifest)
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
         """Return staged manifests no longer needed; see `VersionLog.obsolete_staged_files`.
@@ -437,7 +436,7 @@ class ExternalLog:
         """
         final = place.final_path
         try:
-            is_created = self._create(final, data)
+            is_created = create_if_absent(self.store, final, data)
             published = data if is_created else self.store.read(final)
         except Exception as error:
             error.add_note(
@@ -451,16 +450,6 @@ class ExternalLog:
             self.store.delete(final)
             raise NotFoundError(f"version {place.version} of {self.store.uri} has been removed")
         return published
-
-    def _create(self, path: str, data: bytes) -> bool:
-        """Create a file; check for its existence first if the store cannot create names once."""
-        try:
-            return self.store.create_once(path, data)
-        except UnsupportedFeatureError:
-            if self.store.exists(path):
-                return False
-            self.store.write(path, data)
-            return True
 
     def _put_final(self, place: _Place, size_bytes: int) -> bool:
         """Do steps 4 and 5; False if the item is gone. The next reader retries failures."""

@@ -71,16 +71,30 @@ def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Ma
     changes = {}
     for place in sorted(places[each] for each in touched if each in places):
         fragment = manifest.fragments[place]
-        inline = replace(
-            fragment,
-            row_ids=_inline(store, fragment.row_ids),
-            created_at_versions=_inline(store, fragment.created_at_versions),
-            last_updated_at_versions=_inline(store, fragment.last_updated_at_versions),
-        )
+        inline = inlined(store, fragment)
         if inline != fragment:
             changes[place] = inline
     return (
         replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest
+    )
+
+
+def inlined(store: Store, fragment: Fragment) -> Fragment:
+    """Return a fragment whose sequences are in the manifest, not in separate files.
+
+    Args:
+        store: The table's directory.
+        fragment: The fragment; an equal one is returned if they are.
+
+    Raises:
+        CorruptDataError: A file of sequences is shorter than the manifest states.
+        NotFoundError: It does not exist.
+    """
+    return replace(
+        fragment,
+        row_ids=_inline(store, fragment.row_ids),
+        created_at_versions=_inline(store, fragment.created_at_versions),
+        last_updated_at_versions=_inline(store, fragment.last_updated_at_versions),
     )
 
 

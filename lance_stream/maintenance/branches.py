@@ -1,16 +1,45 @@
-"""The user's view of branches: `ds.branches`."""
+"""Creates and deletes branches; and the user's view of them: `ds.branches`.
 
+    create    1  hold the version with a tag, and check that its branch is not being deleted
+              2  publish the branch's first version in its folder (see `commit.cloning`)
+              3  create its file below `_refs`: from here on, the branch is there
+              4  delete the tag
+    delete    1  check that no tag and no other branch needs it
+              2  delete its file: from here on, the branch is gone
+              3  check again; if something needs it by now, restore the file
+              4  delete the files in its folder, manifests first, except those of other branches
+
+Killed after any step, both can be repeated. A cleanup keeps what a branch needs from step 2 of its
+creation on, and the version that it is created from by the tag, and later by the file.
+
+Source:  the reference's refs.rs; measured.
+Differs: The reference leaves the versions of a deleted branch if another branch is in its folder,
+         and cannot create it again.
+"""
+
+import uuid
+from collections.abc import Sequence
+
+from lance_stream.commit.cloning import Source, publish_clone
+from lance_stream.commit.external_log import ExternalLog
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot import references
-from lance_stream.snapshot.references import Branch
+from lance_stream.snapshot.opening import VersionSpec, checkout
+from lance_stream.snapshot.references import Branch, Refs, as_branch, find_branch
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import holding, list_tags
+from lance_stream.snapshot.timestamps import moment_at
+from lance_stream.table.paths import VERSIONS_DIRECTORY, branch_directory, branch_file_path
 
 
 class Branches:
     """The branches of a table: separate histories beside the main one.
 
-    Open one by `ds.checkout(("dev", None))`, or by its folder inside the table's, `tree/dev`; it
-    can then be read, written, followed and cleaned up like a table. Create and delete branches
-    with pylance.
+    Open one by `open_dataset(uri, branch="dev")`, `ds.checkout(("dev", None))`, or by its folder
+    inside the table's, `tree/dev`. It is read, written, followed, tagged and cleaned up like a
+    table. The first version of a branch has the number of the version that it was created from,
+    and names its files: creating a branch copies no rows.
 
     Args:
         table: A version of the table, or of a branch.
@@ -28,3 +57,197 @@ class Branches:
         Files that do not describe a branch are skipped, with a warning that names them.
         """
         return references.list_branches(self._table.refs)
+
+    def create(self, name: str, version: VersionSpec = None) -> Branch:
+        """Create a branch.
+
+        The ledger is part of it: a stream that continues on the branch writes no batch twice. Other
+        entries of the configuration are not, as in the reference.
+
+        Args:
+            name: Letters, digits, ".", "-" and "_", with "/" between parts.
+            version: The version to start from: a number in this dataset's branch, a tag, a
+                timestamp, or a branch and one of its versions, as in `("dev", 3)`. None for this
+                dataset's version.
+
+        Raises:
+            InvalidInputError: The branch already exists, or the name is invalid.
+            NotFoundError: The version does not exist.
+            UnsupportedFeatureError: The version has a feature that we may not write.
+        """
+        return create_branch(self._table, name, version)
+
+    def delete(self, name: str) -> None:
+        """Delete a branch with all its versions and files.
+
+        Its writers must be stopped first: what they commit afterwards would be lost. A clone of the
+        branch that no tag records is not known here, and loses its files.
+
+        Args:
+            name: The branch. If its creation or deletion was interrupted, its remains are deleted.
+
+        Raises:
+            NotFoundError: There is no such branch; the message lists those that exist.
+            InvalidInputError: A tag, a consumer or another branch needs it; or it is the main one.
+            CorruptDataError: The file of a branch is damaged, so it may need this one.
+        """
+        delete_branch(self._table.refs, name)
+
+
+def create_branch(
+    table: TableVersion,
+    name: str,
+    version: VersionSpec = None,
+    environment: Environment = MACHINE,
+) -> Branch:
+    """Create a branch; see `Branches.create`."""
+    new = _new_name(name)
+    start = table if version is None else checkout(table, version)
+    if not start.version:
+        raise NotFoundError(f"there is no table at {table.uri} that a branch could start from")
+    refs = start.refs
+    _check_is_free(refs, new)
+    log = refs.log_of(new)
+    with holding(refs, start.version):
+        parent = _parent_of(refs)
+        source = Source(start.store, start.manifest, start.files.base_paths, start.location)
+        publish_clone(log, source, new, environment)
+        branch = Branch(
+            new,
+            refs.branch,
+            start.version,
+            moment_at(environment.now_nanos() // 10**9 * 10**6),
+            identifier=(
+                *(parent.identifier if parent else ()),
+                (start.version, uuid.uuid4().hex),
+            ),
+        )
+        size = start.store.size(refs.log.manifest_path(start.version))
+        if not references.create_branch_file(refs, branch, size):
+            raise _exists(new)
+    return branch
+
+
+def _new_name(name: object) -> str:
+    branch = as_branch(name)
+    if branch is None:
+        raise InvalidInputError("a new branch needs a name, and 'main' is the one there always is")
+    if branch.startswith("."):
+        raise InvalidInputError(
+            f"{branch!r} cannot be the name of a new branch: its file would be a hidden one"
+        )
+    return branch
+
+
+def _check_is_free(refs: Refs, name: str) -> None:
+    """Raise if there is a branch of a name.
+
+    The first version of an interrupted creation does not count: it is completed.
+
+    Raises:
+        InvalidInputError: There is one, or the remains of one.
+    """
+    if find_branch(refs, name) is not None:
+        raise _exists(name)
+    log = refs.log_of(name)
+    try:
+        versions = log.versions()
+    except NotFoundError:
+        return
+    if len(versions) > 1:
+        raise InvalidInputError(
+            f"{log.store.uri} has versions of a branch {name!r} that was deleted, but not "
+            f"completely. Delete what is left of it with ds.branches.delete({name!r}), and create "
+            "the branch again"
+        )
+
+
+def _exists(name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"there is a branch {name!r} already: open it by open_dataset(uri, branch={name!r}), or "
+        f"delete it with ds.branches.delete({name!r})"
+    )
+
+
+def _parent_of(refs: Refs) -> Branch | None:
+    """Return the branch that another one is created from; None for the main one.
+
+    Raises:
+        NotFoundError: It is being deleted, or was never completely created.
+    """
+    if refs.branch is None:
+        return None
+    found = find_branch(refs, refs.branch)
+    if found is None:
+        raise NotFoundError(
+            f"the branch {refs.branch!r} of {refs.root.uri} is not completely created, or is being "
+            "deleted: no branch can start from it"
+        )
+    return found
+
+
+def delete_branch(refs: Refs, name: str) -> None:
+    """Delete a branch; see `Branches.delete`."""
+    branch = as_branch(name)
+    if branch is None:
+        raise InvalidInputError("the main branch is the table itself, and cannot be deleted")
+    of_branch = Refs(refs.log_of(branch), branch)
+    if find_branch(refs, branch) is None and not _files(refs, branch):
+        names = ", ".join(references.list_branches(refs))
+        there = f"there are: {names}" if names else "there are no branches"
+        raise NotFoundError(f"the table at {refs.root.uri} has no branch {branch!r}; {there}")
+    _check_is_not_needed(refs, branch)
+    said = references.delete_branch_file(refs, branch)
+    try:
+        _check_is_not_needed(refs, branch)
+    except InvalidInputError:
+        if said is not None:
+            refs.root.write(branch_file_path(branch), said)
+        raise
+    for path in _files(refs, branch):
+        refs.root.delete(path)
+    if isinstance(of_branch.log, ExternalLog):
+        of_branch.log.forget()
+
+
+def _files(refs: Refs, branch: str) -> Sequence[str]:
+    """Return the files of a branch, manifests first: without them, nothing reads the others."""
+    files = references.files_of_branch(refs, branch)
+    manifests = f"{branch_directory(branch)}/{VERSIONS_DIRECTORY}/"
+    return sorted(files, key=lambda path: (not path.startswith(manifests), path))
+
+
+def _check_is_not_needed(refs: Refs, name: str) -> None:
+    """Raise if a tag or another branch needs a branch.
+
+    Raises:
+        InvalidInputError: One does; the message names all.
+        CorruptDataError: The file of a branch is damaged.
+    """
+    tags = [f"the tag {each.name!r}" for each in list_tags(refs).values() if each.branch == name]
+    folder = branch_directory(name)
+    branches = []
+    for other, has_file in references.other_branches(Refs(refs.log_of(name), name)):
+        if other is None:
+            continue
+        found = find_branch(refs, other) if has_file else None
+        if found is not None and found.parent == name:
+            branches.append(f"the branch {other!r}")
+        elif not has_file and _lies_below(refs.of(other), folder):
+            branches.append(f"the unfinished branch {other!r}")
+    if tags or branches:
+        raise InvalidInputError(
+            f"the branch {name!r} cannot be deleted, because {', '.join([*tags, *branches])} "
+            f"need{'s' if len(tags + branches) == 1 else ''} it. Delete "
+            f"{'that' if len(tags + branches) == 1 else 'those'} first: tags with "
+            "ds.tags.delete(name), branches with ds.branches.delete(name)"
+        )
+
+
+def _lies_below(refs: Refs, folder: str) -> bool:
+    """Return whether the newest version of a branch names files in another branch's folder."""
+    try:
+        manifest = refs.log.read_latest()
+    except NotFoundError:
+        return False
+    return any(each.path.rstrip("/").endswith(f"/{folder}") for each in manifest.base_paths)

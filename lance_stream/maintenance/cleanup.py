@@ -226,7 +226,7 @@ def cleanup(
     removed = survey.removable
     if not is_dry_run:
         _forget(table.refs, expired, ignored)
-        removed = _remove_versions(table, survey, ignored, made_from, under_way)
+        removed = _remove_versions(table, survey, ignored, under_way)
         new = sorted(set(table.log.versions()) - set(staying))
         left.strike_out(_read_newest_first(table.log, new))
         left.strike_out(_of_other_branches(table.refs))
@@ -698,7 +698,6 @@ def _remove_versions(
     table: TableVersion,
     survey: _Survey,
     ignored: Collection[str],
-    made_from: Mapping[int, Sequence[str]],
     under_way: _CommitsUnderWay,
 ) -> list[int]:
     """Delete the manifests of the selected versions, unless something new protects them.
@@ -710,7 +709,7 @@ def _remove_versions(
     removed: list[int] = []
     for start in range(0, len(survey.removable), _VERSIONS_AT_ONCE):
         versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
-        holds = _Holds(table.refs, ignored, made_from)
+        holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))
         last = under_way.hold_after(versions, survey.named)
         data: dict[int, bytes] = {}
         for version in versions:
@@ -718,7 +717,7 @@ def _remove_versions(
                 with suppress(NotFoundError):
                     data[version] = table.store.read(path(version))
         table.log.remove(list(data))
-        holds = _Holds(table.refs, ignored, made_from)
+        holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))
         for version, manifest in data.items():
             if holds.of(version):
                 table.log.undo_remove(version, manifest)

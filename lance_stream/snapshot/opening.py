@@ -10,7 +10,13 @@ from lance_stream.commit.opening import open_log
 from lance_stream.commit.same_table import check_is_still_there
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.snapshot.references import Refs, as_branch, list_branches, refs_of
+from lance_stream.snapshot.references import (
+    Refs,
+    as_branch,
+    list_branches,
+    notes_on_missing_branch,
+    refs_of,
+)
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import get_tag
 from lance_stream.snapshot.timestamps import nanos_of, timestamp_of, with_zone
@@ -19,9 +25,9 @@ from lance_stream.table.feature_flags import check_readable
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import branch_directory
 
-VersionSpec: TypeAlias = int | str | datetime | tuple[str | None, int | None] | None
+VersionSpec: TypeAlias = int | str | datetime | tuple[str | None, int | datetime | None] | None
 """A version's number, a tag's name, a moment (in UTC if it has no zone), or None for the newest;
-or a branch and one of its versions, or None for its newest."""
+or a branch and one of its versions, by number or moment, or None for its newest."""
 
 
 def open_table(
@@ -38,8 +44,13 @@ def open_table(
             not.
     """
     log = open_log(uri, storage_options)
-    refs = refs_of(log) if isinstance(version, str | tuple) else Refs(log)
-    found, manifest = _resolve(refs, version)
+    try:
+        refs = refs_of(log) if isinstance(version, str | tuple) else Refs(log)
+        found, manifest = _resolve(refs, version)
+    except NotFoundError as error:
+        for note in notes_on_missing_branch(log):
+            error.add_note(note)
+        raise
     check_readable(manifest)
     warn_of_unmerged_rows(found.log, manifest)
     return TableVersion(
@@ -49,6 +60,23 @@ def open_table(
         log=found.log,
         manifest=manifest,
     )
+
+
+def branch_uri(uri: str, branch: str | None) -> str:
+    """Return the location of a branch, given a table's; sends no request.
+
+    Args:
+        uri: The table's location, as a user writes it.
+        branch: The branch's name; None or "main" for the main one.
+
+    Raises:
+        InvalidInputError: No branch can have this name.
+    """
+    name = as_branch(branch)
+    if name is None:
+        return uri
+    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
+    return f"{path.rstrip('/')}/{branch_directory(name)}{mark}{query}"
 
 
 def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:

@@ -18,8 +18,7 @@ A branch begins as a shallow clone: its first version has the number of the vers
 created from, and references that version's files by a base path. Its manifests state the branch's
 name, and nothing else does: a directory called `tree/x` may be an independent table.
 
-Branches are opened, read, written, tagged, followed and cleaned up here; the reference creates and
-deletes them.
+`maintenance.branches` creates and deletes them, as the reference does.
 
 Source:  files that the reference wrote, its refs.rs and branch_location.rs.
 """
@@ -28,6 +27,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -35,16 +35,24 @@ from typing import Any
 
 from lance_stream.commit.opening import log_beside
 from lance_stream.commit.version_log import VersionLog
-from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    LanceStreamError,
+    NotFoundError,
+)
 from lance_stream.snapshot.timestamps import moment_at
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.store import Store, at_root, root_of
+from lance_stream.storage.store import Store, at_root, create_if_absent, root_of
 from lance_stream.table.paths import (
     BRANCHES_DIRECTORY,
+    CLONED_FROM,
     MAIN_BRANCH,
+    TRANSACTIONS_DIRECTORY,
     TREE_DIRECTORY,
     VERSIONS_DIRECTORY,
     branch_directory,
+    branch_file_path,
     parse_branch_file_path,
 )
 
@@ -63,6 +71,8 @@ class Branch:
         parent_version: The version that it was created from.
         created_at: When it was created, in UTC; None if its writer did not record it.
         metadata: What its writer stored with it.
+        identifier: The version that it and each branch before it was created from, and a random
+            uuid each: it distinguishes the branch from an earlier one of its name.
     """
 
     name: str
@@ -70,6 +80,7 @@ class Branch:
     parent_version: int
     created_at: datetime | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    identifier: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,6 +170,24 @@ def branch_by_its_file(store: Store) -> str | None:
     return None
 
 
+def notes_on_missing_branch(log: VersionLog) -> Iterator[str]:
+    """Yield which branches a table has, if a location without a table is that of a branch.
+
+    It sends requests only if the location looks like one.
+    """
+    if not any(_MARK in each for each in _roots(log.store)):
+        return
+    with suppress(LanceStreamError, OSError):
+        log.latest()
+        return
+    root, _, branch = _roots(log.store)[0].rpartition(_MARK)
+    with suppress(LanceStreamError, OSError):
+        table = log_beside(log, at_root(log.store, _root_as_in(log.store, root)))
+        table.latest()
+        names = ", ".join(list_branches(Refs(table))) or "none"
+        yield f"the branches of {table.store.uri} are: {names}; {branch!r} is not one of them"
+
+
 def _roots(store: Store) -> tuple[str, ...]:
     """Return the paths of a store on its disk or in its bucket, which begin with "/"."""
     own = f"/{root_of(store)}".replace("//", "/")
@@ -243,7 +272,84 @@ def _as_branch(name: str, content: Any) -> Branch:
         version,
         created,
         {str(key): str(value) for key, value in metadata.items()},
+        _as_identifier(content.get("identifier")),
     )
+
+
+def _as_identifier(content: Any) -> tuple[tuple[int, str], ...]:
+    """Return the identifier in a branch file; an empty one if it has none, as old ones."""
+    pairs = content.get("version_mapping", ()) if isinstance(content, dict) else ()
+    try:
+        return tuple((int(version), str(uuid)) for version, uuid in pairs)
+    except (TypeError, ValueError):
+        return ()
+
+
+def find_branch(refs: Refs, name: str) -> Branch | None:
+    """Return what the file of a branch says; None if there is no file.
+
+    Raises:
+        CorruptDataError: The file is damaged.
+    """
+    path = branch_file_path(name)
+    try:
+        data = refs.root.read(path)
+    except NotFoundError:
+        return None
+    try:
+        return _as_branch(name, json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"{refs.root.uri}/{path} is not JSON: {error}") from None
+
+
+def create_branch_file(refs: Refs, branch: Branch, manifest_size: int) -> bool:
+    """Create the file of a branch; False if there is one.
+
+    Args:
+        refs: The table's references.
+        branch: What it says.
+        manifest_size: The size in bytes of the manifest that the branch was created from.
+    """
+    made = branch.created_at
+    content = {
+        "parentBranch": branch.parent,
+        "identifier": {"version_mapping": [list(each) for each in branch.identifier]},
+        "parentVersion": branch.parent_version,
+        "createAt": 0 if made is None else int(made.timestamp()),
+        "manifestSize": manifest_size,
+        "metadata": dict(branch.metadata),
+    }
+    data = json.dumps(content, indent=2).encode()
+    return create_if_absent(refs.root, branch_file_path(branch.name), data)
+
+
+def delete_branch_file(refs: Refs, name: str) -> bytes | None:
+    """Delete the file of a branch, and return what it said; None if there is none."""
+    path = branch_file_path(name)
+    try:
+        data = refs.root.read(path)
+    except NotFoundError:
+        return None
+    refs.root.delete(path)
+    return data
+
+
+def files_of_branch(refs: Refs, name: str) -> list[str]:
+    """Return the paths of all files of a branch itself, in the table's directory.
+
+    Those of branches in its folder are left out, also of half-created and half-deleted ones.
+    """
+    own = branch_directory(name)
+    files = [each.path for each in refs.root.list(own)]
+    inner = {
+        path[:stop]
+        for path in files
+        for mark in (f"/{VERSIONS_DIRECTORY}/", f"/{TRANSACTIONS_DIRECTORY}/", f"/{CLONED_FROM}")
+        if (stop := path.rfind(mark)) > len(own)
+    }
+    others = [*inner, *(branch_directory(each) for each in list_branches(refs))]
+    inside = tuple(f"{each}/" for each in others if each.startswith(f"{own}/"))
+    return [path for path in files if not path.startswith(inside)]
 
 
 def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,16 @@ from lance_stream.snapshot.missing_files import explaining_missing_files
 from lance_stream.snapshot.open_files import MOST_UNCHECKED_ROWS, OpenFiles
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import timestamp_of
+from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
 from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+
+_PROTOCOLS: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+"""Spellings of a protocol that only Spark users write."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,18 @@ class TableVersion:
     def files(self) -> OpenFiles:
         """The table's files."""
         return OpenFiles(self.store, self.manifest.base_paths, self.storage_options)
+
+    @property
+    def location(self) -> str:
+        """The table's directory, in a form that other tables can name as a base path.
+
+        It is the same for every process, and the reference understands it: a local path is
+        absolute, and the protocols of Hadoop for S3 are replaced by its own.
+        """
+        if isinstance(self.store, LocalStore):
+            return self.store.root
+        protocol, colon, rest = self.uri.rstrip("/").partition(":")
+        return _PROTOCOLS.get(protocol.lower(), protocol) + colon + rest
 
     def at(self, manifest: Manifest) -> "TableVersion":
         """Return another version of the same table; open files stay open."""

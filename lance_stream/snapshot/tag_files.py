@@ -34,15 +34,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import (
-    CorruptDataError,
-    InvalidInputError,
-    NotFoundError,
-    UnsupportedFeatureError,
-)
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import as_rfc3339, in_utc, parse_moment
-from lance_stream.storage.store import Store
+from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.paths import (
     MAIN_BRANCH,
     TAGS_DIRECTORY,
@@ -59,6 +54,9 @@ RESERVED_PREFIX: Final = "lance_stream."
 
 HOLD_PREFIX: Final = f"{RESERVED_PREFIX}hold."
 """The prefix of tag names that protect a version while an operation uses it."""
+
+CLONE_PREFIX: Final = f"{RESERVED_PREFIX}clone."
+"""The prefix of tag names that protect a version for a shallow clone of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +171,22 @@ def check_new_tag(name: str) -> str:
     return name
 
 
-def create_tag(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> Tag:
+def create_tag(
+    refs: Refs,
+    name: str,
+    version: int,
+    environment: Environment = MACHINE,
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> Tag:
     """Create a tag for a version of a table, or of its branch.
+
+    Args:
+        refs: The references of the branch.
+        name: The tag's name.
+        version: The version.
+        environment: The clock.
+        metadata: What is stored with it.
 
     Raises:
         InvalidInputError: The tag already exists, or the name is invalid.
@@ -188,9 +200,9 @@ def create_tag(refs: Refs, name: str, version: int, environment: Environment = M
         "createdAt": now,
         "updatedAt": now,
         "manifestSize": _manifest_size(refs.store, version),
-        "metadata": {},
+        "metadata": dict(metadata or {}),
     }
-    if not _create(refs.root, path, _encode(content)):
+    if not create_if_absent(refs.root, path, _encode(content)):
         raise InvalidInputError(
             f"there is a tag {name!r} already: it stands for {said(get_tag(refs, name))}. Move it "
             "with `update`, or delete it"
@@ -261,20 +273,6 @@ def holding(refs: Refs, version: int) -> Iterator[None]:
     finally:
         with suppress(NotFoundError):
             delete_tag(refs, name)
-
-
-def _create(store: Store, path: str, data: bytes) -> bool:
-    """Create a tag's file; if the store cannot create a name once, check for it first.
-
-    If two writers create the same name at once there, the later version wins, as with pylance.
-    """
-    try:
-        return store.create_once(path, data)
-    except UnsupportedFeatureError:
-        if store.exists(path):
-            return False
-        store.write(path, data)
-        return True
 
 
 def _read(store: Store, path: str, name: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
+from lance_stream.snapshot.opening import branch_uri
+from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.timestamps import parse_moment
 from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
@@ -62,6 +64,7 @@ class SourceOptions:
         consumer: The name under which the table stores the stream's progress.
         skip_change_commits: Whether a stream of appended rows skips versions that update or
             delete, instead of failing.
+        branch: The branch to read, whose location is then `uri`; None for the main one.
     """
 
     uri: str
@@ -86,6 +89,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     consumer: str | None = None
     skip_change_commits: bool = False
+    branch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class WriteOptions:
         primary_key: The columns of its primary key; None for none.
         add_columns: Whether columns that the table lacks are added to it.
         replays_may_differ: Whether a repeated batch may have different rows.
+        branch: The branch to write, whose location is then `uri`; None for the main one.
     """
 
     uri: str
@@ -114,6 +119,7 @@ class WriteOptions:
     primary_key: tuple[str, ...] | None = None
     add_columns: bool = False
     replays_may_differ: bool = False
+    branch: str | None = None
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -132,6 +138,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         raise InvalidInputError(
             "the path of the table is missing: give it to load(), or as the option `path`"
         )
+    _open_branch(values)
     parsed = SourceOptions(**values)
     _check_together(parsed)
     return parsed
@@ -155,6 +162,7 @@ def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOpt
             "the path of the table is missing: give it to save() or start(), or as the option "
             f"`path`. {_FORGETFUL}"
         )
+    _open_branch(values)
     parsed = WriteOptions(**values)
     if streaming and (parsed.txn_app_id is not None or parsed.txn_version is not None):
         raise InvalidInputError(
@@ -232,7 +240,6 @@ _BY_KEY = (
 _ELSEWHERE: Mapping[str, str] = {
     "version": "the version to read is selected by 'versionAsOf', 'timestampAsOf' or 'tag'",
     "timestamp": "the time to read at is selected by 'timestampAsOf'",
-    "branch": "a branch is part of the path: load('<path>/tree/<branch>')",
     "mergeschema": "columns that the table lacks are added with schemaEvolution=add_columns",
     "overwriteschema": "mode('overwrite') always replaces the schema with the rows",
     "replacewhere": (
@@ -269,6 +276,12 @@ def _join_storage_options(values: dict[str, Any]) -> None:
     if "trusted_locations" in values:
         trusted = values.pop("trusted_locations")
         values["storage_options"] = with_trusted(values.get("storage_options"), trusted)
+
+
+def _open_branch(values: dict[str, Any]) -> None:
+    """Replace the location of a table by that of its branch, if one is named."""
+    values["branch"] = as_branch(values.get("branch"))
+    values["uri"] = branch_uri(values["uri"], values["branch"])
 
 
 def check_for_batch(options: SourceOptions) -> None:
@@ -334,6 +347,10 @@ def _check_together(options: SourceOptions) -> None:
         raise InvalidInputError(
             "versionAsOf, timestampAsOf and tag select the version of a table; with readChangeFeed "
             "use startingVersion and endingVersion"
+        )
+    if options.branch is not None and isinstance(options.version, str):
+        raise InvalidInputError(
+            "a tag names the branch of its version itself: leave the option 'branch' out"
         )
     for name in ("starting", "ending"):
         if None not in (getattr(options, f"{name}_version"), getattr(options, f"{name}_timestamp")):
@@ -536,6 +553,7 @@ _OPTIONS = _by_name(
     _Option("versionAsOf", "version", _whole_number(1)),
     _Option("timestampAsOf", "version", _timestamp),
     _Option("tag", "version", _text),
+    _Option("branch", "branch", _text),
     _Option("readChangeFeed", "read_change_feed", _boolean),
     _Option("startingVersion", "starting_version", _starting_version),
     _Option("endingVersion", "ending_version", _whole_number(1)),
@@ -558,6 +576,7 @@ _WRITE_OPTIONS = _by_name(
     _Option("storageOptions", "storage_options", _json_object),
     _Option("secretStorageOptions", "secret_storage_options", _secret_json_object),
     _Option("trustedLocations", "trusted_locations", _locations),
+    _Option("branch", "branch", _text),
     _Option("appId", "app_id", _text),
     _Option("replaysMayDiffer", "replays_may_differ", _boolean),
     _Option("txnAppId", "txn_app_id", _text),

@@ -110,6 +110,7 @@ def plan(
         storage_options=asked.storage_options,
         name_rule=partial(names_in_table, case_sensitive=case_sensitive),
         case_sensitive=case_sensitive,
+        may_create=asked.branch is None,
     )
 
 

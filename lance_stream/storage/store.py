@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from lance_stream.byte_ranges import Buffer, ByteRange
-from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
 """Anything with the buffer protocol, including numpy arrays and Arrow buffers."""
@@ -218,6 +218,21 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""
         ...
+
+
+def create_if_absent(store: Store, path: str, data: BytesLike) -> bool:
+    """Create a file, unless its name is taken; see `Store.create_once`.
+
+    If the store cannot create names once, it is checked for existence first: of two callers at the
+    same moment, both may succeed there.
+    """
+    try:
+        return store.create_once(path, data)
+    except UnsupportedFeatureError:
+        if store.exists(path):
+            return False
+        store.write(path, data)
+        return True
 
 
 def at_root(store: Store, root: str) -> Store:

@@ -16,6 +16,7 @@ All paths are relative to the table's directory and use "/":
     tree/{branch}/                                          a branch: all of the above but _refs
     _lance_stream/tombstones/{32 hex digits}.arrow          ours: see `tombstones`
     _lance_stream/key_bounds/{field id}.arrow               ours: a cache
+    _lance_stream/cloned_from.txn                           ours: see `commit.cloning`
 
 V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
 
@@ -48,6 +49,7 @@ TREE_DIRECTORY = "tree"
 MAIN_BRANCH = "main"
 TOMBSTONES_DIRECTORY = "_lance_stream/tombstones"
 KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
+CLONED_FROM = "_lance_stream/cloned_from.txn"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -374,6 +376,16 @@ def branch_directory(branch: str) -> str:
             "allowed, with '/' between parts, no '..', no '.lock' at the end, and not 'main'"
         )
     return f"{TREE_DIRECTORY}/{branch}"
+
+
+def branch_file_path(branch: str) -> str:
+    """Return the path of a branch's file.
+
+    Raises:
+        InvalidInputError: The name is not allowed for a branch.
+    """
+    branch_directory(branch)
+    return f"{BRANCHES_DIRECTORY}/{quote(branch, safe='')}{_TAG}"
 
 
 def parse_branch_file_path(path: str) -> str | None:

@@ -102,6 +102,7 @@ def plan_job(
     storage_options: Mapping[str, Any] | None = None,
     name_rule: NameRule | None = None,
     case_sensitive: bool = False,
+    may_create: bool = True,
 ) -> WriteJob:
     """Plan how rows are written into the table at a location, and check that they can be.
 
@@ -116,8 +117,10 @@ def plan_job(
         storage_options: Settings of the store.
         name_rule: Gives the table's names of the incoming columns; None if they are the same.
         case_sensitive: Whether an added column's name may differ from another's only in case.
+        may_create: Whether a table that does not exist is created; a branch is not.
 
     Raises:
+        NotFoundError: The table does not exist, and may not be created.
         InvalidInputError: The rows do not fit the table, a table cannot be created with their
             columns, or the table is not as requested.
         UnsupportedFeatureError: A type, or the location's protocol, is not supported.
@@ -126,6 +129,8 @@ def plan_job(
     try:
         table = open_table(uri, storage_options=options)
     except NotFoundError:
+        if not may_create:
+            raise
         version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
         version.check_supported()
         check_types_known(incoming)

@@ -6,7 +6,7 @@ reading its manifest and publishing the new one.
 
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
-from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.opening import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
 from lance_stream.table.operations import Restore
@@ -14,7 +14,7 @@ from lance_stream.write.micro_batches import KEEPS_LEDGER
 from lance_stream.write.planning import commit_planned, planning_again
 
 
-def restore(table: TableVersion, version: int) -> TableVersion:
+def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
     """Bring back the contents of an older version; see `Dataset.restore`.
 
     Args:
@@ -23,15 +23,10 @@ def restore(table: TableVersion, version: int) -> TableVersion:
 
     Raises:
         NotFoundError: The version does not exist (any more).
-        InvalidInputError: It is not a number.
+        InvalidInputError: It is not a version of this branch.
         CommitError: Every attempt conflicted with other commits.
     """
-    number = as_number(version)
-    if number is None or number < 1:
-        raise InvalidInputError(
-            "restore takes a version, a whole number from 1: for a tag or a moment it is "
-            f"checkout(...).version; not {version!r:.200}"
-        )
+    number = _number_of(table, version)
 
     def attempt() -> TableVersion:
         newest = checkout(table, None)
@@ -41,3 +36,28 @@ def restore(table: TableVersion, version: int) -> TableVersion:
     table.log.read(number)  # if it is gone, the error lists the existing ones
     with holding(table.refs, number):
         return planning_again(attempt)
+
+
+def _number_of(table: TableVersion, version: VersionSpec) -> int:
+    """Return the number of a version of the table's own branch."""
+    number = as_number(version)
+    if version is None or (number is not None and number < 1):
+        raise InvalidInputError(
+            "restore takes an older version: a whole number from 1, a tag or a timestamp; not "
+            f"{version!r:.200}"
+        )
+    if number is not None:
+        return number
+    found = checkout(table, version)
+    if found.branch != table.branch:
+        raise InvalidInputError(
+            f"{version!r} is version {found.version} of "
+            f"{_called(found.branch)}, and this is {_called(table.branch)}: a restore brings back "
+            "a version of the same branch. Take over the rows of another branch by "
+            "overwrite(ds.checkout(...).scan()), or by upsert"
+        )
+    return found.version
+
+
+def _called(branch: str | None) -> str:
+    return "the main branch" if branch is None else f"the branch {branch!r}"

@@ -170,3 +170,36 @@ class SharedTables:
         for version, ids in ((None, {1, 2, 3, 4}), (4, {1, 2, 3})):
             branch = place.theirs().checkout_version(("dev/a", version))
             assert set(as_dict(branch.to_table())) == ids
+
+    def test_pylance_continues_our_branches_and_clones(
+        self, place: Place, places: Callable[[str], Place]
+    ) -> None:
+        """And deletes a branch of ours, and we one of its own."""
+        lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
+        place.we_append(rows(1, 2))
+        place.ours().branches.create("dev/a", 2)
+        place.theirs().checkout_version(("dev/a", None)).insert(rows(3))
+        dev = place.ours().checkout(("dev/a", None)).delete("id = 1")
+        assert dev.version == 4
+        theirs = place.theirs().checkout_version(("dev/a", None))
+        assert as_dict(theirs.to_table()) == as_dict(dev.to_table()) == as_dict(rows(2, 3))
+        copy = places(f"{uuid.uuid4().hex}/a clone")
+        clone = dev.shallow_clone(copy.uri)
+        copy.they_append(rows(4))
+        copy.we_append(rows(5))
+        assert set(both_see(copy)) == {2, 3, 4, 5}
+        report = clone.cleanup(retain_versions=1, delete_unverified=True)
+        assert report.versions == (4, 5)
+        (tag,) = place.theirs().tags.list()
+        assert (tag, place.ours().tags.list()[tag].version) == (next(iter(dev.tags.list())), 4)
+        dev.overwrite(rows(9)).cleanup(retain_versions=1, delete_unverified=True)
+        assert set(both_see(copy)) == {2, 3, 4, 5}
+        place.ours().tags.delete(tag)
+        place.theirs().create_branch("b", 2, storage_options=place.options).insert(rows(6))
+        place.ours().branches.delete("b")
+        place.theirs().branches.delete("dev/a")
+        assert place.ours().branches.list() == place.theirs().branches.list() == {}
+        place.ours().branches.create("b", 1)
+        assert place.ours().checkout(("b", None)).append(rows(7)).version == 2
+        assert set(as_dict(place.theirs().checkout_version(("b", None)).to_table())) == {7}
+        assert set(both_see(place)) == {1, 2}

@@ -66,6 +66,7 @@ class SinkArguments:
         create_options: Options for a new table.
         any_output_mode: Whether to accept an output mode that does not fit the mode.
         replays_may_differ: Whether a repeated batch may have different rows.
+        branch: The branch to write, whose location is then `uri`; None for the main one.
     """
 
     uri: str
@@ -84,6 +85,7 @@ class SinkArguments:
     create_options: Mapping[str, Any] = field(default_factory=dict)
     any_output_mode: bool = False
     replays_may_differ: bool = False
+    branch: str | None = None
 
     def __post_init__(self) -> None:
         if not str(self.uri).strip():

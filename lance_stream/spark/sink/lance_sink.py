@@ -18,7 +18,8 @@ from lance_stream.errors import (
     TableReplacedError,
 )
 from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import branch_uri, open_table
+from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.plain_errors import briefly
 from lance_stream.spark.session_settings import options_in_session
@@ -59,6 +60,7 @@ def lance_sink(
     tombstones: str | timedelta | None = None,
     any_output_mode: bool = False,
     replays_may_differ: bool = False,
+    branch: str | None = None,
     trusted_locations: Sequence[str] | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
@@ -116,6 +118,8 @@ def lance_sink(
             only.
         replays_may_differ: Skip a committed batch id even if the batch arrives with different rows.
             By default that is an error, unless Spark's plan of the query is nondeterministic.
+        branch: The branch to write, which has to exist: `ds.branches.create("dev")`. None or "main"
+            for the main one.
         trusted_locations: URIs or absolute paths below which the table may name files on other
             services, in other accounts, or, as values of its rows, on this machine; see
             `open_dataset`.
@@ -128,7 +132,7 @@ def lance_sink(
     """
     return LanceSink(
         SinkArguments(
-            uri=text_of(uri),
+            uri=branch_uri(text_of(uri), branch),
             mode=mode,
             on=names(on, "on"),
             sequence_by=sequence_by,
@@ -146,6 +150,7 @@ def lance_sink(
             create_options=as_creation(create_options),
             any_output_mode=any_output_mode,
             replays_may_differ=replays_may_differ,
+            branch=as_branch(branch),
         )
     )
 
@@ -343,4 +348,6 @@ def _open(arguments: SinkArguments) -> TableVersion | None:
     try:
         return open_table(arguments.uri, storage_options=arguments.storage_options)
     except NotFoundError:
+        if arguments.branch is not None:  # a sink creates tables, but no branches
+            raise
         return None

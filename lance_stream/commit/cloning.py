@@ -1,0 +1,158 @@
+"""Publishes the first version of a branch or shallow clone in its own directory.
+
+    1  create a file with the transaction, under a name that all creators of the directory use
+    2  create the transaction's own file
+    3  copy the files of remembered deletes, which cannot be below a base path
+    4  publish the manifest under the number of the version that it was cloned from
+
+The first creator of the first file decides from which version the directory is cloned. So two
+creators cannot publish two first versions with different numbers, which is possible with the
+reference. A creator that is killed leaves the file, and the next one that clones the same version
+completes its work.
+
+Source:  the reference's Clone operation, measured.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lance_stream.backoff import Backoff
+from lance_stream.commit.mending import inlined, with_counts
+from lance_stream.commit.publishing import publish_and_confirm
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import BadDataError, InvalidInputError
+from lance_stream.storage.store import Store, create_if_absent
+from lance_stream.table.apply import check_may_write
+from lance_stream.table.cloning import clone_of
+from lance_stream.table.manifest import (
+    WRITER_LIBRARY,
+    BasePath,
+    Manifest,
+    WriterVersion,
+    encode_manifest,
+)
+from lance_stream.table.operations import Clone
+from lance_stream.table.paths import (
+    CLONED_FROM,
+    tombstone_path,
+    transaction_file_name,
+    transaction_path,
+)
+from lance_stream.table.tombstones import read_tombstones
+from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
+from lance_stream.version import VERSION
+
+_BACKOFF: Final = Backoff(5, first_delay_seconds=0.04, max_delay_seconds=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A version to clone.
+
+    Attributes:
+        store: Its table's directory.
+        manifest: The version.
+        base_paths: Its base paths, absolute.
+        location: Its table's directory, as a path or URI that is the same for every process.
+    """
+
+    store: Store
+    manifest: Manifest
+    base_paths: Sequence[BasePath]
+    location: str
+
+
+def publish_clone(
+    log: VersionLog, source: Source, branch: str | None, environment: Environment = MACHINE
+) -> Manifest:
+    """Publish the first version of a branch or clone.
+
+    Args:
+        log: Its history, without any version.
+        source: The version to clone. The caller keeps it from being cleaned up meanwhile.
+        branch: The branch's name; None for a clone.
+        environment: The clock and randomness.
+
+    Raises:
+        InvalidInputError: A clone of another version has been begun in the directory.
+        UnsupportedFeatureError: The version has a feature that we may not write.
+        CommitUncertainError: It is unknown whether it was published.
+    """
+    check_may_write(source.manifest)
+    counted = with_counts(source.store, source.manifest)
+    made = clone_of(
+        counted,
+        [inlined(source.store, each) for each in counted.fragments],
+        tuple(source.base_paths),
+        source.location,
+        branch,
+    )
+    operation = Clone(
+        is_shallow=True,
+        ref_version=source.manifest.version,
+        ref_path=source.location,
+        ref_name=source.manifest.branch,
+        branch_name=branch,
+    )
+    transaction = _claim(log.store, operation)
+    file = transaction_file_name(transaction.read_version, transaction.uuid)
+    data = encode_transaction(transaction)
+    log.store.write(transaction_path(file), data)
+    _copy_tombstones(source, log.store)
+    made = replace(
+        made,
+        timestamp_nanos=max(environment.now_nanos(), (source.manifest.timestamp_nanos or 0) + 1),
+        transaction_file=file,
+        inline_transaction=data,
+        writer_version=WriterVersion(WRITER_LIBRARY, VERSION),
+        config={**made.config, **log.mark},
+    )
+    is_ours = publish_and_confirm(
+        log,
+        made.version,
+        encode_manifest(made),
+        file,
+        lambda tries: _BACKOFF.wait(tries, environment),
+    )
+    if not is_ours:
+        raise InvalidInputError(
+            f"another program has created version {made.version} of {log.store.uri} meanwhile"
+        )
+    return log.read(made.version)
+
+
+def _claim(store: Store, operation: Clone) -> Transaction:
+    """Return the transaction by which a directory is cloned, this one or an equal one.
+
+    Raises:
+        InvalidInputError: Another one was begun there.
+    """
+    ours = Transaction(operation.ref_version, str(uuid.uuid4()), operation)
+    if create_if_absent(store, CLONED_FROM, encode_transaction(ours)):
+        return ours
+    try:
+        begun = decode_transaction(store.read(CLONED_FROM))
+    except BadDataError as error:
+        error.add_note(f"{store.uri}/{CLONED_FROM}")
+        raise
+    found = begun.operation
+    if found == operation:
+        return begun
+    of_what = (
+        f"version {found.ref_version} of {found.ref_path}" if isinstance(found, Clone) else "?"
+    )
+    raise InvalidInputError(
+        f"another clone was begun in {store.uri} and is not finished: of {of_what}. If the program "
+        "that began it is no longer running, finish it by cloning that version; or remove it: a "
+        "branch with ds.branches.delete(name), a clone by deleting its directory"
+    )
+
+
+def _copy_tombstones(source: Source, target: Store) -> None:
+    tombstones = read_tombstones(source.manifest.config)
+    for file in tombstones.files if tombstones else ():
+        path = tombstone_path(file.name)
+        target.write(path, source.store.read(path))

@@ -1,0 +1,119 @@
+"""Renames the manifests of a table from naming scheme V1 to V2.
+
+    1.manifest    becomes    18446744073709551614.manifest
+    2.manifest               18446744073709551613.manifest
+
+V2 names sort the newest version first, so that opening a table costs one short listing however long
+its history. The newest version is renamed first. Each one is copied under its new name, which is
+created once, and only then loses the old one. So there is a name for every version at any moment.
+
+Between the first and the last, there are names of both schemes, and programs refuse to open the
+table; those that list only the first few names of a bucket see the newest version, as it should be.
+
+Source:  the table format's "Manifest Naming Schemes"; the reference's `migrate_manifest_paths_v2`.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.opening import open_log
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.storage.store import Store, create_if_absent
+from lance_stream.table.manifest import decode_manifest
+from lance_stream.table.paths import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    manifest_path,
+    parse_manifest_name,
+)
+
+_ROUNDS: Final = 5
+
+
+def migrate_manifest_paths(
+    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> int:
+    """Rename the manifests of a table so that its newest version is found by one short listing.
+
+    Tables of old writers need it; those created here, and branches and clones, have these names
+    already. No version is committed, and none changes.
+
+    Stop all writers and cleanups first, as for the reference's migration: until it has finished,
+    readers report names of both schemes, and a writer that opened the table before could commit a
+    version under an old name. Such a version is renamed, too, unless another writer has committed
+    the same version under a new name meanwhile: then both are kept, and the error names them. If
+    the migration is killed, call it again; two at a time do no harm.
+
+    Args:
+        uri: The table's directory: a path, or a URI; or a branch's.
+        storage_options: Options of the store.
+
+    Returns:
+        How many versions were renamed; 0 if all have these names.
+
+    Raises:
+        NotFoundError: There is no table.
+        InvalidInputError: Its versions are published in an external manifest store, whose items
+            contain the names: leave it first, with `leave_manifest_store`.
+        CorruptDataError: There are two different manifests of one version; neither was deleted.
+    """
+    log = open_log(uri, storage_options)
+    if not isinstance(log, ObjectStoreLog):
+        raise InvalidInputError(
+            f"the versions of {log.store.uri} are published in a manifest store, which contains "
+            "the names of the manifests: they cannot be renamed. To stop using it, call "
+            "lance_stream.leave_manifest_store(), and then rename them"
+        )
+    renamed: set[int] = set()
+    for _ in range(_ROUNDS):
+        versions = _versions(log, is_first=not renamed)
+        if not versions:
+            break
+        for version in versions:
+            if _rename(log.store, version):
+                renamed.add(version)
+    return len(renamed)
+
+
+def _versions(log: ObjectStoreLog, *, is_first: bool) -> list[int]:
+    """Return the versions with a V1 name, newest first.
+
+    Raises:
+        NotFoundError: There is no table.
+        InvalidInputError: The versions are published in a manifest store.
+    """
+    names = log.store.list_names(VERSIONS_DIRECTORY)
+    parsed = [each for each in map(parse_manifest_name, names) if each is not None]
+    if not parsed:
+        raise NotFoundError(f"there is no dataset at {log.store.uri}")
+    if is_first:
+        newest = max(parsed, key=lambda each: each.version)
+        data = log.store.read(manifest_path(newest.version, newest.scheme))
+        log.check_may_follow(decode_manifest(data))
+    old = [each.version for each in parsed if each.scheme is NamingScheme.V1]
+    return sorted(old, reverse=True)
+
+
+def _rename(store: Store, version: int) -> bool:
+    """Rename a manifest; False if it no longer has its old name.
+
+    Raises:
+        CorruptDataError: There is another manifest under the new name.
+    """
+    old, new = (manifest_path(version, each) for each in (NamingScheme.V1, NamingScheme.V2))
+    try:
+        data = store.read(old)
+    except NotFoundError:
+        return False
+    if not create_if_absent(store, new, data) and store.read(new) != data:
+        raise CorruptDataError(
+            f"version {version} of {store.uri} exists twice, as {old} and as {new}, with different "
+            "content: two writers committed it during the migration, one under each name. Neither "
+            "was deleted. Readers will see the one that you keep: compare both, move the other "
+            "file out of the table, and call migrate_manifest_paths() again; the rows of the other "
+            "one have to be written again"
+        )
+    store.delete(old)
+    return True

@@ -1,0 +1,80 @@
+"""The first version of a branch or shallow clone: another version, with its files where they are.
+
+    of the source                           in the clone
+    --------------------------------------  ----------------------------------------------------
+    number, rows, columns, metadata, ids    the same
+    data files, deletion files, indices     below a base path that names the source's directory;
+                                            those below a base path already stay there
+    config: ledger, remembered deletes      the same: the clone has the rows of these batches, and
+                                            a late row is as late there
+    config: all other entries               none, as in the reference: they ask programs to treat
+                                            the source in some way, such as to clean it up
+
+Source:  the reference's Clone operation, measured.
+Differs: The reference drops the ledger and the remembered deletes, which are not its own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lance_stream.table.feature_flags import flags_for
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.indices import decode_index_section, encode_index_section
+from lance_stream.table.ledger import PREFIX as LEDGER_PREFIX
+from lance_stream.table.manifest import BasePath, FragmentList, Manifest
+from lance_stream.table.tombstones import CONFIG_KEY as TOMBSTONES_KEY
+
+
+def clone_of(
+    source: Manifest,
+    fragments: Iterable[Fragment],
+    base_paths: tuple[BasePath, ...],
+    location: str,
+    branch: str | None,
+) -> Manifest:
+    """Return the first version of a clone, without time, writer, transaction and mark.
+
+    Args:
+        source: The version to clone.
+        fragments: Its fragments, with sequences and numbers of rows in the manifest.
+        base_paths: Its base paths, which must be absolute.
+        location: Its directory, as a path or URI.
+        branch: The branch that is created; None for a clone.
+    """
+    base_id = max((each.id for each in base_paths), default=-1) + 1
+    section = source.index_section
+    if section is not None:
+        section = encode_index_section(
+            each if each.base_id is not None else replace(each, base_id=base_id)
+            for each in decode_index_section(section)
+        )
+    made = replace(
+        source.successor(),
+        version=source.version,
+        fragments=FragmentList.of(_below(each, base_id) for each in fragments),
+        base_paths=(
+            *base_paths,
+            BasePath(base_id, location, source.branch, is_dataset_root=True),
+        ),
+        index_section=section,
+        branch=branch,
+        config={key: value for key, value in source.config.items() if _is_cloned(key)},
+    )
+    reader_flags, writer_flags = flags_for(made)
+    return replace(made, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
+
+
+def _is_cloned(config_key: str) -> bool:
+    return config_key == TOMBSTONES_KEY or config_key.startswith(LEDGER_PREFIX)
+
+
+def _below(fragment: Fragment, base_id: int) -> Fragment:
+    """Return a fragment whose files are below a base path."""
+    deletions = fragment.deletion_file
+    if deletions is not None and deletions.base_id is None:
+        deletions = replace(deletions, base_id=base_id)
+    files = tuple(
+        each if each.base_id is not None else replace(each, base_id=base_id)
+        for each in fragment.files
+    )
+    return replace(fragment, files=files, deletion_file=deletions)

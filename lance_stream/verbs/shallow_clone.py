@@ -1,0 +1,97 @@
+"""Clones a version as a table of its own, whose rows stay in the files of the cloned table.
+
+    1  check that the clone's readers may open the cloned table's files, and find them there
+    2  tag the version in the cloned table, so that a cleanup there keeps its files
+    3  publish the clone's first version (see `commit.cloning`)
+
+Killed after any step, it can be repeated. The tag is `lance_stream.clone.{digest}`, and its
+metadata name the clone's location. Nothing deletes it: a table does not learn that a clone of it
+was deleted, or has rewritten all its rows.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from lance_stream.commit.cloning import Source, publish_clone
+from lance_stream.commit.manifest_stores.choice import place_of_files
+from lance_stream.commit.opening import open_log
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.snapshot.opening import VersionSpec, checkout
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag
+from lance_stream.storage.options.names import as_options
+from lance_stream.storage.trust import open_named
+from lance_stream.table.paths import CLONED_FROM
+
+
+def shallow_clone(
+    table: TableVersion,
+    target_uri: str | os.PathLike[str],
+    version: VersionSpec = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    tag_source: bool = True,
+) -> TableVersion:
+    """Clone a version; see `Dataset.shallow_clone`."""
+    start = table if version is None else checkout(table, version)
+    if not start.version:
+        raise NotFoundError(f"there is no table at {table.uri} that could be cloned")
+    options = as_options(table.storage_options if storage_options is None else storage_options)
+    log = open_log(target_uri, options)
+    try:
+        existing = log.latest()
+    except NotFoundError:
+        pass
+    else:
+        raise InvalidInputError(
+            f"there is a dataset at {log.store.uri} already, at version {existing}: clone to a "
+            "location without one"
+        )
+    target = TableVersion(os.fspath(target_uri), options, log.store, log, start.manifest)
+    source = Source(start.store, start.manifest, start.files.base_paths, start.location)
+    _check_can_be_read(source, target, start.refs.log.manifest_path(start.version))
+    if tag_source:
+        _tag(start, target)
+    manifest = publish_clone(log, source, None)
+    if not tag_source and not start.log.has(start.version):
+        log.store.delete(log.manifest_path(manifest.version))
+        log.store.delete(CLONED_FROM)
+        raise NotFoundError(
+            f"version {start.version} of {start.uri} was cleaned up while it was cloned, and the "
+            "clone was removed. Clone another version, or let the clone tag it (tag_source=True)"
+        )
+    return target.at(manifest)
+
+
+def _check_can_be_read(source: Source, target: TableVersion, manifest_path: str) -> None:
+    """Raise unless the readers of a clone can open the files that it will name.
+
+    Raises:
+        UntrustedLocationError: They may not, without `trusted_locations`.
+        InvalidInputError: With their storage options they look elsewhere.
+    """
+    for base in source.base_paths:
+        open_named(target.store, place_of_files(base.path), target.storage_options)
+    location = place_of_files(source.location)
+    named = open_named(target.store, location, target.storage_options)
+    if not named.exists(manifest_path):
+        raise InvalidInputError(
+            f"a clone at {target.uri} would look for the files of {source.location} with its own "
+            f"storage options, and with these there is no {manifest_path} at {named.uri}. Give "
+            "storage options that are valid for both, such as the endpoint of the source"
+        )
+
+
+def _tag(start: TableVersion, target: TableVersion) -> None:
+    """Tag the version that is cloned, unless an earlier attempt has.
+
+    Raises:
+        NotFoundError: The version has been cleaned up.
+        StoreRefusedError: The cloned table is read-only for us.
+    """
+    said = "\n".join([target.location, start.branch or "", str(start.version)])
+    name = f"{CLONE_PREFIX}{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    if find_tag(start.refs, name) is None:
+        create_tag(start.refs, name, start.version, metadata={"clone": target.location})

@@ -1,0 +1,402 @@
+"""Branches that we create and delete: used by both writers, killed at any step, and cleaned up."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError, open_dataset
+from lance_stream.maintenance.consumers import record_progress
+from lance_stream.snapshot.tag_files import HOLD_PREFIX
+from lance_stream.storage.local_store import LocalStore
+
+pytestmark = pytest.mark.oracle
+
+CHANGES = ("create_once", "write", "delete")
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
+    """Let the process end at a change to the store, before or after it; yields the changes."""
+    done: list[str] = []
+
+    def guard(name: str) -> Callable[..., Any]:
+        real = getattr(LocalStore, name)
+
+        def call(store: LocalStore, path: str, *arguments: Any) -> Any:
+            if len(done) > number or (before and len(done) == number):
+                done.append(path)
+                raise KilledError
+            result = real(store, path, *arguments)
+            done.append(path)
+            if len(done) > number:
+                raise KilledError
+            return result
+
+        return call
+
+    patches = [patch.object(LocalStore, name, guard(name)) for name in CHANGES]
+    for each in patches:
+        each.start()
+    try:
+        yield done
+    except KilledError:
+        pass
+    finally:
+        for each in patches:
+            each.stop()
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def ids(ds: Dataset | lance.LanceDataset) -> list[int]:
+    return sorted(ds.to_table()["id"].to_pylist())
+
+
+def of_both(uri: str, branch: str | None, version: int | None = None) -> list[int]:
+    theirs = lance.dataset(uri).checkout_version((branch, version))
+    ours = open_dataset(uri, version, branch=branch or "main")
+    assert (ours.version, ours.branch) == (theirs.version, branch)
+    assert ours.verify() == []
+    assert ids(ours) == ids(theirs)
+    return ids(ours)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table with an index, a deleted row and three versions."""
+    path = str(tmp_path / "a table")
+    table = lance.write_dataset(rows(1, 2, 3), path, enable_stable_row_ids=True)
+    table.create_scalar_index("id", "BTREE")
+    table.delete("id = 2")
+    return path
+
+
+def test_pylance_continues_a_branch_of_ours(uri: str) -> None:
+    made = open_dataset(uri).branches.create("dev")
+    assert made == open_dataset(uri).branches.list()["dev"]
+    assert (made.parent, made.parent_version) == (None, 3)
+    theirs = lance.dataset(uri).checkout_version(("dev", None))
+    assert theirs.to_table(filter="id = 3").num_rows == 1  # by the index of the main branch
+    theirs.insert(rows(10))
+    theirs.delete("id = 1")
+    deep = theirs.create_branch("dev/deep", ("dev", None))
+    deep.insert(rows(100))
+    theirs.optimize.compact_files()
+    assert of_both(uri, "dev") == [3, 10]
+    assert of_both(uri, "dev/deep") == [3, 10, 100]
+    assert of_both(uri, None) == [1, 3]
+
+
+def test_a_branch_file_is_what_pylance_writes(uri: str) -> None:
+    ours = open_dataset(uri)
+    ours.branches.create("a")
+    lance.dataset(uri).create_branch("b")
+    open_dataset(uri, branch="b").branches.create("b/c")
+    lance.dataset(uri).create_branch("b/d", ("b", None))
+    found = lance.dataset(uri).branches.list()
+    for mine, theirs in (("a", "b"), ("b/c", "b/d")):
+        for key in ("parent_branch", "parent_version", "manifest_size", "metadata"):
+            assert found[mine][key] == found[theirs][key], key
+        assert [each[0] for each in found[mine]["branch_identifier"]] == [
+            each[0] for each in found[theirs]["branch_identifier"]
+        ]
+    assert found["b/c"]["branch_identifier"][0] == found["b"]["branch_identifier"][0]
+    assert sorted(each.name for each in Path(uri, "_refs/branches").iterdir()) == [
+        "a.json",
+        "b%2Fc.json",
+        "b%2Fd.json",
+        "b.json",
+    ]
+
+
+@pytest.mark.parametrize("version", [1, "gold", ("b", None), ("b", 4), ("main", 2)])
+def test_a_branch_starts_where_pylances_would(uri: str, version: Any) -> None:
+    table = lance.dataset(uri)
+    table.create_branch("b").insert(rows(7))
+    table.tags.create("gold", ("b", 4))
+    table.create_branch("theirs", version)
+    open_dataset(uri).branches.create("ours", version)
+    assert of_both(uri, "ours") == of_both(uri, "theirs")
+    ours, theirs = (open_dataset(uri, branch=each) for each in ("ours", "theirs"))
+    for each in (ours, theirs):
+        assert {base.id: base for base in each.table.manifest.base_paths} == {
+            base.id: base for base in theirs.table.manifest.base_paths
+        }
+    branches = ours.branches.list()
+    assert branches["ours"].parent == branches["theirs"].parent
+    assert branches["ours"].parent_version == branches["theirs"].parent_version
+
+
+def test_every_verb_writes_to_the_branch_alone(uri: str) -> None:
+    main = open_dataset(uri)
+    main.branches.create("dev", 1)
+    dev = open_dataset(uri, branch="dev")
+    dev = dev.append(rows(4)).delete("id = 1").update({"id": "id + 10"}, "id = 2")
+    dev = dev.upsert(rows(4, 5), "id").add_columns({"twice": "id * 2"}).compact()
+    dev = dev.rename_columns({"twice": "double"}).update_config({"owner": "me"})
+    assert dev.changes(1).read_all().num_rows >= 5
+    assert {each["id"]: each["double"] for each in dev.to_table().to_pylist()} == {
+        3: 6, 4: 8, 5: 10, 12: 24
+    }  # fmt: skip
+    assert of_both(uri, "dev") == [3, 4, 5, 12]
+    assert of_both(uri, "dev", 1) == [1, 2, 3]
+    assert open_dataset(uri).version == 3
+    assert of_both(uri, None) == [1, 3]
+    snapshot = {each["_rowid"]: each["id"] for each in at(dev, 1)}
+    for change in dev.changes(1).read_all().to_pylist():
+        if change["_change_type"] in ("delete", "update_preimage"):
+            assert snapshot.pop(change["_rowid"]) == change["id"]
+        else:
+            snapshot[change["_rowid"]] = change["id"]
+    assert snapshot == {each["_rowid"]: each["id"] for each in at(dev, dev.version)}
+
+
+def at(ds: Dataset, version: int) -> list[dict[str, Any]]:
+    return ds.checkout(version).to_table(with_row_id=True).to_pylist()
+
+
+def test_a_stream_continues_on_a_branch(uri: str) -> None:
+    """The ledger and the remembered deletes are part of a branch; other config is not."""
+    ds = lance_stream.create_dataset(f"{uri} 2", pa.schema([("id", pa.int64()), ("s", pa.int64())]))
+    data = {"id": [1, 2], "s": [5, 5], "gone": [False, True]}
+    ds = ds.upsert(pa.table(data), "id", "s", "gone", "gone", tombstones="7 days")
+    ds = ds.update_config({"lance_stream.ledger.app": '{"batch": 4}', "owner": "me"})
+    ds.branches.create("dev")
+    dev = open_dataset(f"{uri} 2", branch="dev")
+    assert (dev.ledger()["app"].batch_id, dev.config.get("owner")) == (4, None)
+    late = pa.table({"id": [2, 3], "s": [4, 4]})
+    assert ids(dev.upsert(late, "id", "s")) == [1, 3]
+    assert ids(ds.upsert(late, "id", "s")) == [1, 3]
+    clone = ds.shallow_clone(f"{uri} 3")
+    assert ids(clone.upsert(late, "id", "s")) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "error", "match"),
+    [
+        ("main", None, InvalidInputError, "needs a name"),
+        (None, None, InvalidInputError, "needs a name"),
+        (".x", None, InvalidInputError, "hidden"),
+        ("a b", None, InvalidInputError, "cannot be the name of a branch"),
+        ("b", None, InvalidInputError, "already: open it"),
+        ("x", 9, NotFoundError, "has no version 9"),
+        ("x", "gone", NotFoundError, "no tag 'gone'"),
+        ("x", ("y", None), NotFoundError, "no branch 'y'"),
+    ],
+)
+def test_an_impossible_branch_leaves_nothing(
+    uri: str, name: Any, version: Any, error: type[Exception], match: str
+) -> None:
+    lance.dataset(uri).create_branch("b")
+    before = sorted(Path(uri).rglob("*"))
+    with pytest.raises(error, match=match):
+        open_dataset(uri).branches.create(name, version)
+    assert [each for each in Path(uri).rglob("*") if each.is_file()] == [
+        each for each in Path(uri).rglob("*") if each.is_file() and each in before
+    ]
+
+
+def test_a_missing_branch_is_reported_with_those_that_exist(uri: str) -> None:
+    open_dataset(uri).branches.create("dev")
+    with pytest.raises(NotFoundError) as found:
+        open_dataset(f"{uri}/tree/dve")
+    assert "are: dev; 'dve' is not one of them" in found.value.__notes__[0]
+    with pytest.raises(InvalidInputError, match="names a branch itself"):
+        open_dataset(uri, "tag", branch="dev")
+
+
+# --- delete
+
+
+def test_a_deleted_branch_can_be_created_again(uri: str) -> None:
+    """Also if another branch is in its folder, where the reference fails."""
+    ds = open_dataset(uri)
+    for name in ("a", "a/b", "a/data"):
+        ds.branches.create(name, 1)
+        open_dataset(uri, branch=name).append(rows(7))
+    ds.branches.delete("a")
+    with pytest.raises(NotFoundError, match="there are: a/b, a/data"):
+        ds.branches.delete("a")
+    for name in ("a/b", "a/data"):
+        assert of_both(uri, name) == [1, 2, 3, 7]
+    lance.dataset(uri).create_branch("a", 3).insert(rows(8))
+    assert of_both(uri, "a") == [1, 3, 8]
+    ds.branches.delete("a")
+    ds.branches.create("a", 2)
+    assert of_both(uri, "a") == [1, 2, 3]
+    ds.branches.create("a/_versions", 2)
+    for name in ("a/data", "a", "a/_versions", "a/b"):
+        ds.branches.delete(name)
+    assert [each for each in Path(uri, "tree").rglob("*") if each.is_file()] == []
+    assert lance.dataset(uri).branches.list() == {}
+
+
+def test_a_branch_that_is_needed_is_not_deleted(uri: str) -> None:
+    ds = open_dataset(uri)
+    ds.branches.create("dev")
+    dev = open_dataset(uri, branch="dev").append(rows(7))
+    dev.branches.create("deep")
+    lance.dataset(uri).tags.create("gold", ("dev", 4))
+    record_progress(dev.table.refs, "me", 4)
+    for holder, let_go in {
+        "the branch 'deep'": lambda: lance.dataset(uri).branches.delete("deep"),
+        "the tag 'gold'": lambda: ds.tags.delete("gold"),
+        "the tag 'lance_stream.consumer.me'": lambda: ds.tags.delete("lance_stream.consumer.me"),
+    }.items():
+        with pytest.raises(InvalidInputError, match=holder):
+            ds.branches.delete("dev")
+        assert of_both(uri, "dev") == [1, 3, 7]
+        let_go()
+    dev.branches.delete("dev")
+    assert lance.dataset(uri).branches.list() == {}
+    with pytest.raises(InvalidInputError, match="cannot be deleted"):
+        ds.branches.delete("main")
+
+
+def test_a_branch_of_pylance_is_deleted_with_its_remains(uri: str) -> None:
+    lance.dataset(uri).create_branch("dev").insert(rows(7))
+    Path(uri, "_refs/branches/dev.json").unlink()
+    with pytest.raises(InvalidInputError, match="was deleted, but not completely"):
+        open_dataset(uri).branches.create("dev", 1)
+    open_dataset(uri).branches.delete("dev")
+    open_dataset(uri).branches.create("dev", 1)
+    assert of_both(uri, "dev") == [1, 2, 3]
+
+
+# --- killed, and at once
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_killed_creation_is_completed_by_the_next(uri: str, before: bool) -> None:
+    number = 0
+    while True:
+        with killed_at(number, before=before) as done:
+            open_dataset(uri).branches.create("dev", 1)
+        is_whole = len(done) <= number
+        if not is_whole:
+            assert ids(open_dataset(uri)) == [1, 3]
+            open_dataset(uri).cleanup(retain_versions=4, delete_unverified=True)
+            if "dev" not in open_dataset(uri).branches.list():
+                open_dataset(uri).branches.create("dev", 1)
+        assert of_both(uri, "dev") == [1, 2, 3]
+        lance.dataset(uri).branches.delete("dev")
+        for tag in list(open_dataset(uri).tags.list()):
+            assert tag.startswith(HOLD_PREFIX)
+            open_dataset(uri).tags.delete(tag)
+        if is_whole:
+            break
+        number += 1
+    assert number >= 5
+
+
+def test_a_killed_creation_of_another_version_is_reported(uri: str) -> None:
+    with killed_at(2, before=True):
+        open_dataset(uri).branches.create("dev", 1)
+    with pytest.raises(InvalidInputError, match=r"is not finished: of version 1 of .*a table"):
+        open_dataset(uri).branches.create("dev", 2)
+    open_dataset(uri).branches.delete("dev")
+    open_dataset(uri).branches.create("dev", 2)
+    assert of_both(uri, "dev") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_killed_deletion_is_completed_by_the_next(uri: str, before: bool) -> None:
+    number = 0
+    while True:
+        open_dataset(uri).branches.create("dev", 1)
+        open_dataset(uri, branch="dev").append(rows(7)).delete("id = 1")
+        with killed_at(number, before=before) as done:
+            open_dataset(uri).branches.delete("dev")
+        if len(done) <= number:
+            break
+        open_dataset(uri).cleanup(retain_versions=4, delete_unverified=True)
+        assert ids(open_dataset(uri)) == ids(lance.dataset(uri)) == [1, 3]
+        try:
+            open_dataset(uri).branches.delete("dev")
+        except NotFoundError:
+            assert number + 1 == len(done)
+        number += 1
+    assert number > 5
+    assert [each for each in Path(uri, "tree").rglob("*") if each.is_file()] == []
+
+
+def test_a_branch_outlives_cleanups_at_any_step_of_its_creation(uri: str) -> None:
+    """A cleanup that runs at any change of a creation leaves a branch that is whole, or none."""
+    real = LocalStore.create_once
+    for number in range(4):
+        calls: list[str] = []
+
+        def interrupted(
+            store: LocalStore, path: str, data: Any, calls: list[str] = calls, number: int = number
+        ) -> bool:
+            calls.append(path)
+            if len(calls) == number + 1:
+                with patch.object(LocalStore, "create_once", real):
+                    open_dataset(uri).cleanup(timedelta(0), delete_unverified=True)
+            return real(store, path, data)
+
+        state = open_dataset(uri).overwrite(rows(number, number + 1)).append(rows(9))
+        with patch.object(LocalStore, "create_once", interrupted):
+            try:
+                open_dataset(uri).branches.create(f"b{number}", state.version - 1)
+            except NotFoundError:
+                assert f"b{number}" not in open_dataset(uri).branches.list()
+                continue
+        open_dataset(uri).overwrite(rows(5)).cleanup(timedelta(0), delete_unverified=True)
+        assert of_both(uri, f"b{number}") == [number, number + 1]
+        assert len(calls) > number
+
+
+def test_a_child_created_meanwhile_stops_a_deletion(uri: str) -> None:
+    open_dataset(uri).branches.create("dev")
+    open_dataset(uri, branch="dev").append(rows(7))
+    real = LocalStore.delete
+    is_done = False
+
+    def interrupted(store: LocalStore, path: str) -> None:
+        nonlocal is_done
+        if path == "_refs/branches/dev.json" and not is_done:
+            is_done = True
+            open_dataset(uri, branch="dev").branches.create("deep")
+        real(store, path)
+
+    with (
+        patch.object(LocalStore, "delete", interrupted),
+        pytest.raises(InvalidInputError, match="the branch 'deep'"),
+    ):
+        open_dataset(uri).branches.delete("dev")
+    assert is_done
+    assert of_both(uri, "dev") == of_both(uri, "deep") == [1, 3, 7]
+
+
+def test_of_two_creators_one_decides(uri: str) -> None:
+    real = LocalStore.create_once
+    others: list[Exception] = []
+
+    def interrupted(store: LocalStore, path: str, data: Any) -> bool:
+        if "/tree/dev" in store.root and path.startswith("_versions/"):
+            with patch.object(LocalStore, "create_once", real):
+                try:
+                    open_dataset(uri).branches.create("dev", 2)
+                except InvalidInputError as error:
+                    others.append(error)
+        return real(store, path, data)
+
+    with patch.object(LocalStore, "create_once", interrupted):
+        open_dataset(uri).branches.create("dev", 1)
+    assert "another clone was begun" in str(others[0])
+    assert open_dataset(uri, branch="dev").version == 1
