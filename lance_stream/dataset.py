@@ -533,6 +533,10 @@ class Dataset:
         With expressions, each is computed from the other columns of every row, which counts as
         an update of the row; only the new columns are written.
 
+        A name can be a path to a new part of a struct: `pa.field("place.city", pa.string())`, or
+        `{"place.code": "CAST(id AS string)"}`; without values also in lists of structs. The new
+        part is null where its struct is.
+
         Args:
             columns: A field, fields, or a schema; or an expression for each name:
                 `{"total": "price * quantity"}`.
@@ -549,7 +553,7 @@ class Dataset:
         return Dataset(add_columns.add_columns(self.table, add_columns.as_schema(columns)))
 
     def drop_columns(self, columns: str | Sequence[str]) -> "Dataset":
-        """Drop columns, or fields of structs.
+        """Drop columns, or fields of structs, also of those in lists.
 
         No data file is touched: the values are removed when a compaction rewrites the rows and the
         old versions are cleaned up. The change feed shows nothing.

@@ -1,4 +1,9 @@
-"""Adds nullable columns without values: existing rows read as null in them.
+"""Adds nullable columns, or parts of structs, without values: existing rows read as null in them.
+
+    pa.field("price", …)                       a column
+    pa.field("place.city", …)                  a part of the struct `place`; of the structs in a
+                                               list, if `place` is one
+    pa.field("place", struct with a city)      the same, as the reference spells it
 
 No data file is touched: a column that no file of a fragment has reads as null. One Merge states the
 unchanged fragments and the schema with the new columns, as the reference's does. So row ids, row
@@ -9,23 +14,32 @@ Adding a column that exists with the same type changes nothing: two writers that
 new column succeed, and a repeated batch finds its columns in place.
 
 Source:  facts of the format, sections 4 and 5; observed in the reference.
-Differs: The reference accepts names with a reserved prefix ("_rowid"), and an empty name.
+Differs: The reference accepts names with a reserved prefix ("_rowid"), and an empty name. It adds
+         parts of structs only in tables of version 2.2; it reads them in those of 2.0 and 2.1, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from lance_stream.commit.committer import Skipped
 from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import quote_path
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import (
     PRIMARY_KEY_METADATA,
     PRIMARY_KEY_POSITION_METADATA,
+    field_to_arrow,
+    from_arrow,
     to_arrow,
 )
-from lance_stream.schema.fields import Schema
+from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
+from lance_stream.schema.identity import is_list
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.projections import find, split_path
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Merge
@@ -37,30 +51,51 @@ from lance_stream.write.planning import commit_operation, planning_again
 _KEY_METADATA = (PRIMARY_KEY_METADATA.encode(), PRIMARY_KEY_POSITION_METADATA.encode())
 
 
+@dataclass(frozen=True)
+class Addition:
+    """A new column, or a new part of a struct.
+
+    Attributes:
+        field: Its name and type.
+        parent_id: The id of the struct; `UNASSIGNED_ID` for a column.
+        siblings: The names beside it.
+    """
+
+    field: pa.Field
+    parent_id: int = UNASSIGNED_ID
+    siblings: tuple[str, ...] = ()
+
+
+Check: TypeAlias = Callable[[pa.Field, Field], None]
+
+
 def add_columns(table: TableVersion, columns: pa.Schema) -> TableVersion:
     """Add nullable columns without values; see `Dataset.add_columns`.
 
     Args:
         table: Any version; the columns are added to the newest one.
-        columns: The columns. Columns that the table has with the same type are skipped.
+        columns: The columns, or parts of structs. What the table has with the same type is skipped.
 
     Returns:
         The committed version; the newest one if the table already has all columns.
 
     Raises:
+        NotFoundError: A struct within a struct, to which a part is added, does not exist.
         InvalidInputError: A column is not nullable, or is a key; its name is invalid, or taken by a
             column of another type; its type cannot be stored, or the table is of file version
-            0.1.
+            0.1; a part is added to something other than a struct.
         CommitError: Every attempt conflicted with other commits.
     """
 
-    def missing(newest: TableVersion) -> list[pa.Field]:
+    def missing(newest: TableVersion) -> list[Addition]:
         _check_nullable(columns)
-        known = {each.name: each for each in newest.arrow_schema}
-        for each in columns:
-            if each.name in known:
-                _check_same(each, known[each.name], newest.file_version)
-        return [each for each in columns if each.name not in known]
+
+        def check(wanted: pa.Field, known: Field) -> None:
+            _check_same(wanted, field_to_arrow(known), newest.file_version)
+
+        added = [part for each in columns for part in additions(newest, each, check)]
+        _check_nullable(each.field for each in added)
+        return added
 
     return _add(table, missing)
 
@@ -68,7 +103,7 @@ def add_columns(table: TableVersion, columns: pa.Schema) -> TableVersion:
 def add_missing_columns(
     table: TableVersion, incoming: pa.Schema, *, case_sensitive: bool = False
 ) -> TableVersion:
-    """Add the columns that incoming rows have and a table lacks, so that they can be stored.
+    """Add what incoming rows have and a table lacks, so that they can be stored.
 
     Args:
         table: Any version; the columns are added to the newest one.
@@ -87,18 +122,98 @@ def add_missing_columns(
         CommitError: Every attempt conflicted with other commits.
     """
 
-    def missing(newest: TableVersion) -> list[pa.Field]:
-        known = {each.name: each for each in newest.arrow_schema}
+    def missing(newest: TableVersion) -> list[Addition]:
+        known = {each.name: each for each in newest.schema.fields}
+        new: list[Addition] = []
         for each in incoming:
-            if each.name in known:
-                check_castable(pa.schema([each]), pa.schema([known[each.name]]))
-        new = [_as_new(each) for each in incoming if each.name not in known]
-        _check_types_known(new)
+            if each.name not in known:
+                new.append(Addition(_as_new(each), siblings=tuple(known)))
+                continue
+            parts = missing_parts(each, known[each.name], lambda *_: None)
+            new += [replace(part, field=_as_new(part.field)) for part in parts]
+        _check_types_known([each.field for each in new])
         if not case_sensitive:
-            _check_case([*known, *(each.name for each in new)])
+            _check_case(new)
+        wanted = to_arrow(schema_with(newest, new) if new else newest.schema)
+        for each in incoming:
+            check_castable(pa.schema([each]), pa.schema([wanted.field(each.name)]))
         return new
 
     return _add(table, missing)
+
+
+def additions(table: TableVersion, wanted: pa.Field, check: Check) -> list[Addition]:
+    """Return what has to be added to a version so that it has a column, or a part of one.
+
+    Args:
+        table: The version.
+        wanted: The column; or a part of a struct, whose name is its path.
+        check: Called with each column or part that exists; raises if it is not as wanted.
+
+    Raises:
+        NotFoundError: A struct within a struct, to which a part is to be added, does not exist.
+        InvalidInputError: That is not a struct.
+    """
+    known = {each.name: each for each in table.schema.fields}
+    if wanted.name in known:
+        return list(missing_parts(wanted, known[wanted.name], check))
+    path = _path_of_part(wanted.name)
+    if path[0] not in known:
+        return [Addition(wanted, siblings=tuple(known))]
+    column = quote_path(path[:-1])
+    parent = find(table.schema, column)[-1]
+    while is_list(parent):
+        parent = parent.children[0]
+    if parent.logical_type != STRUCT:
+        raise InvalidInputError(
+            f"{wanted.name!r} cannot be added because {column!r} has no parts: it is "
+            f"{field_to_arrow(parent).type}"
+        )
+    part = wanted.with_name(path[-1])
+    around = pa.field(parent.name, pa.struct([part]))
+    return list(missing_parts(around, parent, check))
+
+
+def _path_of_part(name: str) -> tuple[str, ...]:
+    """Return the path that a name is; only itself, if it is none."""
+    try:
+        return split_path(name) if "." in name else (name,)
+    except InvalidInputError:
+        return (name,)
+
+
+def missing_parts(wanted: pa.Field, known: Field, check: Check) -> Iterator[Addition]:
+    """Yield the parts of structs that a column lacks.
+
+    Args:
+        wanted: The column with the parts; it may omit others.
+        known: The column.
+        check: As for `additions`.
+
+    Raises:
+        InvalidInputError: Parts cannot be added to the struct, because it is packed.
+    """
+    if pa.types.is_struct(wanted.type) and known.logical_type == STRUCT and not known.is_blob:
+        parts = {each.name: each for each in known.children}
+        for each in wanted.type:
+            if each.name in parts:
+                yield from missing_parts(each, parts[each.name], check)
+            elif known.is_packed:
+                raise InvalidInputError(
+                    f"{each.name!r} cannot be added to {known.name!r}, which is a packed struct: "
+                    "its values are stored as a whole"
+                )
+            else:
+                yield Addition(each, known.id, tuple(parts))
+    elif _is_list(wanted.type) and is_list(known):
+        yield from missing_parts(wanted.type.value_field, known.children[0], check)
+    else:
+        check(wanted, known)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
@@ -119,7 +234,7 @@ def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
     )
 
 
-def _add(table: TableVersion, missing: Callable[[TableVersion], list[pa.Field]]) -> TableVersion:
+def _add(table: TableVersion, missing: Callable[[TableVersion], list[Addition]]) -> TableVersion:
     def attempt() -> TableVersion:
         newest = checkout(table, None)
         new = missing(newest)
@@ -135,8 +250,8 @@ def _add(table: TableVersion, missing: Callable[[TableVersion], list[pa.Field]])
     return planning_again(attempt)
 
 
-def schema_with(table: TableVersion, new: Sequence[pa.Field]) -> Schema:
-    """Return a version's columns followed by new ones, with ids that none of its data files has.
+def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:
+    """Return a version's columns with new ones, with ids that none of its data files has.
 
     Raises:
         InvalidInputError: A column cannot be added: its name is invalid, its type cannot be
@@ -145,15 +260,36 @@ def schema_with(table: TableVersion, new: Sequence[pa.Field]) -> Schema:
     schema, version = table.schema, table.file_version
     if version is FileVersion.V0_1:
         raise InvalidInputError(
-            f"the column {new[0].name!r} cannot be added: files of version 0.1 must hold all "
+            f"the column {new[0].field.name!r} cannot be added: files of version 0.1 must hold all "
             "columns of the table. Write the rows into a new table of version 2.2 first"
         )
-    added = new_schema(pa.schema(new), version, first_free_id(table))
-    check_types(added.fields, version)
-    return Schema(schema.fields + added.fields, schema.metadata)
+    below: dict[int, list[Field]] = {}
+    next_id = first_free_id(table)
+    for each in new:
+        (made,) = new_schema(pa.schema([each.field]), version, next_id).fields
+        next_id += len(list(made.walk()))
+        beside = below.setdefault(each.parent_id, [])
+        if made.name in (*each.siblings, *(other.name for other in beside)):
+            raise InvalidInputError(
+                f"columns must have different names, but {made.name!r} occurs twice"
+            )
+        beside.append(made)
+    fields = (*(_with_parts(top, below) for top in schema.fields), *below.get(UNASSIGNED_ID, ()))
+    changed = [each for each in fields if each not in schema.fields]
+    from_arrow(to_arrow(Schema(tuple(changed))))  # rejects what cannot be nested
+    check_types(changed, version)
+    return Schema(fields, schema.metadata)
 
 
-def _check_nullable(columns: pa.Schema) -> None:
+def _with_parts(each: Field, below: Mapping[int, Sequence[Field]]) -> Field:
+    """Return a field with new parts, by the ids of their parents."""
+    if not each.children:
+        return each
+    children = tuple(_with_parts(child, below) for child in each.children)
+    return replace(each, children=(*children, *below.get(each.id, ())))
+
+
+def _check_nullable(columns: Iterable[pa.Field]) -> None:
     for each in columns:
         if not each.nullable:
             raise InvalidInputError(
@@ -191,13 +327,14 @@ def _check_types_known(new: Sequence[pa.Field]) -> None:
             )
 
 
-def _check_case(names: Sequence[str]) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.casefold(), name)
-        if other != name:
-            raise InvalidInputError(
-                f"the column {name!r} is not added because the table has {other!r}, and Spark does "
-                "not distinguish them unless spark.sql.caseSensitive is true; rename the incoming "
-                "column"
-            )
+def _check_case(new: Sequence[Addition]) -> None:
+    seen: dict[tuple[int, str], str] = {}
+    for each in new:
+        for name in (*each.siblings, each.field.name):
+            other = seen.setdefault((each.parent_id, name.casefold()), name)
+            if other != name:
+                raise InvalidInputError(
+                    f"the column {name!r} is not added because the table has {other!r}, and Spark "
+                    "does not distinguish them unless spark.sql.caseSensitive is true; rename the "
+                    "incoming column"
+                )

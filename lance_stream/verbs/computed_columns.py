@@ -7,6 +7,9 @@ Only the columns that the expressions name are read, and only the new ones writt
 as many rows as the others, including deleted ones, which are null. One Merge states all fragments
 with their new files. Rows keep their ids; each counts as updated by that version.
 
+A new part of a struct, "place.code", is written with the structs around it, which are null where
+they were. The reference cannot read a struct in two files of version 2.0.
+
 A Merge cannot follow anything that touches rows, so any concurrent commit makes it be planned
 again. Files that have been written are reused for unchanged fragments.
 
@@ -16,7 +19,7 @@ Differs: The reference makes a column non-nullable if its expression is never nu
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -29,11 +32,14 @@ from lance_stream.arguments import as_mapping
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.expressions.predicates import Expression, evaluate, parse_expression, quote_path
+from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.reading_ahead import Read, read_ahead
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import unit_of
-from lance_stream.schema.fields import Schema
+from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.projections import find, split_path
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
@@ -41,7 +47,7 @@ from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Merge
 from lance_stream.table.row_addresses import unpack_addresses
-from lance_stream.verbs.add_columns import schema_with
+from lance_stream.verbs.add_columns import Addition, additions, schema_with
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.planning import commit_planned, planning_again
 
@@ -80,8 +86,8 @@ def add_computed_columns(
         nonlocal newest
         newest = checkout(table, None) if newest is None else newest_of_same(newest)
         check_may_write(newest.manifest)
-        schema = schema_with(newest, _fields_of(newest, expressions))
-        fragments = written.merged(newest, _with_values(schema, expressions), expressions)
+        schema = schema_with(newest, _additions(newest, expressions))
+        fragments = written.merged(newest, _with_values(newest, schema, expressions))
         operation = Merge(fragments, schema, preserves_nullability=True)
         return commit_planned(newest, operation, environment=environment).table
 
@@ -107,25 +113,22 @@ class _Written:
         default_factory=dict
     )
 
-    def merged(
-        self, table: TableVersion, own: Schema, expressions: Expressions
-    ) -> tuple[Fragment, ...]:
+    def merged(self, table: TableVersion, new: "_Computed") -> tuple[Fragment, ...]:
         """Return the fragments of a version, each with its new file, written if necessary.
 
         Args:
             table: The version.
-            own: The new columns that have values.
-            expressions: Their expressions.
+            new: The new columns that have values.
         """
-        ids = tuple(each.id for each in own.walk())
+        ids = tuple(new.expressions)
         merged = []
         try:
             for place, fragment in enumerate(table.manifest.fragments):
                 key = fragment.id, fragment.files, ids
                 if ids and key not in self.fragments:
-                    self.fragments[key] = _write(table, place, own, expressions)
-                new = self.fragments[key].files if ids else ()
-                merged.append(replace(fragment, files=(*fragment.files, *new)))
+                    self.fragments[key] = _write(table, place, new)
+                added = self.fragments[key].files if ids else ()
+                merged.append(replace(fragment, files=(*fragment.files, *added)))
         except BaseException:
             delete_files(table.store, self.fragments.values())
             raise
@@ -137,64 +140,106 @@ class _Written:
         return [each for each in self.fragments.values() if each.files[0].path not in named]
 
 
-def _fields_of(table: TableVersion, expressions: Expressions) -> list[pa.Field]:
+def _additions(table: TableVersion, expressions: Expressions) -> list[Addition]:
     """Return the new columns, with the types that their expressions have for zero rows."""
     no_rows = pa.RecordBatch.from_pylist([], schema=table.arrow_schema)
-    fields = []
+    new = []
     for name, expression in expressions.items():
-        if name in table.schema.names:
-            raise InvalidInputError(
-                f"the table already has a column {name!r}; change its values with update, or give "
-                "the new column another name"
-            )
         found = evaluate(expression, no_rows).type
         if pa.types.is_null(found):
             raise InvalidInputError(
                 f"the new column {name!r} is null in every row, and {expression.text!r} does not "
                 "define its type: write CAST(NULL AS double), or pass a pyarrow.Field"
             )
-        fields.append(pa.field(name, found))
-    return fields
+        added = additions(table, pa.field(name, found), _no_check)
+        if not added:
+            raise InvalidInputError(
+                f"the table already has a column {name!r}; change its values with update, or give "
+                "the new column another name"
+            )
+        if added[0].parent_id != UNASSIGNED_ID:
+            _check_parent(table, name)
+        new += added
+    return new
 
 
-def _with_values(schema: Schema, expressions: Expressions) -> Schema:
+def _no_check(_wanted: pa.Field, _known: Field) -> None:
+    """Accept a column that exists: there is nothing to add, which is an error later."""
+
+
+def _check_parent(table: TableVersion, name: str) -> None:
+    path = find(table.schema, quote_path(split_path(name)[:-1]))
+    if any(each.logical_type != STRUCT for each in path):
+        raise InvalidInputError(
+            f"{name!r} cannot be computed because it is part of a list, which has no row for each "
+            "of its items; add it without values (pass a pyarrow.Field)"
+        )
+    if table.file_version is FileVersion.V2_0:
+        raise InvalidInputError(
+            f"{name!r} cannot be computed because structs in files of version 2.0 must be stored "
+            "as a whole; add a column, or a part without values (pass a pyarrow.Field)"
+        )
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """New columns that have values.
+
+    Attributes:
+        schema: The columns; and columns with new parts, without their other parts.
+        expressions: The expression of each new column or part, by its id.
+    """
+
+    schema: Schema
+    expressions: Mapping[int, Expression]
+
+
+def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) -> _Computed:
     """Return the new columns that are not null in every row by definition."""
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
-    return Schema(
-        tuple(
-            each
-            for each in schema.fields
-            if (expression := expressions.get(each.name)) is not None
-            and (expression.paths or evaluate(expression, one_row).null_count == 0)
-        )
-    )
+    known = {each.id for each in table.schema.walk()}
+    by_id = {}
+    for name, expression in expressions.items():
+        if expression.paths or evaluate(expression, one_row).null_count == 0:
+            column = name if "." in name else quote_path((name,))
+            by_id[find(schema, column)[-1].id] = expression
+    own = (_only(each, by_id.keys(), known) for each in schema.fields)
+    return _Computed(Schema(tuple(each for each in own if each)), by_id)
 
 
-def _write(table: TableVersion, place: int, own: Schema, expressions: Expressions) -> Fragment:
+def _only(each: Field, wanted: Set[int], known: Set[int]) -> Field | None:
+    """Return a column without the parts that are not computed; None if nothing is left."""
+    if each.id not in known:
+        return each if each.id in wanted else None
+    parts = tuple(part for child in each.children if (part := _only(child, wanted, known)))
+    return replace(each, children=parts) if parts else None
+
+
+def _write(table: TableVersion, place: int, new: _Computed) -> Fragment:
     """Write the file of one fragment's new columns."""
     fragment = table.manifest.fragments[place]
     target = WriteTarget(
         table.store,
-        own,
+        new.schema,
         table.file_version,
         max_rows_per_file=max(table.physical_rows(fragment), 1),
         max_bytes_per_file=sys.maxsize,
     )
-    wanted = {each.name: expressions[each.name] for each in own.fields}
-    (written,) = write_fragments(_values(table, place, wanted), target)
+    (written,) = write_fragments(_values(table, place, new), target)
     return written
 
 
-def _values(table: TableVersion, place: int, expressions: Expressions) -> Iterator[pa.RecordBatch]:
+def _values(table: TableVersion, place: int, new: _Computed) -> Iterator[pa.RecordBatch]:
     """Yield the new columns of a fragment, one row per physical row; deleted rows are null.
 
     A few threads read and compute them, a little ahead of the writer.
     """
-    paths = (path for each in expressions.values() for path in each.paths)
+    named = (path[:1] for each in new.expressions.values() for path in each.paths)
+    around = ((e.name,) for e in new.schema.fields if e.id not in new.expressions)
     unit = unit_of(
         table,
         place,
-        columns=tuple(dict.fromkeys(quote_path(path[:1]) for path in paths)),
+        columns=tuple(dict.fromkeys(map(quote_path, (*named, *around)))),
         system_columns=(ROW_ADDRESS,),
         batch_size=_BATCH_ROWS,
         include_deleted=True,
@@ -202,24 +247,43 @@ def _values(table: TableVersion, place: int, expressions: Expressions) -> Iterat
     dead = table.dead_offsets(table.manifest.fragments[place])
     reader = FragmentReader(unit)
     return read_ahead(
-        Read(partial(_compute, reader, each, dead, expressions), reader.num_bytes_of(each))
+        Read(partial(_compute, reader, each, dead, new), reader.num_bytes_of(each))
         for each in reader.selections()
     )
 
 
 def _compute(
-    reader: FragmentReader,
-    selection: Selection,
-    dead: npt.NDArray[np.uint32],
-    expressions: Expressions,
+    reader: FragmentReader, selection: Selection, dead: npt.NDArray[np.uint32], new: _Computed
 ) -> pa.RecordBatch:
     rows = reader.read(selection)
     _, offsets = unpack_addresses(rows.column(ROW_ADDRESS).to_numpy())
     is_dead = np.isin(offsets, dead, assume_unique=True)
-    if not is_dead.any():
-        columns = [evaluate(each, rows) for each in expressions.values()]
-    else:
+    live, places = rows, None
+    if is_dead.any():
         live = rows.filter(pa.array(~is_dead))
         places = pa.array(np.cumsum(~is_dead) - 1, mask=is_dead)
-        columns = [evaluate(each, live).take(places) for each in expressions.values()]
-    return pa.RecordBatch.from_arrays(columns, names=list(expressions))
+    values = {}
+    for field_id, expression in new.expressions.items():
+        found = evaluate(expression, live)
+        values[field_id] = found if places is None else found.take(places)
+    columns = [
+        values[each.id] if each.id in values else _within(rows.column(each.name), each, values)
+        for each in new.schema.fields
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=new.schema.names)
+
+
+def _within(around: pa.StructArray, field: Field, values: Mapping[int, pa.Array]) -> pa.Array:
+    """Return structs of new parts that are null where existing structs are.
+
+    Args:
+        around: The existing structs.
+        field: The struct, with its new parts, and the structs around them, only.
+        values: The values of the new parts, by their ids.
+    """
+    parts = [
+        values[each.id] if each.id in values else _within(around.field(each.name), each, values)
+        for each in field.children
+    ]
+    mask = around.is_null() if around.null_count else None
+    return pa.StructArray.from_arrays(parts, [each.name for each in field.children], mask=mask)

@@ -4,17 +4,20 @@ One Project states the remaining columns. Their values stay in the data files un
 rewrites the rows; a file without other columns is no longer referenced. So row ids and row versions
 are kept, and the change feed is empty.
 
+A part of a struct can be dropped only while each fragment that stores it stores another part of the
+struct, too: the parts also tell which structs are null, and how long lists are.
+
 Source:  facts of the format, section 4; observed in the reference.
 Differs: The reference drops a column of the primary key, and silently drops an index with it. It
-         drops a struct with its last part; here the struct must be named.
+         drops a struct with its last part; here the struct must be named. After it has dropped the
+         last part that is stored, it reads the structs, and the lists around them, as null.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.verbs.schema_changes import (
@@ -47,18 +50,19 @@ def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
         check_not_remembered_by(
             newest, [each.name for each in newest.schema.fields if each.id in dropped], "dropped"
         )
-        return _without(newest.schema.fields, dropped, None)
+        fields = _without(newest.schema.fields, dropped, None)
+        _check_still_stored(newest, fields)
+        return fields
 
     return change_schema(table, left)
 
 
 def _check_can_be_dropped(table: TableVersion, column: str, path: tuple[Field, ...]) -> None:
     for each in path[:-1]:
-        if each.logical_type != STRUCT or each.is_packed:
-            kind = "a packed struct" if each.is_packed else "a list"
+        if each.is_packed:
             raise InvalidInputError(
-                f"{column!r} cannot be dropped because it is part of {kind}, {each.name!r}, whose "
-                "values can only be dropped as a whole"
+                f"{column!r} cannot be dropped because it is part of a packed struct, "
+                f"{each.name!r}, whose values can only be dropped as a whole"
             )
     gone = list(path[-1].walk())
     if any(each.primary_key_position is not None for each in gone):
@@ -86,3 +90,26 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
         way_out = "keep one" if whole is None else "drop it as a whole"
         raise InvalidInputError(f"{what} would have no column left; {way_out}")
     return left
+
+
+def _check_still_stored(table: TableVersion, left: Sequence[Field]) -> None:
+    """Raise if a fragment that stores parts of a column would store none of those that are left."""
+    known = {each.id: each for each in table.schema.fields}
+    changed = [each for each in left if each.children and known[each.id] != each]
+    if not changed:
+        return
+    for fragment in table.manifest.fragments:
+        held = {field_id for file in fragment.files for field_id in file.field_ids}
+        for top in changed:
+            before = {each.id: each for each in known[top.id].walk()}
+            for each in top.walk():
+                if _is_stored(before[each.id], held) and not _is_stored(each, held):
+                    raise InvalidInputError(
+                        f"the struct {each.name!r} of {top.name!r} would have no part left that is "
+                        "stored in all of its rows, so they would become null. Compact the table "
+                        "first, which stores the parts that were added without values"
+                    )
+
+
+def _is_stored(each: Field, held: Set[int]) -> bool:
+    return any(leaf.id in held for leaf in each.leaves())

@@ -139,3 +139,40 @@ def test_our_stale_append_after_pylances_cast_is_refused(tmp_path: Path) -> None
     lance.dataset(uri).alter_columns({"path": "place.zip", "data_type": pa.int64()})
     made = ds.append(rows(9))  # can be read twice: written again
     assert made.to_table(filter="id = 9")["place"].to_pylist() == rows(9)["place"].to_pylist()
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_pylance_reads_and_continues_our_parts(tmp_path: Path, version: str) -> None:
+    """It adds such parts in 2.2 only, but reads them in each version."""
+    ds = lance_stream.open_dataset(create(tmp_path, version))
+    parts = ("place.city", "place.deep.d", "orders.m")
+    ds = ds.add_columns([pa.field(each, pa.string()) for each in parts])
+    check_same(ds)
+    if version != "2.0":
+        ds = ds.add_columns({"place.code": "id * 2", "place.deep.e": "CAST(id AS string)"})
+        check_same(ds)
+    theirs = lance.dataset(ds.uri)
+    theirs.insert(ds.to_table().slice(0, 2))
+    lance.dataset(ds.uri).optimize.compact_files()
+    ds = ds.checkout(None)
+    check_same(ds)
+    ds = ds.drop_columns(["orders.price", "place.zip"]).rename_columns({"orders.m": "k"})
+    check_same(ds)
+
+
+def test_parts_are_added_as_pylance_does(tmp_path: Path) -> None:
+    uris = [create(tmp_path / each, "2.2") for each in ("ours", "theirs")]
+    deep = pa.struct([pa.field("d", pa.string())])
+    item = pa.struct([pa.field("m", pa.string())])
+    new = [
+        pa.field("place", pa.struct([pa.field("deep", deep)])),
+        pa.field("orders", pa.list_(item)),
+    ]
+    ours = lance_stream.open_dataset(uris[0])
+    for each in new:
+        ours = ours.add_columns(each)
+        lance.dataset(uris[1]).add_columns(each)
+    tables = [lance_stream.open_dataset(uri).table for uri in uris]
+    assert tables[0].schema == tables[1].schema
+    assert lance.dataset(uris[0]).to_table().equals(lance.dataset(uris[1]).to_table())
+    assert ours.changes(3).read_all().num_rows == 0
