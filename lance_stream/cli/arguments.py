@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from click.types import StringParamType
+from click.types import IntParamType, StringParamType
 
 from lance_stream.cli.grammar import StoreOption
 
@@ -17,7 +17,21 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-WHOLE_NUMBER: Final = click.IntRange(min=1)
+
+class WholeNumber(IntParamType):
+    """A whole number from 1."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number that a text names."""
+        number = super().convert(value, param, ctx)
+        if number < 1:
+            self.fail(f"{number} is not a whole number from 1.", param, ctx)
+        return int(number)
+
+
+WHOLE_NUMBER: Final = WholeNumber()
 
 
 class Location(StringParamType):

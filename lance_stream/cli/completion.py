@@ -10,16 +10,20 @@ _NAME: Final = "lance-stream"
 _VARIABLE: Final = "_LANCE_STREAM_COMPLETE"  # as main has it
 
 
-@new_command("completion")
+_HELP: Final = """\
+Print the completion script of a shell.
+
+\b
+bash   eval "$(lance-stream completion bash)"   in ~/.bashrc
+zsh    eval "$(lance-stream completion zsh)"    in ~/.zshrc, after compinit
+fish   lance-stream completion fish | source    in ~/.config/fish/config.fish
+"""
+
+
+@new_command("completion", help=_HELP)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> int:
-    r"""Print the completion script of a shell.
-
-    \b
-    bash   eval "$(lance-stream completion bash)"       in ~/.bashrc
-    zsh    eval "$(lance-stream completion zsh)"        in ~/.zshrc
-    fish   lance-stream completion fish | source        in ~/.config/fish/config.fish
-    """
+    """Print the completion script of a shell."""
     from click.shell_completion import ShellComplete, get_completion_class
 
     kind = get_completion_class(shell)

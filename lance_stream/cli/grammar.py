@@ -43,6 +43,13 @@ class NothingAskedError(click.UsageError):
     """A command that only has subcommands was called without one."""
 
 
+ARGUMENTS: Final = {
+    "URI": "The table's directory: a path, or a URI such as s3://bucket/table.",
+    "VERSION": "A number, a tag, or a time (in UTC if it has no zone).",
+}
+"""What the help says of arguments, by their names."""
+
+
 class StoreOption(click.Option):
     """An option that concerns the table's store; the help lists it after the others."""
 
@@ -51,15 +58,17 @@ class Command(click.Command):
     """A command whose options may be abbreviated, as long as one option is meant."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and those for the table's store under a heading of their own."""
+        """Write the arguments, the options, and those for the table's store."""
         params = self.get_params(ctx)
-        for title, of_store in (("Options", False), ("The table's store", True)):
-            records = [
-                record
-                for param in params
-                if isinstance(param, StoreOption) == of_store
-                and (record := param.get_help_record(ctx)) is not None
-            ]
+        named = [each for each in params if isinstance(each, click.Argument)]
+        names = [(each.metavar or "").strip("[]") for each in named]
+        options = [each for each in params if isinstance(each, click.Option)]
+        of_store = [each for each in options if isinstance(each, StoreOption)]
+        for title, records in (
+            ("Arguments", [(name, ARGUMENTS[name]) for name in names if name in ARGUMENTS]),
+            ("Options", _records([each for each in options if each not in of_store], ctx)),
+            ("The table's store", _records(of_store, ctx)),
+        ):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -73,6 +82,10 @@ class Command(click.Command):
         if isinstance(ctx.obj, Session):
             ctx.obj.command = ctx.command_path
         return super().invoke(ctx)
+
+
+def _records(options: Sequence[click.Option], ctx: click.Context) -> list[tuple[str, str]]:
+    return [record for each in options if (record := each.get_help_record(ctx)) is not None]
 
 
 class Group(click.Group):

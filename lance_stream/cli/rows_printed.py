@@ -134,17 +134,17 @@ def _sorted(
             f"--order-by sorts by columns of the result, and {missing!r} is none: they are "
             f"{', '.join(reader.schema.names)}"
         )
-    try:
-        if limit is None:
-            return _in_order(reader.read_all(), keys)
-        kept = reader.schema.empty_table()
-        for batch in reader:
-            both = pa.concat_tables([kept, pa.table(batch)])
-            kept = _in_order(both, keys).slice(0, limit).combine_chunks()
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"--order-by cannot sort by these columns: {error}") from error
+    if limit is None:
+        return _in_order(reader.read_all(), keys)
+    kept = reader.schema.empty_table()
+    for batch in reader:
+        both = pa.concat_tables([kept, pa.table(batch)])
+        kept = _in_order(both, keys).slice(0, limit).combine_chunks()
     return kept
 
 
 def _in_order(table: pa.Table, keys: list[tuple[str, str]]) -> pa.Table:
-    return table.take(pc.sort_indices(table, sort_keys=keys))
+    try:
+        return table.take(pc.sort_indices(table, sort_keys=keys))
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise InvalidInputError(f"--order-by cannot sort by these columns: {error}") from error

@@ -48,7 +48,7 @@ def list_all(table: TableArgument, as_json: bool) -> int:
 @click.argument("version", metavar="[VERSION]", required=False)
 @json_option
 def create(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
-    """Name a version: a number, a tag or a time; the newest one by default."""
+    """Create a tag on a version; on the newest one by default."""
     _say("created", table.open(version).tags.create(name), as_json=as_json)
     return 0
 
@@ -59,7 +59,7 @@ def create(table: TableArgument, name: str, version: str | None, as_json: bool) 
 @click.argument("version", metavar="[VERSION]", required=False)
 @json_option
 def update(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
-    """Move a tag to another version; to the newest one by default."""
+    """Move a tag to a version; to the newest one by default."""
     _say("moved", table.open(version).tags.update(name), as_json=as_json)
     return 0
 

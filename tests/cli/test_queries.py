@@ -1,0 +1,201 @@
+"""`head` and `query`: the rows that a table has, in the order that was asked for."""
+
+import io
+import json
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.cli import main as program
+from lance_stream.storage.memory_store import MemoryStore
+
+ROWS = pa.table(
+    {
+        "id": range(300),
+        "price": [None if number % 11 == 0 else float(number * 7 % 100) for number in range(300)],
+        "name": [f"n{number % 13}" for number in range(300)],
+        "at": pa.array(range(300), pa.timestamp("us")),
+        "tags": [[number] for number in range(300)],
+        "address": [{"city": f"c{number % 5}"} for number in range(300)],
+    }
+)
+
+
+BY_ID = [("id", "ascending")]
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Several fragments, with deleted rows."""
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS.slice(0, 100))
+    return made.append(ROWS.slice(100, 150)).append(ROWS.slice(250)).delete("id % 10 = 3")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert program.main([*words, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_head_prints_the_first_rows(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row["id"] for row in printed(capsys, "head", ds.uri)] == [
+        0, 1, 2, 4, 5, 6, 7, 8, 9, 10
+    ]  # fmt: skip
+    assert printed(capsys, "head", ds.uri, "-n", "1", "--columns", "address.city,id") == [
+        {"address": {"city": "c0"}, "id": 0}
+    ]
+    assert len(printed(capsys, "head", ds.uri, "--limit", "100000")) == 270
+    assert printed(capsys, "head", ds.uri, "--version", "1", "-n", "5")[3]["id"] == 3
+
+
+def test_the_table_of_few_rows_has_one_width(
+    ds: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though the rows come in several batches."""
+    assert (
+        program.main(["query", ds.uri, "--where", "id > 95", "-n", "20", "--columns", "id,name"])
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert len({line.index("n") for line in lines}) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 1, 25, 1000])
+@pytest.mark.parametrize(
+    ("order", "keys"),
+    [
+        ("id desc", [("id", "descending")]),
+        ("price, id", [("price", "ascending"), *BY_ID]),
+        ("name DESC, price asc,id", [("name", "descending"), ("price", "ascending"), *BY_ID]),
+    ],
+)
+def test_rows_are_sorted(
+    order: str,
+    keys: list[tuple[str, str]],
+    limit: int | None,
+    ds: Dataset,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["query", ds.uri, "--where", "id > 20", "--columns", "id", "--order-by", order]
+    found = printed(capsys, *words, *([] if limit is None else ["--limit", str(limit)]))
+    wanted = ds.to_table(filter="id > 20").sort_by(keys)["id"].to_pylist()[:limit]
+    assert found == [{"id": each} for each in wanted]
+
+
+def test_a_sort_with_a_limit_keeps_few_rows(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lance_stream.cli import rows_printed
+
+    most = []
+    in_order = rows_printed._in_order
+    monkeypatch.setattr(
+        rows_printed, "_in_order", lambda *each: most.append(each[0].num_rows) or in_order(*each)
+    )
+    printed(capsys, "query", ds.uri, "--order-by", "id desc", "--limit", "3")
+    assert most
+    assert max(most) <= 150 + 3  # the largest fragment, and those that are kept
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--order-by", "id downwards"], 2, "--order-by takes columns"),
+        (["--order-by", "nope"], 2, "'nope' is none"),
+        (["--order-by", "tags"], 2, "cannot sort"),
+        (["--where", "id >"], 2, "is not a SQL expression"),
+        (["--where", "nope = 1"], 3, "nope"),
+        (["--columns", "nope"], 3, "nope"),
+        (["--limit", "-3"], 2, "not a whole number from 1"),
+    ],
+)
+def test_invalid_queries_are_explained(
+    words: list[str], code: int, said: str, ds: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["query", ds.uri, *words]) == code
+    out, err = capsys.readouterr()
+    assert (out, said in err) == ("", True)
+
+
+def test_rows_are_counted(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "query", ds.uri, "--count") == [{"num_rows": 270}]
+    assert program.main(["query", ds.uri, "--count", "--where", "id < 20"]) == 0
+    assert capsys.readouterr().out == "18\n"
+
+
+def test_row_ids_are_added(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, "query", ds.uri, "--columns", "id", "--with-row-id", "-n", "4")
+    assert [(each["id"], each["_rowid"]) for each in found] == [(0, 0), (1, 1), (2, 2), (4, 4)]
+
+
+def test_rows_can_be_streamed_as_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert program.main(["query", ds.uri, "--where", "id > 50", "--format", "arrow"]) == 0
+    found = pa.ipc.open_stream(stdout.buffer.getvalue()).read_all()
+    assert found.equals(ds.to_table(filter="id > 50"))
+
+
+def test_blobs_are_described_and_not_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    rows = pa.table([pa.array([b"x" * (1 << 20)], pa.large_binary())], pa.schema([field]))
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows)
+    (row,) = printed(capsys, "head", ds.uri)
+    assert row["blob"]["size"] == 1 << 20
+
+
+def counting(method: Callable[..., Any], counts: Counter[str]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **more: Any) -> Any:
+        counts[method.__name__] += 1
+        return method(*arguments, **more)
+
+    return counted
+
+
+def test_show_costs_few_requests(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As many for a table of many versions and fragments as for a small one."""
+    small = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS)
+    large = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS.slice(0, 1))
+    for number in range(1, 60):
+        large = large.append(ROWS.slice(number, 1))
+    counts: Counter[str] = Counter()
+    for name in ("read", "read_range", "read_ranges", "list", "list_names", "list_files", "exists"):
+        if hasattr(MemoryStore, name):
+            monkeypatch.setattr(MemoryStore, name, counting(getattr(MemoryStore, name), counts))
+    costs = []
+    for ds in (small, large):
+        counts.clear()
+        assert program.main(["show", ds.uri]) == 0
+        costs.append(sum(counts.values()))
+    assert 3 < costs[0] <= costs[1] <= costs[0] + 1 <= 12, counts
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["quary"], "Did you mean query?"),
+        (["compacy", "x"], "Did you mean compact"),
+        (["query", "x", "--wher", "a = 1"], "there is no dataset"),  # an abbreviation
+        (["query", "x", "--wheer", "a = 1"], "'--where'"),
+        (["tags", "crate", "x"], "Did you mean create"),
+        (["cleanup", "x", "--re", "3"], "there is no dataset"),
+        (["cleanup", "x", "--de", "3"], "'--de"),  # --delete-unverified or --debug
+        (["--jsn"], "no such option"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = program.main(words)
+    out, err = capsys.readouterr()
+    assert (code in (2, 3), out, said in err) == (True, "", True), err
