@@ -1,12 +1,13 @@
-"""Lists the branches of a table: separate histories beside the main one."""
+"""Lists, creates and deletes the branches of a table: histories beside the main one."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.arguments import TableArgument, json_option, takes_table, yes_option
 from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.questions import may_go_on
 from lance_stream.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group("branches", cls=Group, context_settings=SETTINGS)
 def command() -> None:
-    """List the branches of a table: separate histories beside the main one.
+    """List, create and delete branches: separate histories beside the main one.
 
     Other commands take a branch with --branch: `lance-stream show URI --branch dev`.
     """
@@ -39,6 +40,45 @@ def list_all(table: TableArgument, as_json: bool) -> int:
     return 0
 
 
+@new_command("create")
+@takes_table
+@click.argument("name", metavar="NAME")
+@click.argument("version", metavar="[VERSION]", required=False)
+@json_option
+def create(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
+    """Create a branch from a version; from the newest one by default.
+
+    No rows are copied: the branch starts with the files of that version.
+    """
+    made = table.open(version).branches.create(name)
+    if as_json:
+        print(output.to_json(_described(made)))
+    else:
+        start = f"version {made.parent_version} of {made.parent or 'main'}"
+        print(f"created the branch {made.name} from {start}")
+    return 0
+
+
+@new_command("delete")
+@takes_table
+@click.argument("name", metavar="NAME")
+@yes_option
+@json_option
+def delete(table: TableArgument, name: str, yes: bool, as_json: bool) -> int:
+    """Delete a branch with its versions and files.
+
+    Stop its writers first. A branch that a tag, a consumer or another branch needs is not deleted.
+    """
+    ds = table.open()
+    question = f"Delete the branch {name} of {ds.uri}, with all rows that were written to it?"
+    if not may_go_on(question, is_sure=yes):
+        print("nothing was deleted")
+        return 1
+    ds.branches.delete(name)
+    print(output.to_json({"deleted": name}) if as_json else f"deleted the branch {name}")
+    return 0
+
+
 def _described(branch: "Branch") -> dict[str, Any]:
     return {
         "name": branch.name,
@@ -48,4 +88,5 @@ def _described(branch: "Branch") -> dict[str, Any]:
     }
 
 
-command.add_command(list_all)
+for _each in (list_all, create, delete):
+    command.add_command(_each)

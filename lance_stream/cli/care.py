@@ -191,7 +191,7 @@ def _manifest_names(ds: Dataset, beside: Surroundings, _now: datetime) -> Iterat
         yield Need(
             "manifest names",
             f"manifests have early names: each look for news lists all {len(beside.versions)}",
-            None,
+            _run(ds, "migrate manifest-names"),
         )
 
 

@@ -27,7 +27,7 @@ _LOOK, _READ, _CARE, _NAMES, _SETUP = (
     "Look at a table",
     "Read rows",
     "Take care of a table",
-    "Names for versions",
+    "Tags, branches, readers",
     "This machine",
 )
 
@@ -43,7 +43,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "restore": Entry(_CARE, "make the content of an older version the newest"),
     "migrate": Entry(_CARE, "give a table a newer feature of the format"),
     "tags": Entry(_NAMES, "list, create, move and delete names for versions"),
-    "branches": Entry(_NAMES, "list the histories beside the main one"),
+    "branches": Entry(_NAMES, "list, create and delete histories beside the main one"),
+    "clone": Entry(_NAMES, "create a table that starts with the files of another"),
     "consumers": Entry(_NAMES, "list the consumers of the changes, or drop one"),
     "doctor": Entry(_SETUP, "check this machine, and a store, for what a stream needs"),
     "completion": Entry(_SETUP, "print the completion script of a shell"),

@@ -1,48 +1,68 @@
 """Migrates a table to a newer feature of the format."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.arguments import TableArgument, json_option, takes_table, yes_option
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.questions import may_go_on
+from lance_stream.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from lance_stream.dataset import Dataset
 
-
-def _stable_row_ids(ds: "Dataset") -> "Dataset":
-    from lance_stream.dataset import Dataset
+def _stable_row_ids(table: TableArgument) -> dict[str, Any]:
     from lance_stream.maintenance.stable_row_ids import migrate
 
-    return Dataset(migrate(ds.table))
+    before = table.open().table
+    after = migrate(before)
+    return {"version": after.version, "is_changed": after.version != before.version}
 
 
-_MIGRATIONS: Final[dict[str, Callable[["Dataset"], "Dataset"]]] = {
+def _manifest_names(table: TableArgument) -> dict[str, Any]:
+    """A migration that was interrupted leaves names of both kinds, which cannot be opened."""
+    from lance_stream.maintenance.manifest_paths import migrate_manifest_paths
+
+    if table.branch is not None:
+        raise InvalidInputError(
+            "a branch has names of the new kind from its beginning: leave out --branch"
+        )
+    renamed = migrate_manifest_paths(table.uri, table.storage_options)
+    return {"num_renamed": renamed, "is_changed": bool(renamed)}
+
+
+_MIGRATIONS: Final[dict[str, Callable[[TableArgument], dict[str, Any]]]] = {
     "stable-row-ids": _stable_row_ids,
+    "manifest-names": _manifest_names,
 }
 
 
 @new_command("migrate")
 @takes_table
 @click.argument("feature", type=click.Choice(list(_MIGRATIONS)))
+@yes_option
 @json_option
-def command(table: TableArgument, feature: str, as_json: bool) -> int:
+def command(table: TableArgument, feature: str, yes: bool, as_json: bool) -> int:
     """Migrate a table to a newer feature of the format.
 
     stable-row-ids: every row gets an id that it keeps when it is updated or moved, which the change
     feed needs. No data file is touched. Drop indices first, and create them again afterwards.
+
+    manifest-names: the manifests of an old table are renamed, so that finding its newest version
+    costs one short listing. Stop writers and cleanups first.
     """
-    before = table.open()
-    after = _MIGRATIONS[feature](before)
-    is_committed = after.version != before.version
+    question = f"Rename the manifests of {table.uri}? Its writers and cleanups must be stopped."
+    if feature == "manifest-names" and not may_go_on(question, is_sure=yes):
+        print("nothing was renamed")
+        return 1
+    done = _MIGRATIONS[feature](table)
     if as_json:
-        answer = {"feature": feature, "is_committed": is_committed, "version": after.version}
-        print(output.to_json(answer))
-    elif is_committed:
-        print(f"committed version {after.version}: migrated to {feature}")
+        print(output.to_json({"feature": feature, **done}))
+    elif not done["is_changed"]:
+        print(f"nothing to migrate: {table.uri} has {feature}")
+    elif "version" in done:
+        print(f"committed version {done['version']}: migrated to {feature}")
     else:
-        print(f"nothing to migrate: version {before.version} has {feature}")
+        print(f"renamed {output.count(done['num_renamed'], 'manifest')}")
     return 0

@@ -23,13 +23,14 @@ def command() -> None:
 
 @new_command("list")
 @takes_table
+@click.option("--all", "with_ours", is_flag=True, help="Also those of consumers and clones.")
 @json_option
-def list_all(table: TableArgument, as_json: bool) -> int:
-    """List the tags, without those of consumers."""
+def list_all(table: TableArgument, with_ours: bool, as_json: bool) -> int:
+    """List the tags, without those of consumers and clones."""
     from lance_stream.snapshot.tag_files import RESERVED_PREFIX
 
     tags = table.open().tags.list().values()
-    found = [each for each in tags if not each.name.startswith(RESERVED_PREFIX)]
+    found = [each for each in tags if with_ours or not each.name.startswith(RESERVED_PREFIX)]
     if as_json:
         for each in found:
             print(output.to_json(_described(each)))

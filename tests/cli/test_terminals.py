@@ -237,9 +237,66 @@ def test_json_of_changing_commands(ds: Dataset, capsys: pytest.CaptureFixture[st
         "is_dry_run": False,
     }
     (done,) = documents(capsys, "migrate", ds.uri, "stable-row-ids", "--json")
-    assert done == {"feature": "stable-row-ids", "is_committed": False, "version": 4}
+    assert done == {"feature": "stable-row-ids", "version": 4, "is_changed": False}
     (done,) = documents(capsys, "consumers", "drop", ds.uri, "totals", "--json")
     assert done == {"dropped": "totals"}
+
+
+def test_a_branch_is_created_written_and_deleted(
+    ds: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made,) = documents(capsys, "branches", "create", ds.uri, "dev", "gold", "--json")
+    assert (made["name"], made["parent"], made["parent_version"]) == ("dev", None, 1)
+    assert documents(capsys, "branches", "list", ds.uri, "--json") == [made]
+    lance_stream.open_dataset(ds.uri, ("dev", None)).delete("id > 4")
+    at_branch = (ds.uri, "--branch", "dev")
+    assert documents(capsys, "query", *at_branch, "--count", "--json") == [{"num_rows": 5}]
+    assert documents(capsys, "query", ds.uri, "--count", "--json") == [{"num_rows": 41}]
+    (tag,) = documents(capsys, "tags", "create", *at_branch, "silver", "--json")
+    assert (tag["branch"], tag["version"]) == ("dev", 2)
+    assert program.main(["branches", "delete", ds.uri, "dev"]) == 2  # the tag needs it
+    assert "silver" in capsys.readouterr().err
+    documents(capsys, "tags", "delete", ds.uri, "silver", "--json")
+    shown = on_terminal("branches", "delete", ds.uri, "dev", answer="n\n")
+    assert (shown.code, "with all rows" in shown.text) == (1, True)
+    assert on_terminal("branches", "delete", ds.uri, "dev", answer="y\n").code == 0
+    assert documents(capsys, "branches", "list", ds.uri, "--json") == []
+
+
+def test_a_clone_holds_its_version_by_a_tag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", WIDE).delete("id = 0")
+    words = ("clone", ds.uri, str(tmp_path / "copy"), "--version", "1", "--json")
+    (made,) = documents(capsys, *words)
+    assert (made["source_version"], made["version"]) == (1, 1)
+    assert lance_stream.open_dataset(tmp_path / "copy").count_rows() == 40
+    assert documents(capsys, "tags", "list", ds.uri, "--json") == []
+    (tag,) = documents(capsys, "tags", "list", ds.uri, "--all", "--json")
+    assert tag["version"] == 1
+    assert program.main(list(words)) == 2  # there is a table already
+
+
+@pytest.mark.oracle
+def test_manifests_of_an_old_table_are_renamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lance = pytest.importorskip("lance")
+    uri = str(tmp_path / "t")
+    for number in range(120):
+        rows = pa.table({"id": [number]})
+        lance.write_dataset(rows, uri, mode="append", enable_v2_manifest_paths=False)
+    (need,) = [
+        each
+        for each in documents(capsys, "show", uri, "--json")[0]["needs"]
+        if each["name"] == "manifest names"
+    ]
+    words = need["command"].split()[1:]
+    assert on_terminal(*words, answer="n\n").code == 1
+    (done,) = documents(capsys, *words, "--json")
+    assert done == {"feature": "manifest-names", "num_renamed": 120, "is_changed": True}
+    assert "nothing to migrate" in on_terminal(*words, "--yes").text
+    assert lance.dataset(uri).count_rows() == 120
 
 
 # --- shells
