@@ -5,6 +5,8 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 FLOORS      := .venv-floors
 RIVALS      := .venv-rivals
+DOCS        := .venv-docs
+RECIPES     := .venv-recipes
 SERVERS     := .servers
 QUICK_SERVERS := azurite fake_gcs
 CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -24,6 +26,8 @@ KEY          = $(shell { $(PYTHON) -V; cat pyproject.toml $(1); } 2>/dev/null | 
 INSTALLED   := $(VENV)/.installed-$(call KEY)
 ON_FLOORS_INSTALLED := $(FLOORS)/.installed-$(call KEY,floors.txt)
 RIVALS_INSTALLED := $(RIVALS)/.installed-$(call KEY)
+DOCS_INSTALLED := $(DOCS)/.installed-$(call KEY)
+RECIPES_INSTALLED := $(RECIPES)/.installed-$(call KEY)
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 # The tests start hundreds of processes: each would compile all modules anew.
@@ -55,11 +59,25 @@ test: tests  ## the tests, in a quarter of an hour: those marked floors once mor
 
 test-all: SAMPLE := --spark-processes $(SPARK_JOBS)
 test-all: FLOOR_TESTS = $(ALL_FLOORS)
-test-all: tests  ## before a release: every test, and all that call dependencies once more on the oldest of them
+test-all: tests test-recipes  ## before a release: every test, and all that call dependencies once more on the oldest of them
 
 test-floors: FLOOR_TESTS = $(ALL_FLOORS)
 test-floors: $(ON_FLOORS_INSTALLED) java servers  ## what calls dependencies, on PySpark 4.1 and the oldest of all else
 	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
+
+test-recipes: export RECIPES_REQUIRED := 1
+test-recipes: $(RECIPES_INSTALLED) java  ## the recipes of the documentation, its site, and the packages of a release
+	$(RECIPES)/bin/python -m pytest -q -n 2 --dist loadgroup -m recipes tests/test_snippets.py tests/site
+
+docs: $(DOCS_INSTALLED)  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+	@echo "Open site/index.html, or serve it while you write: $(DOCS)/bin/python -m mkdocs serve"
+
+$(DOCS_INSTALLED):
+	$(call environment,$(DOCS),-e '.[docs]')
+
+$(RECIPES_INSTALLED):
+	$(call environment,$(RECIPES),-e '.[dev$(comma)docs$(comma)recipes]')
 
 tests: java  # all that is installed side by side; then one run, and one more on the oldest dependencies
 	@$(MAKE) --no-print-directory -j 3 install servers $(ON_FLOORS_INSTALLED) ASKED_SERVERS='$(ASKED_SERVERS)'
@@ -130,7 +148,7 @@ java-hint:
 	@$(PYTHON) -I lance_stream/machine/java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
-	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-all test-floors tests check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean
+.PHONY: help demo test test-all test-floors test-recipes tests docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean

@@ -18,13 +18,23 @@ import pyarrow as pa
 import pytest
 
 from lance_stream import create_dataset
+from tests.recipes import need
 from tests.servers.moto import KEY_ID, SECRET, MotoServer
 from tests.servers.server import ask
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WITHOUT_SPARK = ["docs/upserts.md", "docs/care.md"]
 DOCUMENTS = ["README.md", "docs/sink.md", "docs/feed.md", "docs/sql.md", "docs/stores.md"]
-ALL_DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
+MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
+RECIPES: dict[str, list[str]] = {
+    "docs/recipes/data-frames.md": ["polars", "duckdb", "pandas"],
+    "docs/recipes/imports.md": ["deltalake"],
+    "docs/recipes/debezium.md": [],
+    "docs/recipes/connect.md": ["grpc_status", "zstandard"],
+}
+"""Recipes, and the modules that they need beside those of the tests."""
+ALL_DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 RUNNER = """
 import json, sys
@@ -36,9 +46,9 @@ for name, blocks in documents.items():
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"{name}, block {number}", "exec"), names)
     print(f"ran {len(blocks)} of {name}")
-    from pyspark.sql import SparkSession
-    for query in SparkSession.getActiveSession().streams.active:
-        query.stop()
+    if "spark" in names:
+        for query in names["spark"].streams.active:
+            query.stop()
 """
 
 
@@ -79,7 +89,7 @@ def test_every_document_with_python_is_run() -> None:
     with_python = {
         str(each.relative_to(ROOT)) for each in ALL_DOCUMENTS if BLOCK.search(each.read_text())
     }
-    assert with_python == set(DOCUMENTS)
+    assert with_python == {*WITHOUT_SPARK, *DOCUMENTS, *MORE_DOCUMENTS, *RECIPES}
 
 
 @pytest.mark.spark
@@ -129,10 +139,39 @@ def test_the_blocks_of_documents_run_from_top_to_bottom(
         pa.table({"id": [1]}),
         storage_options={name.lower(): value for name, value in options.items()},
     )
+    run_blocks(documents, wheel, tmp_path, **options)
+
+
+def test_the_blocks_of_documents_without_spark_run(tmp_path: Path, wheel: Path) -> None:
+    run_blocks({name: blocks_of(name) for name in WITHOUT_SPARK}, wheel, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_blocks_of_more_documents_run(tmp_path: Path, wheel: Path) -> None:
+    run_blocks({name: blocks_of(name) for name in MORE_DOCUMENTS}, wheel, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.recipes
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_blocks_of_a_recipe_run(name: str, tmp_path: Path, wheel: Path) -> None:
+    for module in RECIPES[name]:
+        need(module)
+    run_blocks({name: blocks_of(name)}, wheel, tmp_path)
+
+
+def run_blocks(
+    documents: dict[str, list[str]], wheel: Path, folder: Path, **variables: str
+) -> None:
+    """Run the blocks of documents in one process, in the order in which they stand there."""
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, json.dumps(documents), str(wheel)],
-        cwd=tmp_path,
-        env=environment(wheel, **options),
+        cwd=folder,
+        env=environment(wheel, **variables),
         capture_output=True,
         text=True,
         timeout=900,

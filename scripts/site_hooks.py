@@ -1,0 +1,129 @@
+"""Hooks of mkdocs: what the site has besides the files of docs/.
+
+- SECURITY.md, CONTRIBUTING.md and CHANGELOG.md, which lie above docs/, become pages of it.
+- `examples.md` shows the programs of examples/, and `notes.md` lists docs/notes.
+- A line `<!-- table: errors -->` becomes a table made from the code (scripts/reference_tables.py).
+- Links that are right in the repository lead to the right page of the site.
+- A page of docs/ that mkdocs.yml does not mention is added to the end of the guide.
+"""
+
+import ast
+import importlib.util
+import posixpath
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).resolve().parent.parent
+ABOVE = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+TABLE = re.compile(r"^<!-- table: ([\w ]+) -->$", re.MULTILINE)
+LINK = re.compile(r"(\]\()(?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add pages that the navigation lacks."""
+    named = re.findall(r"[\w/-]+\.md", str(config.nav))
+    assert config.nav is not None
+    (guide,) = (part["Guide"] for part in config.nav if "Guide" in part)
+    pages = Path(config.docs_dir).glob("*.md")
+    guide += sorted(page.name for page in pages if page.name not in named)
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not files of docs/."""
+    for name in ABOVE:
+        files.append(_page(config, name, (ROOT / name).read_text(encoding="utf-8")))
+    files.append(_page(config, "examples.md", examples()))
+    notes = sorted(Path(config.docs_dir, "notes").glob("*.md"))
+    files.append(_page(config, "notes.md", list_of(notes)))
+    for note in notes:  # reached by links and from the list, not in the navigation
+        found = files.get_file_from_path(f"notes/{note.name}")
+        if found is not None:
+            found.inclusion = InclusionLevel.NOT_IN_NAV
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Insert tables made from the code, and make links of the repository links of the site."""
+    markdown = TABLE.sub(lambda found: _tables().TABLES[found[1]](), markdown)
+    is_above = page.file.src_uri in ABOVE
+    here = posixpath.dirname(page.file.src_uri)
+
+    def replaced(found: re.Match[str]) -> str:
+        link = _on_site(found[2], here, is_above)
+        return f"{found[1]}{link}{'' if '#' in link else found[3] or ''})"
+
+    return LINK.sub(replaced, markdown)
+
+
+def _on_site(link: str, here: str, is_above: bool) -> str:
+    """Return a link as it is on the site.
+
+    Args:
+        link: As in the repository, relative to its page.
+        here: The folder of the page on the site.
+        is_above: Whether the page's file is not in docs/, but above it.
+    """
+    place = posixpath.normpath(posixpath.join("" if is_above else f"docs/{here}", link))
+    if place.startswith("examples"):
+        name = posixpath.basename(place)
+        target = f"examples.md#{name}" if name.endswith(".py") else "examples.md"
+    elif place == "docs/notes":
+        target = "notes.md"
+    elif place.startswith("docs/"):
+        target = place.removeprefix("docs/")
+    else:
+        target = "index.md" if place == "README.md" else place
+    return posixpath.relpath(target, here or ".")
+
+
+@cache
+def _tables() -> ModuleType:
+    """Return the module that makes tables from the code of this checkout."""
+    sys.path.insert(0, str(ROOT))
+    path = ROOT / "scripts" / "reference_tables.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def examples() -> str:
+    """Return a page with the programs of examples/."""
+    parts = [
+        "# Examples\n",
+        "Whole programs, which the tests run. Each runs by itself: "
+        "`python examples/replicate_table.py`.\n",
+    ]
+    for program in sorted((ROOT / "examples").glob("*.py")):
+        text = program.read_text(encoding="utf-8")
+        title = (ast.get_docstring(ast.parse(text)) or program.stem).split("\n")[0].rstrip(".")
+        parts.append(f"## {title} {{: #{program.name} }}\n")
+        parts.append(f'```python title="examples/{program.name}"\n{text}```\n')
+    return "\n".join(parts)
+
+
+def list_of(notes: list[Path]) -> str:
+    """Return a page that lists notes by their titles."""
+    parts = [
+        "# Notes\n",
+        "Decisions, each with the problem, the alternatives and how it is tested.\n",
+    ]
+    for note in notes:
+        title = note.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+        number, _, said = title.partition(" ")
+        parts.append(f"- {number.rstrip(':.')}: [{said}](notes/{note.name})")
+    return "\n".join(parts) + "\n"
+
+
+def _page(config: MkDocsConfig, name: str, text: str) -> File:
+    return File.generated(config, name, content=text)

@@ -1,0 +1,108 @@
+"""The packages of a release: the wheel has the package alone, the sdist all that tests it."""
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import lance_stream
+from tests.recipes import need
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def build(source: Path, folder: Path, *targets: str) -> list[Path]:
+    wanted = [word for target in targets for word in ("-t", target)]
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", *wanted, "-d", str(folder)],
+        cwd=source,
+        check=True,
+        capture_output=True,
+    )
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return build(ROOT, tmp_path_factory.mktemp("built"), "wheel", "sdist")
+
+
+@pytest.fixture(scope="module")
+def wheel(built: list[Path]) -> Path:
+    return next(each for each in built if each.suffix == ".whl")
+
+
+@pytest.fixture(scope="module")
+def unpacked(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of the sdist."""
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(next(each for each in built if each.suffix == ".gz")) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    return source
+
+
+def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"lance_stream", f"lance_stream-{lance_stream.__version__}.dist-info"}
+    in_package = {name for name in names if name.startswith("lance_stream/")}
+    ours = subprocess.run(
+        ["git", "ls-files", "lance_stream"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    assert "lance_stream/py.typed" in in_package
+    assert "lance_stream/_proto/table_pb2.py" in in_package
+    assert not ours or {name for name in ours if (ROOT / name).is_file()} <= in_package
+    assert [name for name in in_package if name.endswith((".pyc", ".proto"))] == []
+
+
+def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        said = Parser().parsestr(archive.read(name).decode())
+        scripts = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
+    assert said["Name"] == "lance-stream"
+    assert said["Version"] == lance_stream.__version__
+    assert said["Requires-Python"] == ">=3.11"
+    assert said["License-Expression"] == "Apache-2.0"
+    needed = said.get_all("Requires-Dist")
+    always = {re.split("[<>=!;\\[ ]", each)[0] for each in needed if "extra ==" not in each}
+    assert {"pyspark", "pyarrow", "numpy"} <= always
+    assert not {"pylance", "pandas", "pytest"} & always
+    assert "lance-stream = lance_stream.cli.main:main" in scripts
+
+
+def test_the_sdist_has_what_builds_and_tests_the_package(unpacked: Path) -> None:
+    for name in (
+        "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
+        "Makefile", "floors.txt", "mkdocs.yml", "protos/table.proto", "tests/conftest.py",
+        "docs/index.md", "examples/replicate_table.py", "scripts/install_servers.py",
+    ):  # fmt: skip
+        assert (unpacked / name).is_file(), name
+    unwanted = {".git", ".servers", "site", "dist", "data", "checkpoints"}
+    assert unwanted & {each.name for each in unpacked.iterdir()} == set()
+    assert list(unpacked.rglob("*.pyc")) == []
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, unpacked: Path, tmp_path: Path) -> None:
+    (again,) = build(unpacked, tmp_path, "wheel")
+    assert again.name == wheel.name
+    assert contents(again) == contents(wheel)
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.recipes
+def test_the_registry_would_accept_the_packages(built: list[Path]) -> None:
+    need("twine")
+    subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *map(str, built)], check=True
+    )
