@@ -186,10 +186,10 @@ def test_show_costs_few_requests(
         (["quary"], "Did you mean query?"),
         (["compacy", "x"], "Did you mean compact"),
         (["query", "x", "--wher", "a = 1"], "there is no dataset"),  # an abbreviation
-        (["query", "x", "--wheer", "a = 1"], "'--where'"),
+        (["query", "x", "--wheer", "a = 1"], "--where"),
         (["tags", "crate", "x"], "Did you mean create"),
         (["cleanup", "x", "--re", "3"], "there is no dataset"),
-        (["cleanup", "x", "--de", "3"], "'--de"),  # --delete-unverified or --debug
+        (["cleanup", "x", "--de", "3"], "--de"),  # --delete-unverified or --debug
         (["--jsn"], "no such option"),
     ],
 )

@@ -1,0 +1,54 @@
+"""The documents name commands, options and arguments that exist, and every command."""
+
+import re
+import shlex
+from itertools import takewhile
+from pathlib import Path
+
+import click
+import pytest
+
+from lance_stream.cli.commands import COMMANDS, make_program
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")]
+CALL = re.compile(r"^(?:\$ )?lance-stream (.*)$", re.MULTILINE)
+
+
+def calls_of(document: Path) -> list[list[str]]:
+    blocks = re.findall(r"^```console\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+    calls = [shlex.split(call, comments=True) for block in blocks for call in CALL.findall(block)]
+    return [list(takewhile(lambda word: word not in ("|", ">"), call)) for call in calls]
+
+
+CALLS = [words for document in DOCUMENTS for words in calls_of(document)]
+
+
+def parse(words: list[str]) -> None:
+    """Parse a call, and run nothing."""
+    command: click.Command = make_program()
+    context = command.make_context("lance-stream", list(words))
+    while isinstance(command, click.Group):
+        kept = "_protected_args" if hasattr(context, "_protected_args") else "protected_args"
+        rest = [*getattr(context, kept), *context.args]
+        _, found, words = command.resolve_command(context, rest)
+        assert found is not None
+        command = found
+        context = command.make_context(command.name, words, parent=context)
+
+
+@pytest.mark.parametrize("words", CALLS, ids=" ".join)
+def test_calls_in_documents_are_valid(words: list[str]) -> None:
+    parse(words)
+
+
+def test_a_wrong_call_would_be_found() -> None:
+    assert len(CALLS) > 30
+    with pytest.raises(click.UsageError):
+        parse(["cleanup", "x", "--oldest", "7d"])
+
+
+def test_every_command_is_described() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    missing = [name for name in COMMANDS if f"`{name}`" not in page]
+    assert missing == []
