@@ -201,10 +201,10 @@ def error_classes() -> str:
     rows = []
     for cls, depth in _descend(LanceStreamError, 0):
         others = [each.__name__ for each in cls.__bases__ if not issubclass(each, LanceStreamError)]
-        also = ", ".join(f"`{name}`" for name in others if name != "Exception")
-        indent = "&emsp;" * depth
-        rows.append([f"{indent}`{cls.__name__}`", also, _first_paragraph(cls)])
-    return markdown_table(("error", "is also a", "meaning"), rows)
+        also = "".join(f" Also a `{name}`." for name in others if name != "Exception")
+        indent = "&nbsp;&nbsp;&nbsp;" * depth
+        rows.append([f"{indent}`{cls.__name__}`", _first_paragraph(cls) + also])
+    return markdown_table(("error", "meaning"), rows)
 
 
 def _descend(cls: type, depth: int) -> Iterator[tuple[type, int]]:
