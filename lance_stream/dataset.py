@@ -18,6 +18,7 @@ from lance_stream.maintenance.compaction import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.comparing import digest_batches
 from lance_stream.maintenance.tags import Tags
+from lance_stream.monitoring.report import DEFAULT_VERSIONS, Report, make_report
 from lance_stream.read import blobs, take
 from lance_stream.read import scan as scanning
 from lance_stream.read.take import Numbers
@@ -140,6 +141,24 @@ class Dataset:
             raise InvalidInputError(f"limit is a whole number from 1, not {limit!r:.200}")
         list_versions = row_counts.list_counted_versions if count_rows else history.list_versions
         return list_versions(self.table, limit)
+
+    def report(
+        self, versions: int | None = DEFAULT_VERSIONS, *, commits: Iterable[Any] = ()
+    ) -> Report:
+        """Return a page about the table's history, size and readers.
+
+        A notebook shows it; `.save("report.html")` writes one file that needs no network. Manifests
+        are read, and no data. Needs the extra `report`.
+
+        Args:
+            versions: How many of the newest versions; None for all.
+            commits: Reports of batches, as `on_commit` of `lance_sink` gets them, whose durations
+                are shown.
+
+        Raises:
+            InvalidInputError: An argument is invalid.
+        """
+        return make_report(self.table, versions, commits)
 
     @property
     def tags(self) -> Tags:

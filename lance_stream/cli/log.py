@@ -24,15 +24,19 @@ _NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED")
     type=WHOLE_NUMBER,
     help="List only this many of the newest versions.",
 )
+@click.option(
+    "--count-rows",
+    is_flag=True,
+    help="Read deletion files to count the changed rows that the manifests do not tell, such as "
+    "those of a restore.",
+)
 @json_option
-def command(table: TableArgument, limit: int | None, as_json: bool) -> int:
+def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: bool) -> int:
     """List the versions of a table, one per line, the newest first.
 
     A question mark is for what the manifests do not tell.
     """
-    from lance_stream.snapshot.history import list_versions
-
-    versions = list_versions(table.open().table, limit)[::-1]
+    versions = table.open().versions(limit, count_rows=count_rows)[::-1]
     if as_json:
         for each in versions:
             print(output.to_json(_described(each)))

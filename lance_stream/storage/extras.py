@@ -12,6 +12,9 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "gcs": ("obstore", "google.auth"),
     "azure": ("obstore", "azure.identity"),
     "postgresql": ("psycopg",),
+    "prometheus": ("prometheus_client",),
+    "opentelemetry": ("opentelemetry.metrics",),
+    "report": ("plotly",),
 }
 """By extra, the modules that it installs."""
 

@@ -62,6 +62,11 @@ class RowCounts:
     updated: int = 0
     deleted: int = 0
 
+    @property
+    def total(self) -> int:
+        """How many rows differ."""
+        return self.inserted + self.updated + self.deleted
+
     @classmethod
     def of(cls, changed: TableChanges) -> "RowCounts":
         """Return the numbers of the rows in which two versions differ."""

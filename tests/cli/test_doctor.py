@@ -13,6 +13,7 @@ import lance_stream
 from lance_stream.cli import checks as machine
 from lance_stream.cli import main as program
 from lance_stream.environment import MACHINE, Environment
+from lance_stream.storage.extras import MODULES
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.memory_store import MemoryStore
 from tests.servers.buckets import Bucket
@@ -38,7 +39,7 @@ def test_a_good_machine_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert list(checks) == ["Python", "Spark", "Java", "workers", "extras"]
     assert {status for status, _ in checks.values()} == {"ok"}
-    assert checks["extras"][1] == "installed: s3, gcs, azure, postgresql"
+    assert checks["extras"][1] == f"installed: {', '.join(MODULES)}"
 
 
 def test_text_has_a_line_per_check(capsys: pytest.CaptureFixture[str]) -> None:

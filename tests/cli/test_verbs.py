@@ -178,6 +178,13 @@ def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
     ]
 
 
+def test_log_counts_the_rows_of_a_restore_on_request(run: Run, ds: Dataset) -> None:
+    ds.restore(3)
+    (told,) = objects(answer(run, "log", ds.uri, "--json", "-n", "1"))
+    (counted,) = objects(answer(run, "log", ds.uri, "--json", "-n", "1", "--count-rows"))
+    assert (told["rows_inserted"], counted["rows_inserted"]) == (None, 1)
+
+
 # --- changes
 
 

@@ -1,7 +1,7 @@
 """The function for foreachBatch, and the path of a batch through it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -30,7 +30,7 @@ from lance_stream.spark.sink.compaction import writer_of
 from lance_stream.spark.sink.modes import MODES, Batch
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
-from lance_stream.spark.sink.reports import SinkCommit, log_commit
+from lance_stream.spark.sink.reports import SinkCommit, log_commit, tell
 from lance_stream.spark.sink.running_queries import run_of, running_query
 from lance_stream.spark.sink.runs import CALLS, Call
 from lance_stream.spark.worker_python import check_workers_python, explained
@@ -62,6 +62,7 @@ def lance_sink(
     replays_may_differ: bool = False,
     branch: str | None = None,
     trusted_locations: Sequence[str] | None = None,
+    on_commit: Callable[[SinkCommit], object] | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
@@ -123,6 +124,11 @@ def lance_sink(
         trusted_locations: URIs or absolute paths below which the table may name files on other
             services, in other accounts, or, as values of its rows, on this machine; see
             `open_dataset`.
+        on_commit: Called with the report of each batch, which is also `last_commit`, after it is
+            committed, or skipped because it already was. For metrics: `lance_stream.monitoring`.
+            The next batch waits for it. An exception in it is logged (in "lance_stream.sink") and
+            neither fails nor repeats the batch. If the program dies after the commit, it is not
+            called for that commit; the repeated batch is reported as skipped.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
     depth; structs in lists and maps need all their fields. In an append they are null.
@@ -151,7 +157,8 @@ def lance_sink(
             any_output_mode=any_output_mode,
             replays_may_differ=replays_may_differ,
             branch=as_branch(branch),
-        )
+        ),
+        on_commit,
     )
 
 
@@ -162,14 +169,25 @@ class LanceSink:
 
     Args:
         arguments: The user's arguments.
+        on_commit: Called with the outcome of each batch.
 
     Attributes:
         last_commit: The outcome of the last batch.
     """
 
-    def __init__(self, arguments: SinkArguments) -> None:
+    def __init__(
+        self,
+        arguments: SinkArguments,
+        on_commit: Callable[[SinkCommit], object] | None = None,
+    ) -> None:
+        if on_commit is not None and not callable(on_commit):
+            raise InvalidInputError(
+                "on_commit is a function of a batch's report, for example print, not "
+                f"{on_commit!r:.200}"
+            )
         every = arguments.compact_every
         self.arguments = arguments
+        self._on_commit = on_commit
         self._compaction = None if every is None else BackgroundCompaction(every)
         self.last_commit: SinkCommit | None = None
         self._tasks = TaskCount()
@@ -228,10 +246,11 @@ class LanceSink:
         check_workers_python(df.sparkSession, only_tasks=True)
         arguments = self._arguments_in(df.sparkSession)
         if self._compaction is None:
-            self._write(df, batch_id, arguments)
+            tell(self._on_commit, self._write(df, batch_id, arguments))
             return
         with self._compaction.batch():
             commit = self._write(df, batch_id, arguments)
+        tell(self._on_commit, commit)
         if commit.version is not None and not commit.skipped:
             self._compaction.after_batch(
                 batch_id,
@@ -258,8 +277,8 @@ class LanceSink:
             with explained():
                 done = _write_once(batch, call)
             call.version = done.version
-        self.last_commit = replace(done, seconds=phases.seconds)
-        log_commit(self.uri, self.last_commit)
+        self.last_commit = replace(done, seconds=phases.seconds, table=self.uri)
+        log_commit(self.last_commit)
         return self.last_commit
 
 

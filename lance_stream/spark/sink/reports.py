@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ class SinkCommit:
         attempts: Attempts that the commit took; 1 without conflicts.
         seconds: Duration of each phase: "plan" (the ledger, the schema), "collect" (an upsert's
             rows to the driver), "scan" (their keys in the table), "write", "commit".
+        table: The table's location.
     """
 
     batch_id: int
@@ -53,9 +54,10 @@ class SinkCommit:
     bytes_written: int = 0
     attempts: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    table: str = ""
 
 
-def log_commit(uri: str, commit: SinkCommit) -> None:
+def log_commit(commit: SinkCommit) -> None:
     """Write one line to the log "lance_stream.sink": the table and the commit, as JSON.
 
     The names are those of `SinkCommit`. Its `batch_id` matches the `batchId` in the progress that
@@ -63,9 +65,26 @@ def log_commit(uri: str, commit: SinkCommit) -> None:
     """
     if not _log.isEnabledFor(logging.INFO):
         return
-    entry: dict[str, Any] = {"table": uri, **asdict(commit)}
+    entry: dict[str, Any] = {"table": commit.table, **asdict(commit)}
     entry["seconds"] = {name: round(seconds, 6) for name, seconds in commit.seconds.items()}
     _log.info("lance_sink %s", json.dumps(entry))
+
+
+def tell(on_commit: Callable[[SinkCommit], object] | None, commit: SinkCommit) -> None:
+    """Pass a commit to the user's function. An error in it is logged and never raised.
+
+    The batch is committed: an error would make Spark repeat it, and stop the query.
+    """
+    if on_commit is None:
+        return
+    try:
+        on_commit(commit)
+    except Exception:
+        _log.exception(
+            "on_commit raised for batch %d of %s, which is committed; the stream continues",
+            commit.batch_id,
+            commit.table,
+        )
 
 
 def size_of_files(fragments: Sequence[Fragment]) -> tuple[int, int]:

@@ -1,0 +1,51 @@
+"""Writes a page about a table: its history, size and readers."""
+
+from pathlib import Path
+
+import click
+
+from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, takes_table
+from lance_stream.cli.grammar import new_command
+
+
+@new_command("report")
+@takes_table
+@click.option(
+    "--output",
+    "output_file",
+    metavar="FILE",
+    default="report.html",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write.",
+)
+@click.option(
+    "-n",
+    "--limit",
+    metavar="N",
+    type=WHOLE_NUMBER,
+    help="Show only this many of the newest versions.  [default: 2000]",
+)
+@click.option(
+    "--sink-log",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='A file with lines of the log "lance_stream.sink": shows how long commits took.',
+)
+def command(
+    table: TableArgument, output_file: Path, limit: int | None, sink_log: Path | None
+) -> int:
+    """Write a page about a table: its history, size and readers, in one HTML file.
+
+    The page loads nothing from a network. Needs the extra "report".
+    """
+    from lance_stream.monitoring.report import DEFAULT_VERSIONS
+    from lance_stream.monitoring.series import commits_in_log
+
+    ds = table.open()
+    commits = []
+    if sink_log is not None:
+        with sink_log.open(encoding="utf-8", errors="replace") as lines:
+            commits = commits_in_log(lines, ds.uri)
+    print(ds.report(limit or DEFAULT_VERSIONS, commits=commits).save(output_file))
+    return 0

@@ -1,0 +1,341 @@
+"""The figures of a report, as traces of Plotly.
+
+A figure over versions has one value for each of them; the page lets the reader choose whether its
+horizontal axis shows version numbers or time. Colors are names (`--inserted`), which the page's
+style defines for light and dark.
+
+Plotly interprets tags in hover texts, so every text from the table is escaped (`plain`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Final
+
+from lance_stream.monitoring.series import Series, VersionSize
+
+MAX_BARS: Final = 400
+"""How many fragments have a bar of their own."""
+
+_CHANGES: Final = (
+    ("inserted", "rows_inserted", 1),
+    ("updated", "rows_updated", 1),
+    ("deleted", "rows_deleted", -1),
+)
+_PHASES: Final = ("plan", "collect", "scan", "replay", "write", "commit")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure.
+
+    Attributes:
+        key: Its id in the page.
+        title: Its heading.
+        note: A sentence below the heading.
+        traces: Traces of Plotly. Those of a figure over versions have no `x` unless they have
+            values for some versions only: then `at`, indices into the versions.
+        layout: Plotly's layout, beyond the page's.
+        is_over_versions: Whether the horizontal axis is the versions.
+        height: In pixels.
+    """
+
+    key: str
+    title: str
+    note: str
+    traces: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    is_over_versions: bool = True
+    height: int = 260
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the page's script draws."""
+        return {
+            "key": self.key,
+            "traces": list(self.traces),
+            "layout": dict(self.layout),
+            "isOverVersions": self.is_over_versions,
+            "height": self.height,
+        }
+
+
+def figures_of(series: Series) -> list[Figure]:
+    """Return the figures for which there is something to show."""
+    made = [
+        _rows(series),
+        _changes(series),
+        _operations(series),
+        _bytes(series),
+        _fragment_counts(series),
+        _fragment_sizes(series),
+        _latency(series),
+        _consumers(series),
+        _indices(series),
+    ]
+    return [each for each in made if each is not None]
+
+
+def plain(text: str) -> str:
+    """Return a text in which Plotly finds no tags, and nobody an invisible character."""
+    printable = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in text)
+    return escape(printable[:200])
+
+
+def _line(name: str, color: str, values: Sequence[Any], hover: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(values) < 60 else "lines",
+        "name": name,
+        "color": color,
+        "y": values,
+        "hovertemplate": f"{hover}<extra></extra>",
+        **more,
+    }
+
+
+def _rows(series: Series) -> Figure:
+    rows = [each.info.num_rows for each in series.versions]
+    dead = [each.dead_rows for each in series.versions]
+    traces = [_line("live rows", "rows", rows, "%{y:,} live rows", step=True)]
+    if any(dead):
+        hover = "%{y:,} deleted rows in files"
+        traces.append(_line("deleted rows still in files", "dead", dead, hover, step=True))
+    return Figure("rows", "Rows", "", traces, {"yaxis": {"rangemode": "tozero"}})
+
+
+def _changes(series: Series) -> Figure:
+    traces: list[dict[str, Any]] = []
+    unknown = [at for at, each in enumerate(series.versions) if each.info.row_counts is None]
+    for name, attribute, sign in _CHANGES:
+        counts = [getattr(each.info, attribute) for each in series.versions]
+        traces.append(
+            {
+                "type": "bar",
+                "name": name,
+                "color": name,
+                "y": [None if count is None else sign * count for count in counts],
+                "customdata": counts,
+                "hovertemplate": f"%{{customdata:,}} {name}<extra></extra>",
+            }
+        )
+    if unknown:
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "not known",
+                "color": "unknown",
+                "marker": {"symbol": "x-thin-open", "size": 7},
+                "at": unknown,
+                "y": [0] * len(unknown),
+                "hovertemplate": "rows not known<extra></extra>",
+            }
+        )
+    note = "Deleted rows count downwards."
+    if unknown:
+        note += " A cross marks a version whose rows the manifests do not tell."
+    layout = {"barmode": "relative", "bargap": 0.15 if len(series.versions) < 150 else 0}
+    return Figure("changes", "Rows inserted, updated and deleted", note, traces, layout)
+
+
+def _operations(series: Series) -> Figure:
+    by_name: dict[str, list[int]] = {}
+    for at, each in enumerate(series.versions):
+        by_name.setdefault(each.info.operation or "not known", []).append(at)
+    order = sorted(by_name, key=lambda name: len(by_name[name]))
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": plain(name),
+            "color": "compaction" if name == "Rewrite" else "operation",
+            "marker": {"size": 9, "symbol": "diamond" if name == "Rewrite" else "circle"},
+            "at": by_name[name],
+            "y": [plain(name)] * len(by_name[name]),
+            "text": [_described(series.versions[at]) for at in by_name[name]],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+        for name in order
+    ]
+    layout = {"hovermode": "closest", "showlegend": False, "yaxis": {"type": "category"}}
+    note = "Each version by its operation. A diamond is a compaction (Rewrite)."
+    height = 130 + 28 * len(order)
+    return Figure("operations", "Operations", note, traces, layout, height=height)
+
+
+def _described(size: VersionSize) -> str:
+    info = size.info
+    lines = [f"<b>version {info.version}</b>: {plain(info.operation or 'not known')}"]
+    if info.timestamp is not None:
+        lines.append(f"{info.timestamp:%Y-%m-%d %H:%M:%S} UTC")
+    counts = info.row_counts
+    if counts is None:
+        lines.append("changed rows not known")
+    elif counts.total:
+        lines.append(f"+{counts.inserted:,} ~{counts.updated:,} -{counts.deleted:,} rows")
+    lines.append(f"{size.fragments:,} fragments")
+    lines += [f"{plain(key)}: {plain(value)}" for key, value in [*info.properties.items()][:4]]
+    return "<br>".join(lines)
+
+
+def _bytes(series: Series) -> Figure | None:
+    sizes = [each.data_bytes for each in series.versions]
+    if all(each is None for each in sizes):
+        return None
+    traces = [_line("data files", "bytes", sizes, "%{y:.4s}B", step=True, fill="tozeroy")]
+    layout = {"yaxis": {"rangemode": "tozero", "tickformat": "~s", "ticksuffix": "B"}}
+    note = "The data files that each version names."
+    return Figure("bytes", "Size of the data files", note, traces, layout)
+
+
+def _fragment_counts(series: Series) -> Figure:
+    counts = [each.fragments for each in series.versions]
+    traces = [_line("fragments", "fragments", counts, "%{y:,} fragments", step=True)]
+    compactions = [
+        at for at, each in enumerate(series.versions) if each.info.operation == "Rewrite"
+    ]
+    if compactions:
+        before = [counts[max(at - 1, 0)] for at in compactions]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "compaction",
+                "color": "compaction",
+                "marker": {"size": 10, "symbol": "diamond"},
+                "at": compactions,
+                "y": [counts[at] for at in compactions],
+                "customdata": before,
+                "hovertemplate": "compacted from %{customdata:,} to %{y:,}<extra></extra>",
+            }
+        )
+    note = "Many small fragments slow scans and commits: compact them."
+    layout = {"yaxis": {"rangemode": "tozero"}}
+    return Figure("fragments", "Fragments and compactions", note, traces, layout)
+
+
+def _fragment_sizes(series: Series) -> Figure | None:
+    known = [each for each in series.fragments if each.live_rows is not None]
+    if not known:
+        return None
+    shown = known[-MAX_BARS:]
+    labels = [f"{each.id}" for each in shown]
+    traces = [
+        {
+            "type": "bar",
+            "name": name,
+            "color": color,
+            "x": labels,
+            "y": [getattr(each, attribute) for each in shown],
+            "hovertemplate": f"%{{y:,}} {name}<extra></extra>",
+            **({"width": 0.4} if len(shown) < 4 else {}),
+        }
+        for name, color, attribute in (
+            ("live rows", "rows", "live_rows"),
+            ("deleted rows", "dead", "dead_rows"),
+        )
+    ]
+    note = "Rows per fragment of the newest version, by fragment id."
+    if len(shown) < len(series.fragments):
+        note += f" {len(shown):,} of {len(series.fragments):,} are shown."
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.15 if len(shown) < 100 else 0,
+        "xaxis": {"type": "category", "title": {"text": "fragment"}, "nticks": 20},
+    }
+    return Figure("sizes", "Fragment sizes", note, traces, layout, is_over_versions=False)
+
+
+def _latency(series: Series) -> Figure | None:
+    if not series.commits:
+        return None
+    place = {each.info.version: at for at, each in enumerate(series.versions)}
+    names = [
+        *_PHASES,
+        *sorted({name for each in series.commits for name in each.seconds}.difference(_PHASES)),
+    ]
+    traces = []
+    for number, name in enumerate(names):
+        seconds = [each.seconds.get(name) for each in series.commits]
+        if any(seconds):
+            traces.append(
+                {
+                    "type": "bar",
+                    "name": plain(name),
+                    "color": f"phase{number % len(_PHASES)}",
+                    "at": [place[each.version] for each in series.commits],
+                    "y": seconds,
+                    "hovertemplate": f"{plain(name)} %{{y:.3f}} s<extra></extra>",
+                }
+            )
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.15 if len(series.commits) < 150 else 0,
+        "yaxis": {"ticksuffix": " s"},
+    }
+    note = "Seconds of each phase of a micro-batch, as its sink reported them."
+    return Figure("latency", "Commit latency by phase", note, traces, layout)
+
+
+def _consumers(series: Series) -> Figure | None:
+    if not series.consumers:
+        return None
+    shown = sorted(series.consumers, key=lambda each: each.versions)[-40:]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "versions behind",
+        "color": "lag",
+        "x": [each.versions for each in shown],
+        "y": [plain(each.name) for each in shown],
+        "text": [_said(each.rows, each.seconds) for each in shown],
+        "textposition": "auto",
+        "hovertemplate": "%{y}: %{x:,} versions behind, %{text}<extra></extra>",
+    }
+    layout = {
+        "showlegend": False,
+        "hovermode": "closest",
+        "yaxis": {"type": "category"},
+        "xaxis": {"rangemode": "tozero", "title": {"text": "versions behind"}},
+    }
+    note = "Consumers of the change feed: versions, rows and time that they have yet to read."
+    height = 110 + 34 * len(shown)
+    return Figure("consumers", "Lag of consumers", note, [trace], layout, False, height)
+
+
+def _said(rows: int | None, seconds: float | None) -> str:
+    said = "rows not known" if rows is None else f"{rows:,} rows"
+    return said if seconds is None else f"{said}, {_age(seconds)}"
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _indices(series: Series) -> Figure | None:
+    if not series.indices:
+        return None
+    shown = series.indices[:40][::-1]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "covered",
+        "color": "index",
+        "x": [each.covered for each in shown],
+        "y": [plain(each.name) for each in shown],
+        "text": [plain(each.columns) for each in shown],
+        "textposition": "auto",
+        "hovertemplate": "%{y} on %{text}: %{x:.0%} of the fragments<extra></extra>",
+    }
+    layout = {
+        "showlegend": False,
+        "hovermode": "closest",
+        "yaxis": {"type": "category"},
+        "xaxis": {"range": [0, 1], "tickformat": ".0%"},
+    }
+    note = "The share of the fragments that each index covers; a query scans the others."
+    height = 100 + 34 * len(shown)
+    return Figure("indices", "Index coverage", note, [trace], layout, False, height)

@@ -1,0 +1,212 @@
+"""The numbers of a table now: its size, what a compaction would rewrite, and its consumers' lag.
+
+They are read when somebody asks for them, never by a batch. What a version tells of itself is
+cached, so asking again without a new version costs one look for it, and the consumers' tags.
+"""
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.feed.row_differences import RowDifferences
+from lance_stream.maintenance.compaction.plan import plan
+from lance_stream.maintenance.consumers import list_consumers
+from lance_stream.snapshot.history import read_transaction
+from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import total_size
+from lance_stream.table.row_counts import RowCounts, count_changed_rows
+
+COUNTED_AT_ONCE: Final = 64
+"""In how many versions rows are counted for one answer; later answers continue."""
+
+MAX_COUNTED: Final = 10_000
+"""How far behind a consumer may be for its rows to be counted, in versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLag:
+    """How far a consumer is behind the newest version.
+
+    Attributes:
+        name: Its name.
+        versions: How many versions it has yet to read.
+        rows: How many rows these inserted, updated and deleted; None until all are counted.
+        seconds: The age of the oldest of them; 0 if there is none, None if it has no timestamp.
+    """
+
+    name: str
+    versions: int
+    rows: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableMeasures:
+    """The numbers of a table at one moment.
+
+    Attributes:
+        version: The newest version.
+        rows: Its live rows.
+        dead_rows: Its deleted rows that are still in data files.
+        fragments: Its fragments.
+        small_fragments: Fragments that `compact()` would rewrite.
+        data_bytes: The size of its data files; None if a writer did not record it.
+        committed_at: When it was committed, in seconds since 1970; None if not recorded.
+        age_seconds: How long ago that was.
+        consumers: The readers of its change feed.
+    """
+
+    version: int
+    rows: int
+    dead_rows: int
+    fragments: int
+    small_fragments: int
+    data_bytes: int | None
+    committed_at: float | None
+    age_seconds: float | None
+    consumers: tuple[ConsumerLag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    rows: int
+    dead_rows: int
+    small_fragments: int
+    data_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    committed_at: float | None
+    rows: int | None
+
+
+class TableWatch:
+    """Measures one table, again and again; may be shared by threads.
+
+    Args:
+        uri: The table's location.
+        storage_options: Settings of its store.
+        environment: The clock.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        storage_options: Mapping[str, Any] | None = None,
+        environment: Environment = MACHINE,
+    ) -> None:
+        self.uri = uri
+        self._options = storage_options
+        self._environment = environment
+        self._table: TableVersion | None = None
+        self._size: tuple[int, _Size] | None = None
+        self._counted: dict[int, _Counted] = {}
+        self._lock = threading.Lock()
+
+    def measure(self) -> TableMeasures:
+        """Return the table's numbers now.
+
+        Raises:
+            NotFoundError: There is no table yet.
+            LanceStreamError, OSError: It cannot be read.
+        """
+        with self._lock:
+            if self._table is None:
+                self._table = open_table(self.uri, None, self._options)
+            else:
+                self._table = checkout(self._table, None)
+            return self._measured(self._table)
+
+    def _measured(self, table: TableVersion) -> TableMeasures:
+        now = self._environment.now_nanos() / 1e9
+        committed_at = _seconds(table)
+        if self._size is None or self._size[0] != table.version:
+            self._size = table.version, _size_of(table)
+        size = self._size[1]
+        return TableMeasures(
+            version=table.version,
+            rows=size.rows,
+            dead_rows=size.dead_rows,
+            fragments=len(table.manifest.fragments),
+            small_fragments=size.small_fragments,
+            data_bytes=size.data_bytes,
+            committed_at=committed_at,
+            age_seconds=None if committed_at is None else max(now - committed_at, 0.0),
+            consumers=self._lags(table, now),
+        )
+
+    def _lags(self, table: TableVersion, now: float) -> tuple[ConsumerLag, ...]:
+        finished: dict[str, int] = {}
+        for each in list_consumers(table.refs):  # one with both tags has finished a version
+            has_read = each.version if not each.is_beginning else each.version - 1
+            finished[each.name] = max(has_read, finished.get(each.name, 0))
+        if not finished:
+            self._counted.clear()
+            return ()
+        existing = table.log.versions()
+        first = min(finished.values())
+        self._count(table, [each for each in existing if first < each <= table.version])
+        return tuple(
+            self._lag(name, [each for each in existing if version < each <= table.version], now)
+            for name, version in sorted(finished.items())
+        )
+
+    def _lag(self, name: str, unread: list[int], now: float) -> ConsumerLag:
+        if not unread:
+            return ConsumerLag(name, 0, 0, 0.0)
+        first = self._counted.get(unread[0])
+        at = first.committed_at if first else None
+        known = [self._counted[each].rows for each in unread if each in self._counted]
+        is_known = len(known) == len(unread) and None not in known
+        return ConsumerLag(
+            name,
+            len(unread),
+            sum(each or 0 for each in known) if is_known else None,
+            None if at is None else max(now - at, 0.0),
+        )
+
+    def _count(self, table: TableVersion, versions: list[int]) -> None:
+        """Count the rows of some versions that have not been counted yet, and forget older ones."""
+        wanted = versions[-MAX_COUNTED:]
+        for version in self._counted.keys() - set(wanted):
+            del self._counted[version]
+        left = [each for each in wanted if each not in self._counted]
+        differences = RowDifferences(table)
+        for version in left[:COUNTED_AT_ONCE]:
+            with suppress(NotFoundError):  # cleaned up since it was listed
+                self._counted[version] = _counted(table, version, differences)
+
+
+def _size_of(table: TableVersion) -> _Size:
+    fragments = table.manifest.fragments
+    live = sum(map(table.num_live_rows, fragments))
+    return _Size(
+        rows=live,
+        dead_rows=sum(map(table.physical_rows, fragments)) - live,
+        small_fragments=sum(map(len, plan(table))),
+        data_bytes=total_size([file for each in fragments for file in each.files]),
+    )
+
+
+def _counted(table: TableVersion, version: int, differences: RowDifferences) -> _Counted:
+    newer = table if version == table.version else table.read_at(version)
+    counts = None
+    with suppress(NotFoundError, BadDataError):  # the previous version is gone, or has no row ids
+        older = table.read_at(version - 1) if version > 1 else None
+        transaction = read_transaction(newer.store, newer.manifest)
+        operation = transaction.operation if transaction else None
+        counts = count_changed_rows(older.manifest if older else None, newer.manifest, operation)
+        if counts is None:
+            counts = RowCounts.of(differences.changes(older, newer))
+    return _Counted(_seconds(newer), counts.total if counts else None)
+
+
+def _seconds(table: TableVersion) -> float | None:
+    at = table.timestamp
+    return None if at is None else at.timestamp()

@@ -1,0 +1,333 @@
+"""All metrics: their names, units and labels, and what the report of a batch adds to them.
+
+Prometheus and OpenTelemetry get the same metrics under names of their own conventions:
+
+    here              sink.rows, unit row, a counter
+    Prometheus        lance_stream_sink_rows_total
+    OpenTelemetry     lance_stream.sink.rows, unit {row}
+
+Labels are bounded: the tables, streams and consumers after the first `MAX_NAMES` of each share the
+label "(others)", and everything else is one of a few words.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from lance_stream.errors import LanceStreamError
+from lance_stream.monitoring.measures import TableMeasures, TableWatch
+
+_log = logging.getLogger(__name__)
+
+MAX_NAMES: Final = 200
+"""How many tables, streams and consumers have a label of their own."""
+
+OTHERS: Final = "(others)"
+
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The bounds of the histogram of phases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: Its name, without the package's.
+        unit: What it counts: "row"; or "s", "By".
+        help: What it means.
+        labels: The names of its labels.
+    """
+
+    name: str
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ("table",)
+
+
+_KIND, _OUTCOME, _PHASE = ("table", "kind"), ("table", "outcome"), ("table", "phase")
+_CONSUMER = ("table", "consumer")
+
+BATCHES: Final = Metric("sink.batches", "batch", "Micro-batches, by outcome.", _OUTCOME)
+ROWS: Final = Metric("sink.rows", "row", "Rows of micro-batches, by what became of them.", _KIND)
+ATTEMPTS: Final = Metric("sink.commit.attempts", "attempt", "Attempts of commits.")
+FILES: Final = Metric("sink.written.files", "file", "Data files written by micro-batches.")
+BYTES: Final = Metric("sink.written.size", "By", "Bytes of data files written by micro-batches.")
+FED_ROWS: Final = Metric("feed.rows", "row", "Rows that streams of changes read.", ("stream",))
+
+COUNTERS: Final = (BATCHES, ROWS, ATTEMPTS, FILES, BYTES, FED_ROWS)
+
+PHASES: Final = Metric("sink.phase.duration", "s", "Duration of the phases of a batch.", _PHASE)
+
+LAST_COMMIT: Final = Metric("sink.commit.timestamp", "s", "When a batch last became a version.")
+FEED_VERSIONS: Final = Metric(
+    "feed.lag.versions",
+    "version",
+    "Versions that a stream of changes has yet to read.",
+    ("stream",),
+)
+FEED_ROWS: Final = Metric(
+    "feed.lag.rows", "row", "Rows that a stream of changes has yet to read.", ("stream",)
+)
+FEED_SECONDS: Final = Metric(
+    "feed.lag.duration", "s", "How long a stream of changes has not read all versions.", ("stream",)
+)
+
+GAUGES: Final = (LAST_COMMIT, FEED_VERSIONS, FEED_ROWS, FEED_SECONDS)
+
+TABLE_GAUGES: Final = {
+    "version": Metric("table.version", "version", "The newest version's number."),
+    "rows": Metric("table.rows", "row", "Live rows."),
+    "dead_rows": Metric("table.dead_rows", "row", "Deleted rows that are still in data files."),
+    "fragments": Metric("table.fragments", "fragment", "Fragments."),
+    "small_fragments": Metric(
+        "table.small_fragments", "fragment", "Fragments that a compaction would rewrite."
+    ),
+    "data_bytes": Metric("table.data.size", "By", "Size of the data files of the newest version."),
+    "committed_at": Metric("table.commit.timestamp", "s", "When the newest version was committed."),
+    "age_seconds": Metric("table.age", "s", "Age of the newest version."),
+}
+"""By attribute of `TableMeasures`."""
+
+CONSUMER_GAUGES: Final = {
+    "versions": Metric(
+        "consumer.lag.versions", "version", "Versions that a consumer has yet to read.", _CONSUMER
+    ),
+    "rows": Metric(
+        "consumer.lag.rows",
+        "row",
+        "Rows changed by versions that a consumer has yet to read.",
+        _CONSUMER,
+    ),
+    "seconds": Metric(
+        "consumer.lag.duration",
+        "s",
+        "Age of the oldest version that a consumer has yet to read.",
+        _CONSUMER,
+    ),
+}
+"""By attribute of `ConsumerLag`."""
+
+READABLE: Final = Metric(
+    "table.readable", "", "1 if the table could be read at the last look, or 0."
+)
+
+KINDS: Final = {
+    "inserted": "rows_inserted",
+    "updated": "rows_updated",
+    "deleted": "rows_deleted",
+    "unchanged": "rows_unchanged",
+    "late": "rows_late",
+}
+"""By label, the attribute of a batch's report."""
+
+_PHASES: Final = frozenset({"plan", "collect", "scan", "write", "commit", "replay"})
+
+
+class BatchReport(Protocol):
+    """The report of a batch: `lance_stream.spark.SinkCommit`."""
+
+    @property
+    def table(self) -> str:
+        """The table's location."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """The version that contains the batch."""
+        ...
+
+    @property
+    def skipped(self) -> bool:
+        """Whether it was committed before."""
+        ...
+
+    @property
+    def attempts(self) -> int:
+        """Attempts of its commit."""
+        ...
+
+    @property
+    def num_files(self) -> int:
+        """Data files that it wrote."""
+        ...
+
+    @property
+    def bytes_written(self) -> int:
+        """Their size."""
+        ...
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Duration of each phase."""
+        ...
+
+
+class Sample(NamedTuple):
+    """One value of a metric, with the values of its labels."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+class Instruments(Protocol):
+    """Where values go: Prometheus or OpenTelemetry."""
+
+    def add(self, sample: Sample) -> None:
+        """Add to a counter."""
+        ...
+
+    def observe(self, sample: Sample) -> None:
+        """Add a value to a histogram."""
+        ...
+
+    def set(self, sample: Sample) -> None:
+        """Set a gauge."""
+        ...
+
+
+class Metrics:
+    """Turns reports into values of metrics: the base of what publishes them.
+
+    It is a function of a batch's report, for `lance_sink(..., on_commit=...)`.
+
+    Args:
+        instruments: Where the values go.
+        seconds_between_looks: How old the numbers of a watched table may be.
+    """
+
+    def __init__(self, instruments: Instruments, seconds_between_looks: float) -> None:
+        self._instruments = instruments
+        self._seconds_between_looks = seconds_between_looks
+        self._watches: dict[str, _Watched] = {}
+        self._names = {each: _Names() for each in ("table", "stream")}
+
+    def __call__(self, report: BatchReport) -> None:
+        """Count a batch."""
+        table = self._names["table"].bounded(report.table)
+        for sample in samples_of(report, table):
+            instruments = self._instruments
+            (instruments.observe if sample.metric is PHASES else instruments.add)(sample)
+        if report.version is not None and not report.skipped:
+            self._instruments.set(Sample(LAST_COMMIT, (table,), time.time()))
+
+    def watch(self, uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Publish the numbers of a table and of its consumers, too.
+
+        They are read when the metrics are collected, not by the stream's batches, and at most
+        every `seconds_between_looks`.
+
+        Args:
+            uri: The table's location; there may be no table yet.
+            storage_options: Settings of its store.
+        """
+        self._watches.setdefault(uri, _Watched(TableWatch(uri, storage_options)))
+
+    def feed(
+        self,
+        stream: str,
+        *,
+        num_rows: int = 0,
+        versions: int | None = None,
+        rows: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Count what a stream of changes read, and how far it is behind; None where unknown.
+
+        Args:
+            stream: The query's name.
+            num_rows: Rows of its last batch.
+            versions: Versions that it has yet to read.
+            rows: The rows that these give.
+            seconds: For how long it has not read all versions.
+        """
+        labels = (self._names["stream"].bounded(stream),)
+        self._instruments.add(Sample(FED_ROWS, labels, num_rows))
+        behind = ((FEED_VERSIONS, versions), (FEED_ROWS, rows), (FEED_SECONDS, seconds))
+        for metric, value in behind:
+            self._instruments.set(Sample(metric, labels, float("nan") if value is None else value))
+
+    def table_samples(self) -> Iterator[Sample]:
+        """Yield the numbers of the watched tables; reads those that are too old."""
+        names = self._names["table"]
+        for uri, watched in list(self._watches.items()):
+            table = names.bounded(uri)
+            if table == OTHERS:
+                continue
+            measures = watched.measures(self._seconds_between_looks)
+            yield Sample(READABLE, (table,), float(measures is not None))
+            if measures is not None:
+                yield from _samples_of_table(table, measures)
+
+
+def samples_of(report: BatchReport, table: str) -> Iterator[Sample]:
+    """Yield what the report of a batch adds to counters and histograms."""
+    outcome = "skipped" if report.skipped else "empty" if report.version is None else "committed"
+    yield Sample(BATCHES, (table, outcome), 1)
+    for kind, attribute in KINDS.items():
+        yield Sample(ROWS, (table, kind), getattr(report, attribute))
+    yield Sample(ATTEMPTS, (table,), report.attempts)
+    yield Sample(FILES, (table,), report.num_files)
+    yield Sample(BYTES, (table,), report.bytes_written)
+    for phase, seconds in report.seconds.items():
+        yield Sample(PHASES, (table, phase if phase in _PHASES else "other"), seconds)
+
+
+def _samples_of_table(table: str, measures: TableMeasures) -> Iterator[Sample]:
+    for attribute, metric in TABLE_GAUGES.items():
+        value = getattr(measures, attribute)
+        if value is not None:
+            yield Sample(metric, (table,), value)
+    for each in measures.consumers[:MAX_NAMES]:
+        for attribute, metric in CONSUMER_GAUGES.items():
+            value = getattr(each, attribute)
+            if value is not None:
+                yield Sample(metric, (table, each.name), value)
+
+
+class _Names:
+    """The values of a label: the first ones, and one for all others."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def bounded(self, name: str) -> str:
+        if name not in self._known:
+            if len(self._known) >= MAX_NAMES:
+                return OTHERS
+            self._known.add(name)
+        return name
+
+
+class _Watched:
+    """The last numbers of a table."""
+
+    def __init__(self, watch: TableWatch) -> None:
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._last: TableMeasures | None = None
+        self._problems: Counter[str] = Counter()
+
+    def measures(self, max_age_seconds: float) -> TableMeasures | None:
+        """Return the table's numbers, which may be a little old; None if it cannot be read."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._last = self._read()
+                self._until = time.monotonic() + max_age_seconds
+            return self._last
+
+    def _read(self) -> TableMeasures | None:
+        try:
+            return self._watch.measure()
+        except (LanceStreamError, OSError) as error:
+            problem = type(error).__name__
+            self._problems[problem] += 1
+            level = logging.WARNING if self._problems[problem] == 1 else logging.DEBUG
+            _log.log(level, "%s cannot be measured: %s", self._watch.uri, error)
+            return None

@@ -1,0 +1,120 @@
+"""Metrics for OpenTelemetry, by its API; the program configures an SDK and its exporters.
+
+    metrics = OpenTelemetryMetrics()
+    metrics.watch(uri)
+    stream.writeStream.foreachBatch(lance_sink(uri, on_commit=metrics))
+
+Names follow the semantic conventions: dots between namespaces, units of UCUM, no unit in a name,
+and attributes with the package's namespace.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from lance_stream.monitoring.metrics import (
+    CONSUMER_GAUGES,
+    COUNTERS,
+    GAUGES,
+    PHASES,
+    READABLE,
+    SECONDS,
+    TABLE_GAUGES,
+    Metric,
+    Metrics,
+    Sample,
+)
+from lance_stream.storage.extras import brought_by
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+_UCUM: Final = {"s": "s", "By": "By", "": "1"}
+
+
+def name_of(metric: Metric) -> str:
+    """Return the name of a metric."""
+    return f"lance_stream.{metric.name}"
+
+
+def unit_of(metric: Metric) -> str:
+    """Return its unit: what is counted is in braces."""
+    return _UCUM.get(metric.unit) or f"{{{metric.unit}}}"
+
+
+class OpenTelemetryMetrics(Metrics):
+    """Publishes metrics of sinks, tables and feeds through a meter of OpenTelemetry.
+
+    Pass it to `lance_sink` as `on_commit`. All sinks and tables of a process can share one.
+
+    Args:
+        meter: Where; None for a meter of the program's global provider.
+        seconds_between_looks: How old the numbers of a watched table may be when the SDK collects
+            them.
+
+    Raises:
+        InvalidInputError: The library is missing: pip install 'lance-stream[opentelemetry]'.
+    """
+
+    def __init__(self, meter: "Meter | None" = None, seconds_between_looks: float = 15.0) -> None:
+        with brought_by("opentelemetry", "metrics of OpenTelemetry"):
+            from opentelemetry.metrics import get_meter
+        meter = get_meter("lance_stream") if meter is None else meter
+        instruments = _Instruments(meter)
+        super().__init__(instruments, seconds_between_looks)
+        for each in (*TABLE_GAUGES.values(), *CONSUMER_GAUGES.values(), READABLE):
+            instruments.observe_when_collected(each, partial(self._samples_of, each))
+
+    def _samples_of(self, metric: Metric) -> list[Sample]:
+        return [each for each in self.table_samples() if each.metric is metric]
+
+
+class _Instruments:
+    def __init__(self, meter: "Meter") -> None:
+        self._meter = meter
+        self._counters = {
+            each: meter.create_counter(name_of(each), unit_of(each), each.help) for each in COUNTERS
+        }
+        self._phases = meter.create_histogram(
+            name_of(PHASES),
+            unit_of(PHASES),
+            PHASES.help,
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._values: dict[Metric, dict[tuple[str, ...], Sample]] = {each: {} for each in GAUGES}
+        self._lock = threading.Lock()
+        for each in GAUGES:
+            self.observe_when_collected(each, partial(self._last_values, each))
+
+    def add(self, sample: Sample) -> None:
+        self._counters[sample.metric].add(sample.value, _attributes(sample))
+
+    def observe(self, sample: Sample) -> None:
+        self._phases.record(sample.value, _attributes(sample))
+
+    def set(self, sample: Sample) -> None:
+        with self._lock:
+            self._values[sample.metric][sample.labels] = sample
+
+    def _last_values(self, metric: Metric) -> list[Sample]:
+        with self._lock:
+            known = list(self._values[metric].values())
+        return [each for each in known if each.value == each.value]  # not where it is unknown
+
+    def observe_when_collected(self, metric: Metric, samples: Callable[[], list[Sample]]) -> None:
+        from opentelemetry.metrics import Observation
+
+        def observed(_options: "CallbackOptions") -> "Iterable[Observation]":
+            return [Observation(each.value, _attributes(each)) for each in samples()]
+
+        self._meter.create_observable_gauge(
+            name_of(metric), [observed], unit_of(metric), metric.help
+        )
+
+
+def _attributes(sample: Sample) -> dict[str, str]:
+    return {
+        f"lance_stream.{name}": value
+        for name, value in zip(sample.metric.labels, sample.labels, strict=True)
+    }

@@ -1,0 +1,137 @@
+"""The page of a report: one HTML file that loads nothing.
+
+All text from the table is escaped for where it stands: HTML in the body, and JSON without `<` in
+the data that the script reads. Scripts run only if their digest is in the page's security policy,
+so text that an error let through as markup could still not run. The policy forbids requests.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any, Final
+
+from lance_stream.monitoring.figures import Figure, figures_of, plain
+from lance_stream.monitoring.series import Series
+from lance_stream.storage.extras import brought_by
+
+_WIDE: Final = frozenset({"rows", "changes", "operations"})
+
+
+def page_of(series: Series) -> str:
+    """Return the page.
+
+    Raises:
+        InvalidInputError: Plotly is missing: pip install 'lance-stream[report]'.
+    """
+    with brought_by("report", "the figures of a report"):
+        from plotly.offline import get_plotlyjs
+    library, script = get_plotlyjs(), _text_of("page.js")
+    figures = figures_of(series)
+    return Template(_text_of("page.html")).substitute(
+        title=plain(series.uri),
+        heading=plain(series.uri),
+        subtitle=_subtitle(series),
+        tiles="".join(_tile(number, what) for number, what in _numbers(series)),
+        cards="".join(map(_card, figures)),
+        footer=f"Made by lance-stream at {series.made_at:%Y-%m-%d %H:%M:%S} UTC from the table's "
+        "manifests. Drag to zoom, double-click to reset.",
+        data=_as_json(series, figures),
+        library=library,
+        script=script,
+        script_sources=" ".join(map(_source_of, (library, script))),
+    )
+
+
+def in_notebook(page: str) -> str:
+    """Return a page as a frame in a notebook, apart from the notebook's own scripts and style."""
+    return (
+        '<iframe sandbox="allow-scripts" style="width:100%;height:900px;border:0" '
+        f'srcdoc="{escape(page, quote=True)}"></iframe>'
+    )
+
+
+def _text_of(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _source_of(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _as_json(series: Series, figures: Sequence[Figure]) -> str:
+    """Return what the script draws, as JSON that cannot end its element."""
+    times = [each.info.timestamp for each in series.versions]
+    data: dict[str, Any] = {
+        "versions": [each.info.version for each in series.versions],
+        "times": [each and each.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] for each in times],
+        "figures": [each.as_json() for each in figures],
+    }
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _card(figure: Figure) -> str:
+    size = " wide" if figure.key in _WIDE else ""
+    note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
+    return (
+        f'<section class="card{size}"><h2>{escape(figure.title)}</h2>{note}'
+        f'<div id="figure-{figure.key}" style="height:{figure.height}px"></div></section>'
+    )
+
+
+def _tile(number: str, what: str) -> str:
+    return f'<div class="tile"><b>{escape(number)}</b><span>{escape(what)}</span></div>'
+
+
+def _subtitle(series: Series) -> str:
+    if not series.versions:
+        return "no versions"
+    first, last = series.versions[0].info, series.versions[-1].info
+    shown = f"versions {first.version:,} to {last.version:,}"
+    if first.version == last.version:
+        shown = f"version {last.version:,}"
+    if series.has_older:
+        shown += " (older ones exist)"
+    if last.timestamp is not None:
+        shown += f" · newest commit {last.timestamp:%Y-%m-%d %H:%M:%S} UTC"
+    if series.indices is None:
+        shown += " · the list of indices is damaged"
+    return escape(shown)
+
+
+def _numbers(series: Series) -> list[tuple[str, str]]:
+    """Return the numbers at the top of the page, and what they count."""
+    if not series.versions:
+        return []
+    newest = series.versions[-1]
+    found = [
+        (_count(newest.info.num_rows), "rows"),
+        (_size(newest.data_bytes), "in data files"),
+        (_count(newest.fragments), "fragments"),
+        (_count(newest.dead_rows), "deleted rows in files"),
+        (_count(len(series.versions)), "versions shown"),
+    ]
+    if series.consumers:
+        most = max(each.versions for each in series.consumers)
+        found.append((_count(most), "versions behind, the slowest consumer"))
+    return found
+
+
+def _count(number: int | None) -> str:
+    return "not known" if number is None else f"{number:,}"
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "not known"
+    number, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB", "PB"):
+        if number < 1000:
+            break
+        number, unit = number / 1000, larger
+    return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"

@@ -1,0 +1,115 @@
+"""Metrics for Prometheus, by its client library.
+
+    metrics = PrometheusMetrics()
+    metrics.watch(uri)
+    prometheus_client.start_http_server(9464)
+    stream.writeStream.foreachBatch(lance_sink(uri, on_commit=metrics))
+
+Names follow Prometheus's conventions: base units, and `_total` at the end of a counter.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from lance_stream.monitoring.metrics import (
+    CONSUMER_GAUGES,
+    COUNTERS,
+    GAUGES,
+    PHASES,
+    READABLE,
+    SECONDS,
+    TABLE_GAUGES,
+    Metric,
+    Metrics,
+    Sample,
+)
+from lance_stream.storage.extras import brought_by
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import GaugeMetricFamily
+
+_UNITS: Final = {"s": "_seconds", "By": "_bytes"}
+
+
+def name_of(metric: Metric) -> str:
+    """Return the name of a metric, without the `_total` that the client adds to counters."""
+    return f"lance_stream_{metric.name.replace('.', '_')}{_UNITS.get(metric.unit, '')}"
+
+
+class PrometheusMetrics(Metrics):
+    """Publishes metrics of sinks, tables and feeds in a registry of Prometheus's client library.
+
+    Pass it to `lance_sink` as `on_commit`. All sinks and tables of a process can share one.
+
+    Args:
+        registry: Where; None for the default registry, which `start_http_server` serves.
+        seconds_between_looks: How old the numbers of a watched table may be when they are scraped.
+
+    Raises:
+        InvalidInputError: The library is missing: pip install 'lance-stream[prometheus]'.
+        ValueError: The registry has these metrics already: one object per registry.
+    """
+
+    def __init__(
+        self, registry: "CollectorRegistry | None" = None, seconds_between_looks: float = 15.0
+    ) -> None:
+        with brought_by("prometheus", "metrics of Prometheus"):
+            import prometheus_client
+        registry = prometheus_client.REGISTRY if registry is None else registry
+        super().__init__(_Registered(registry), seconds_between_looks)
+        registry.register(_Tables(self))
+
+
+class _Registered:
+    """The metrics that are set when something happens."""
+
+    def __init__(self, registry: "CollectorRegistry") -> None:
+        from prometheus_client import Counter, Gauge, Histogram
+
+        self._counters: dict[Metric, Counter] = {
+            each: Counter(name_of(each), each.help, each.labels, registry=registry)
+            for each in COUNTERS
+        }
+        self._gauges: dict[Metric, Gauge] = {
+            each: Gauge(name_of(each), each.help, each.labels, registry=registry) for each in GAUGES
+        }
+        self._phases = Histogram(
+            name_of(PHASES), PHASES.help, PHASES.labels, registry=registry, buckets=SECONDS
+        )
+
+    def add(self, sample: Sample) -> None:
+        self._counters[sample.metric].labels(*sample.labels).inc(sample.value)
+
+    def observe(self, sample: Sample) -> None:
+        self._phases.labels(*sample.labels).observe(sample.value)
+
+    def set(self, sample: Sample) -> None:
+        self._gauges[sample.metric].labels(*sample.labels).set(sample.value)
+
+
+class _Tables:
+    """The metrics of watched tables, which are read when they are scraped."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> "list[GaugeMetricFamily]":
+        """Return the metrics without values; the registry checks their names by it."""
+        return list(self._families().values())
+
+    def collect(self) -> "Iterator[GaugeMetricFamily]":
+        """Yield the metrics with their values."""
+        families = self._families()
+        for sample in self._metrics.table_samples():
+            families[sample.metric].add_metric(sample.labels, sample.value)
+        yield from families.values()
+
+    def _families(self) -> "dict[Metric, GaugeMetricFamily]":
+        from prometheus_client.core import GaugeMetricFamily
+
+        metrics = (*TABLE_GAUGES.values(), *CONSUMER_GAUGES.values(), READABLE)
+        return {
+            each: GaugeMetricFamily(name_of(each), each.help, labels=each.labels)
+            for each in metrics
+        }

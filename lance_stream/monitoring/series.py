@@ -1,0 +1,278 @@
+"""The numbers of a report: each version's, the newest version's fragments, indices and consumers.
+
+Each manifest is read once. No data file is read, and no deletion file: what manifests do not tell
+is None.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import BadDataError, InvalidInputError
+from lance_stream.maintenance.consumers import list_consumers
+from lance_stream.snapshot.history import VersionInfo, walk_versions
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply.index_coverage import coverage
+from lance_stream.table.fragments import Fragment, total_size
+from lance_stream.table.indices import decode_index_section
+
+LOG_WORD: Final = "lance_sink "
+"""What precedes the JSON in a line of the log "lance_stream.sink"."""
+
+
+class VersionSize(NamedTuple):
+    """One version and its size.
+
+    Attributes:
+        info: What the version did.
+        data_bytes: The size of its data files; None if not recorded.
+        dead_rows: Deleted rows that are still in data files; None if not recorded.
+        fragments: Its number of fragments.
+    """
+
+    info: VersionInfo
+    data_bytes: int | None
+    dead_rows: int | None
+    fragments: int
+
+
+class FragmentSize(NamedTuple):
+    """One fragment of the newest version."""
+
+    id: int
+    live_rows: int | None
+    dead_rows: int | None
+    data_bytes: int | None
+
+
+class ConsumerState(NamedTuple):
+    """A reader of the change feed; `rows` and `seconds` are None if they are not known."""
+
+    name: str
+    version: int
+    has_started: bool
+    versions: int
+    rows: int | None
+    seconds: float | None
+    updated_at: datetime | None
+
+
+class IndexState(NamedTuple):
+    """An index: its name, its columns, and the share of the fragments that it covers, 0 to 1."""
+
+    name: str
+    columns: str
+    covered: float | None
+
+
+class CommitTimes(NamedTuple):
+    """The duration of each phase of a micro-batch."""
+
+    version: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Series:
+    """What a report shows.
+
+    Attributes:
+        uri: The table's location.
+        made_at: When the numbers were read, in UTC.
+        versions: The versions, the newest last.
+        has_older: Whether older versions exist that are not among them.
+        fragments: The fragments of the newest version, in scan order.
+        consumers: The readers of the change feed.
+        indices: The indices; None if their list is damaged.
+        commits: Durations of micro-batches, as far as they were passed.
+    """
+
+    uri: str
+    made_at: datetime
+    versions: list[VersionSize]
+    has_older: bool
+    fragments: list[FragmentSize]
+    consumers: list[ConsumerState]
+    indices: list[IndexState] | None
+    commits: list[CommitTimes]
+
+
+def collect(
+    table: TableVersion,
+    limit: int | None,
+    commits: Iterable[CommitTimes] = (),
+    environment: Environment = MACHINE,
+) -> Series:
+    """Return the numbers of a table's report.
+
+    Args:
+        table: The version whose fragments and indices are shown.
+        limit: How many of the newest versions; None for all.
+        commits: Durations of micro-batches.
+        environment: The clock.
+    """
+    known: dict[bytes, _Sizes] = {}
+    existing = table.log.versions()
+    versions = list(walk_versions(table, limit, lambda at, info: _version_size(at, info, known)))
+    now = datetime.fromtimestamp(environment.now_nanos() / 1e9, UTC)
+    oldest = versions[0].info.version if versions else 0
+    shown = {each.info.version for each in versions}
+    return Series(
+        uri=table.uri,
+        made_at=now,
+        versions=versions,
+        has_older=any(each < oldest for each in existing),
+        fragments=[FragmentSize(each.id, *_sizes(each)) for each in table.manifest.fragments],
+        consumers=_consumers(table, versions, now),
+        indices=_indices(table),
+        commits=[each for each in commits if each.version in shown],
+    )
+
+
+def commits_in_log(lines: Iterable[str], uri: str) -> list[CommitTimes]:
+    """Return the durations of the batches of a table, from lines of the log "lance_stream.sink".
+
+    Lines of other logs and other tables are skipped, whatever their format; so are batches that
+    were skipped.
+
+    Args:
+        lines: Lines that contain what the sink logs: `lance_sink {"table": ...}`.
+        uri: The table's location, as the sink was given it.
+    """
+    found: dict[int, CommitTimes] = {}
+    for line in lines:
+        _, word, text = line.partition(LOG_WORD)
+        if not word:
+            continue
+        with suppress(ValueError, RecursionError):
+            entry, _ = json.JSONDecoder().raw_decode(text)
+            commit = _commit_of(entry, uri)
+            if commit is not None:
+                found[commit.version] = commit
+    return [found[each] for each in sorted(found)]
+
+
+def commit_times(report: Any) -> CommitTimes | None:
+    """Return the durations in a batch's report, `SinkCommit`; None if it committed nothing.
+
+    Raises:
+        InvalidInputError: It is no such report.
+    """
+    try:
+        version, seconds, skipped = report.version, report.seconds, report.skipped
+    except AttributeError:
+        raise InvalidInputError(
+            "commits are reports of batches, as sink.last_commit or on_commit gives them, not "
+            f"{report!r:.200}"
+        ) from None
+    return None if version is None or skipped else CommitTimes(version, dict(seconds))
+
+
+def _commit_of(entry: object, uri: str) -> CommitTimes | None:
+    if not isinstance(entry, dict) or entry.get("skipped"):
+        return None
+    table, version, seconds = entry.get("table"), entry.get("version"), entry.get("seconds")
+    if not isinstance(table, str) or _place(table) != _place(uri):
+        return None
+    if not isinstance(version, int) or not isinstance(seconds, dict):
+        return None
+    times = {str(k): float(v) for k, v in seconds.items() if isinstance(v, int | float)}
+    return CommitTimes(version, times)
+
+
+def _place(uri: str) -> str:
+    """Return the same text for all spellings of a local path."""
+    return (uri if ":/" in uri else os.path.realpath(uri)).rstrip("/")
+
+
+class _Sizes(NamedTuple):
+    live_rows: int | None
+    dead_rows: int | None
+    data_bytes: int | None
+
+
+def _sizes(fragment: Fragment) -> _Sizes:
+    size = total_size(fragment.files)
+    file = fragment.deletion_file
+    if not fragment.physical_rows or (file is not None and not file.num_deleted_rows):
+        return _Sizes(None, None, size)
+    return _Sizes(fragment.num_live_rows, file.num_deleted_rows if file else 0, size)
+
+
+def _version_size(
+    table: TableVersion, info: VersionInfo, known: dict[bytes, _Sizes]
+) -> VersionSize:
+    """Return the size of a version; most of its fragments are known from the one before."""
+    fragments = table.manifest.fragments
+    sizes = []
+    for place, raw in enumerate(fragments.raws):
+        if raw not in known:
+            known[raw] = _sizes(fragments[place])
+        sizes.append(known[raw])
+    return VersionSize(
+        info,
+        _sum(each.data_bytes for each in sizes),
+        _sum(each.dead_rows for each in sizes),
+        len(fragments),
+    )
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    total = 0
+    for each in numbers:
+        if each is None:
+            return None
+        total += each
+    return total
+
+
+def _consumers(
+    table: TableVersion, versions: list[VersionSize], now: datetime
+) -> list[ConsumerState]:
+    found = []
+    for each in list_consumers(table.refs):
+        finished = each.version - 1 if each.is_beginning else each.version
+        unread = [size.info for size in versions if size.info.version > finished]
+        is_all = bool(versions) and versions[0].info.version <= finished + 1
+        counts = [info.row_counts for info in unread]
+        rows = sum(count.total for count in counts if count)
+        first = unread[0].timestamp if unread and is_all else None
+        found.append(
+            ConsumerState(
+                name=each.name,
+                version=each.version,
+                has_started=not each.is_beginning,
+                versions=len(unread) if is_all else table.version - finished,
+                rows=rows if is_all and None not in counts else None,
+                seconds=0.0 if not unread else (now - first).total_seconds() if first else None,
+                updated_at=each.updated_at,
+            )
+        )
+    return found
+
+
+def _indices(table: TableVersion) -> list[IndexState] | None:
+    section = table.manifest.index_section
+    if section is None:
+        return []
+    try:
+        segments = decode_index_section(section)
+        fields = {each.id: each.name for each in table.schema.walk()}
+        existing = set(table.manifest.fragments.ids)
+        covered: dict[str, set[int]] = {}
+        columns: dict[str, str] = {}
+        for each in segments:
+            if each.name.startswith("__lance"):
+                continue  # they serve maintenance, not queries
+            ids = covered.setdefault(each.name, set())
+            ids |= existing & set(coverage(each))
+            columns[each.name] = ", ".join(fields.get(i, f"field {i}") for i in each.field_ids)
+    except BadDataError:
+        return None
+    share = {name: len(ids) / len(existing) if existing else None for name, ids in covered.items()}
+    return [IndexState(name, columns[name], share[name]) for name in sorted(covered)]

@@ -1,0 +1,245 @@
+"""The report of a table: what it shows, and that it can be opened safely and without a network."""
+
+import base64
+import hashlib
+import json
+import re
+import uuid
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError
+from lance_stream.cli.main import main
+from lance_stream.environment import MACHINE
+from lance_stream.maintenance.consumers import record_progress
+from lance_stream.monitoring.report import Report, make_report
+from lance_stream.monitoring.series import CommitTimes, IndexState, commits_in_log
+from lance_stream.spark.sink.reports import SinkCommit
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'\u202e\u2028{{x}}$data"
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
+
+
+def rows(*ids: int, x: str = "a") -> pa.Table:
+    return pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A table with inserts, updates, deletes, a compaction, a consumer and a hostile name."""
+    uri = tmp_path_factory.mktemp("t") / HOSTILE.replace("/", "\N{DIVISION SLASH}")
+    ds = lance_stream.create_dataset(uri, SCHEMA).append(rows(*range(20)))
+    ds = ds.upsert(rows(18, 19, 20, x="b"), on="id").delete("id < 5").compact().append(rows(30))
+    record_progress(ds.table.refs, "warehouse", 3)
+    return ds
+
+
+@pytest.fixture(scope="module")
+def page(ds: Dataset) -> str:
+    return ds.report().html
+
+
+class Parts(HTMLParser):
+    """The tags of a page, and the texts of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._is_script = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._is_script = tag == "script"
+        if self._is_script:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._is_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._is_script:
+            self.scripts[-1] += data
+
+
+def data_of(page: str) -> Any:
+    return json.loads(Parts(page).scripts[0])
+
+
+def figure(page: str, key: str) -> Any:
+    return next(each for each in data_of(page)["figures"] if each["key"] == key)
+
+
+def trace(page: str, key: str, name: str) -> Any:
+    return next(each for each in figure(page, key)["traces"] if each["name"] == name)
+
+
+def test_the_figures_show_the_numbers_of_the_versions(ds: Dataset, page: str) -> None:
+    versions = ds.versions()
+    assert data_of(page)["versions"] == [each.version for each in versions]
+    assert trace(page, "rows", "live rows")["y"] == [each.num_rows for each in versions]
+    for kind in ("inserted", "updated", "deleted"):
+        counts = [getattr(each, f"rows_{kind}") for each in versions]
+        assert trace(page, "changes", kind)["customdata"] == counts
+    assert sum(trace(page, "changes", "deleted")["y"]) == -5
+    assert trace(page, "fragments", "compaction")["customdata"] == [2]
+    (lag,) = figure(page, "consumers")["traces"]
+    assert (lag["x"], lag["y"]) == ([ds.version - 3], ["warehouse"])
+    assert lag["text"][0].startswith("6 rows")  # five deleted, and one inserted
+
+
+def test_unknown_numbers_are_not_zero() -> None:
+    uri = f"memory://{uuid.uuid4()}/t"
+    ds = lance_stream.create_dataset(uri, SCHEMA).append(rows(1, 2)).upsert(rows(2, 3), on="id")
+    page = ds.delete("id = 3").restore(2).report().html
+    deleted = trace(page, "changes", "deleted")["customdata"]
+    assert deleted[-1] is None
+    assert trace(page, "changes", "not known")["at"] == [len(deleted) - 1]
+
+
+def test_durations_of_batches_are_shown_by_phase(ds: Dataset) -> None:
+    commits = [
+        SinkCommit(1, "a", version=2, seconds={"write": 0.5, "commit": 0.25}),
+        SinkCommit(2, "a", version=3, seconds={"write": 0.75, "commit": 0.5}),
+        SinkCommit(3, "a", version=99, seconds={"write": 9.0}),  # not a version of this table
+        SinkCommit(4, "a", skipped=True, version=3, seconds={"write": 9.0}),
+    ]
+    page = ds.report(commits=commits).html
+    assert trace(page, "latency", "write")["y"] == [0.5, 0.75]
+    assert trace(page, "latency", "commit")["at"] == [1, 2]
+    with pytest.raises(InvalidInputError, match="commits are reports of batches"):
+        ds.report(commits=[3])
+
+
+def test_lines_of_the_sinks_log_are_read(tmp_path: Path) -> None:
+    entry = {"table": str(tmp_path / "t"), "version": 3, "seconds": {"write": 0.5}}
+    lines = [
+        "26/11/23 INFO Something: else\n",
+        f"2026-11-23 INFO lance_sink {json.dumps(entry)}\n",
+        f"lance_sink {json.dumps(entry | {'table': 'other'})}\n",
+        f"lance_sink {json.dumps(entry | {'skipped': True, 'version': 4})}\n",
+        'lance_sink {"table": 1\n',
+        "lance_sink [1]\n",
+    ]
+    assert commits_in_log(lines, f"{tmp_path}/t/") == [CommitTimes(3, {"write": 0.5})]
+
+
+def test_text_of_the_table_cannot_become_markup(ds: Dataset) -> None:
+    parts = Parts(hostile(ds).html)
+    assert [tag for tag, _ in parts.tags].count("script") == 3
+    assert not [attributes for _, attributes in parts.tags if "onerror" in attributes]
+    assert not [tag for tag, _ in parts.tags if tag in ("img", "iframe", "link", "object", "base")]
+    assert not set("<>&") & set(parts.scripts[0])
+    shown = strings_in(json.loads(parts.scripts[0])["figures"])
+    assert sum("alert(1)" in text for text in shown) > 5
+    for text in shown:
+        # what Plotly would take for a tag is one of ours
+        assert not re.search(r"<(?!/?b>|br>|/?extra>)", text), text
+
+
+def hostile(ds: Dataset) -> Report:
+    """Return a report in which every text that a table can choose is hostile."""
+    series = ds.report(commits=[SinkCommit(1, "a", version=2, seconds={HOSTILE: 1.0})]).series
+    size = series.versions[-1]
+    info = replace(size.info, operation=HOSTILE, properties={HOSTILE: HOSTILE})
+    consumer = series.consumers[0]._replace(name=HOSTILE)
+    return Report(
+        replace(
+            series,
+            uri=HOSTILE,
+            versions=[*series.versions[:-1], size._replace(info=info)],
+            consumers=[consumer],
+            indices=[IndexState(HOSTILE, HOSTILE, 0.5)],
+        )
+    )
+
+
+def strings_in(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in strings_in(each)]
+    if isinstance(value, list):
+        return [text for each in value for text in strings_in(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_only_the_pages_own_scripts_run_and_nothing_is_loaded(page: str) -> None:
+    parts = Parts(page)
+    policy = next(
+        attributes["content"]
+        for tag, attributes in parts.tags
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    allowed = re.findall(r"'sha256-([^']+)'", policy)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert allowed == [
+        base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts
+    ]
+    assert "default-src 'none'" in policy
+    assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
+    assert not [each for _, each in parts.tags if each.keys() & {"src", "href", "action"}]
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(ds: Dataset) -> None:
+    report = ds.report()
+    ((tag, attributes),) = Parts(report._repr_html_()).tags
+    assert (tag, attributes["sandbox"]) == ("iframe", "allow-scripts")
+    assert attributes["srcdoc"] == report.html
+
+
+def test_a_thousand_versions_give_a_page_of_a_few_megabytes() -> None:
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    for number in range(60):
+        ds = ds.append(rows(number))
+    sixty = ds.report()
+    longer = sixty.series.versions * 20
+    many = Report(replace(sixty.series, versions=longer))
+    grown = (len(many.html) - len(sixty.html)) / (len(longer) - 61)
+    assert len(sixty.html) + 1000 * grown < 6e6
+    assert grown < 600  # bytes for each version
+
+
+def test_only_the_newest_versions_are_shown_on_request(ds: Dataset) -> None:
+    report = ds.report(2)
+    assert [each.info.version for each in report.series.versions] == [ds.version - 1, ds.version]
+    assert report.series.has_older
+    assert "older ones exist" in report.html
+    assert report.series.consumers[0].versions == ds.version - 3
+    assert report.series.consumers[0].rows is None
+    with pytest.raises(InvalidInputError, match="versions is a whole number from 1, not 0"):
+        ds.report(0)
+
+
+def test_an_empty_table_and_one_without_stable_row_ids_have_reports() -> None:
+    for stable in (True, False):
+        uri = f"memory://{uuid.uuid4()}/t"
+        ds = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=stable)
+        assert "figure-rows" in ds.report().html
+        ds = ds.append(rows(1, 2)).upsert(rows(2, 3), on="id")
+        assert "figure-changes" in ds.report().html
+
+
+def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -> None:
+    log = tmp_path / "log"
+    entry = {"table": ds.uri, "version": 2, "seconds": {"write": 0.5}}
+    log.write_text(f"INFO lance_sink {json.dumps(entry)}\n", encoding="utf-8")
+    file = tmp_path / "report.html"
+    assert main(["report", ds.uri, "--output", str(file), "--sink-log", str(log)]) == 0
+    assert capsys.readouterr().out.strip() == str(file)
+    assert trace(file.read_text(encoding="utf-8"), "latency", "write")["y"] == [0.5]
+    assert main(["report", ds.uri, "--output", str(tmp_path / "no" / "x.html")]) == 1
+
+
+def test_without_plotly_the_error_names_the_extra(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
+    with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[report\]'"):
+        make_report(ds.table, environment=MACHINE).save("never.html")
