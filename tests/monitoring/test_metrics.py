@@ -1,0 +1,294 @@
+"""Metrics: what reports add to them, their names, and the numbers of watched tables."""
+
+import re
+import uuid
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError
+from lance_stream.environment import MACHINE
+from lance_stream.maintenance.consumers import hold_beginning, record_progress
+from lance_stream.monitoring import (
+    OpenTelemetryMetrics,
+    PrometheusMetrics,
+    opentelemetry,
+    prometheus,
+)
+from lance_stream.monitoring import measures as measuring
+from lance_stream.monitoring import metrics as table_of_metrics
+from lance_stream.monitoring.measures import ConsumerLag, TableWatch
+from lance_stream.monitoring.metrics import KINDS, MAX_NAMES, Metric
+from lance_stream.spark.metrics import FeedListener, lag_of
+from lance_stream.spark.sink.reports import SinkCommit
+from tests.contracts.object_service import ObjectService
+
+SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
+
+
+def rows(*ids: int, x: str = "a") -> pa.Table:
+    return pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=SCHEMA)
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    return ds.append(rows(1, 2, 3)).upsert(rows(3, 4, x="b"), on="id").delete("id = 1")
+
+
+REPORT = SinkCommit(
+    batch_id=7,
+    app_id="a",
+    version=3,
+    rows_in=9,
+    rows_inserted=4,
+    rows_updated=3,
+    rows_deleted=1,
+    rows_late=1,
+    num_files=2,
+    bytes_written=500,
+    attempts=2,
+    seconds={"write": 0.5, "commit": 0.25, "a new phase": 0.1},
+    table="s3://b/t",
+)
+
+ALL = [
+    each
+    for value in vars(table_of_metrics).values()
+    for each in (value.values() if isinstance(value, dict) else [value])
+    if isinstance(each, Metric)
+]
+
+
+def collected(reader: InMemoryMetricReader) -> dict[tuple[str, frozenset[Any]], Any]:
+    """Return the values by name and attributes; a histogram's are its count and sum."""
+    data = reader.get_metrics_data()
+    return {
+        (metric.name, frozenset(point.attributes.items())): (
+            point.value if hasattr(point, "value") else (point.count, point.sum)
+        )
+        for resource in (data.resource_metrics if data else [])
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def otel(reader: InMemoryMetricReader) -> OpenTelemetryMetrics:
+    meter = MeterProvider([reader]).get_meter("test")
+    return OpenTelemetryMetrics(meter, seconds_between_looks=0)
+
+
+def test_names_follow_the_conventions_of_both_systems() -> None:
+    assert len(ALL) == len({each.name for each in ALL}) > 20
+    for each in ALL:
+        name = prometheus.name_of(each)
+        assert re.fullmatch(r"lance_stream_[a-z_]+", name)
+        assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
+        assert name.endswith("_seconds") == (each.unit == "s")
+        assert name.endswith("_bytes") == (each.unit == "By")
+        assert re.fullmatch(r"lance_stream(\.[a-z_]+)+", opentelemetry.name_of(each))
+        assert each.help.endswith(".")
+        # a name is not also the namespace of another one
+        assert not [other for other in ALL if other.name.startswith(f"{each.name}.")]
+
+
+def test_opentelemetry_gets_what_a_batch_reports(
+    reader: InMemoryMetricReader, otel: OpenTelemetryMetrics
+) -> None:
+    otel(REPORT)
+    otel(replace(REPORT, skipped=True, rows_inserted=0, attempts=0, seconds={}))
+    table = ("lance_stream.table", "s3://b/t")
+    found = collected(reader)
+
+    def value(name: str, **labels: str) -> Any:
+        own = {(f"lance_stream.{key}", text) for key, text in labels.items()}
+        return found[f"lance_stream.{name}", frozenset({table, *own})]
+
+    assert value("sink.batches", outcome="committed") == 1
+    assert value("sink.batches", outcome="skipped") == 1
+    assert value("sink.rows", kind="inserted") == 4
+    assert value("sink.rows", kind="late") == 2
+    assert value("sink.commit.attempts") == 2
+    assert value("sink.phase.duration", phase="write") == (1, 0.5)
+    assert value("sink.phase.duration", phase="other") == (1, 0.1)
+
+
+def test_both_systems_get_the_same_metrics_of_a_table(
+    reader: InMemoryMetricReader, otel: OpenTelemetryMetrics, ds: Dataset
+) -> None:
+    record_progress(ds.table.refs, "warehouse", 2)
+    registry = CollectorRegistry()
+    both = [otel, PrometheusMetrics(registry, seconds_between_looks=0)]
+    for each in both:
+        each.watch(ds.uri)
+        each(replace(REPORT, table=ds.uri))
+        each.feed("prices", num_rows=3, versions=1, rows=None, seconds=2.0)
+    text = generate_latest(registry).decode()
+    theirs = {name for name, _ in collected(reader)}
+    for metric in ALL:
+        assert f"# TYPE {prometheus.name_of(metric)}" in text.replace("_total ", " ")
+        is_known = metric is not table_of_metrics.FEED_ROWS  # whose value was None
+        assert (opentelemetry.name_of(metric) in theirs) == is_known, metric
+
+
+def test_labels_are_bounded() -> None:
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry)
+    for number in range(MAX_NAMES + 50):
+        metrics(replace(REPORT, table=f"t{number}"))
+        metrics.feed(f"s{number}", num_rows=1)
+    text = generate_latest(registry).decode()
+    tables = set(re.findall(r'table="([^"]*)"', text))
+    streams = set(re.findall(r'stream="([^"]*)"', text))
+    assert len(tables) == len(streams) == MAX_NAMES + 1
+    count = 'lance_stream_sink_batches_total{outcome="committed",table="(others)"} 50.0'
+    assert count in text
+
+
+def test_every_kind_of_row_of_a_report_is_counted() -> None:
+    """A number of rows that is added to the report is not forgotten here."""
+    numbers = {name for name in vars(REPORT) if name.startswith("rows_")}
+    assert numbers - set(KINDS.values()) == {"rows_in", "rows_differ"}
+
+
+def test_a_table_is_measured(ds: Dataset) -> None:
+    measured = TableWatch(ds.uri).measure()
+    fragments = ds.table.manifest.fragments
+    assert (measured.version, measured.rows, measured.dead_rows) == (4, 3, 2)
+    assert measured.fragments == len(fragments) == measured.small_fragments
+    assert measured.data_bytes == sum(file.size_bytes for each in fragments for file in each.files)
+    assert measured.age_seconds is not None
+    assert 0 <= measured.age_seconds < 60
+    compacted = ds.compact()
+    assert compacted.version > 4
+    watch = TableWatch(ds.uri)
+    assert (watch.measure().small_fragments, watch.measure().dead_rows) == (0, 0)
+
+
+def test_the_lag_of_consumers_counts_what_they_have_not_read(ds: Dataset) -> None:
+    later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + 3600 * 10**9)
+    watch = TableWatch(ds.uri, environment=later)
+    assert watch.measure().consumers == ()
+    refs = ds.table.refs
+    record_progress(refs, "behind", 2)
+    record_progress(refs, "current", 4)
+    hold_beginning(refs, "starting", 2)
+    lags = {each.name: each for each in watch.measure().consumers}
+    assert lags["current"] == ConsumerLag("current", 0, 0, 0.0)
+    assert (lags["behind"].versions, lags["behind"].rows) == (2, 3)
+    assert (lags["starting"].versions, lags["starting"].rows) == (3, 6)
+    assert timedelta(hours=1) <= timedelta(seconds=lags["behind"].seconds or 0)
+    ds.append(rows(9))
+    lags = {each.name: each for each in watch.measure().consumers}
+    assert (lags["current"].versions, lags["current"].rows) == (1, 1)
+
+
+def test_rows_are_unknown_until_all_versions_are_counted(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "COUNTED_AT_ONCE", 2)
+    record_progress(ds.table.refs, "behind", 1)
+    watch = TableWatch(ds.uri)
+    assert [watch.measure().consumers[0].rows for _ in range(2)] == [None, 6]
+
+
+def test_a_restore_is_counted_like_the_feed_does(ds: Dataset) -> None:
+    record_progress(ds.table.refs, "behind", 4)
+    ds.restore(2)
+    (lag,) = TableWatch(ds.uri).measure().consumers
+    changes = ds.checkout(None).changes(after=4, pre_images=False).read_all()
+    assert lag.rows == changes.num_rows
+
+
+def test_asking_again_costs_a_look_and_the_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lance_stream.storage import locations
+
+    service = ObjectService()
+    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store())
+    uri = "test://bucket/t"
+    ds = lance_stream.create_dataset(uri, SCHEMA)
+    for number in range(20):
+        ds = ds.append(rows(number))
+    record_progress(ds.table.refs, "behind", 2)
+    watch = TableWatch(uri)
+    first = watch.measure()
+    service.clear()
+    assert replace(watch.measure(), age_seconds=0, consumers=()) == replace(
+        first, age_seconds=0, consumers=()
+    )
+    requests = service.kinds()
+    assert sum(requests.values()) <= 6, requests
+
+
+def test_a_table_that_cannot_be_read_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry, seconds_between_looks=0)
+    metrics.watch("memory://nowhere/t")
+    for _ in range(3):
+        text = generate_latest(registry).decode()
+        assert 'lance_stream_table_readable{table="memory://nowhere/t"} 0.0' in text
+    assert [each.levelname for each in caplog.records].count("WARNING") == 1
+
+
+def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
+    with pytest.raises(InvalidInputError, match=r"lance-stream\[prometheus\]"):
+        PrometheusMetrics()
+    with pytest.raises(InvalidInputError, match=r"lance-stream\[opentelemetry\]"):
+        OpenTelemetryMetrics()
+
+
+@pytest.mark.parametrize("offset", [None, "", "3", '{"a": 1}', '["x"]', {"versionsBehind": "2"}])
+def test_other_sources_are_not_counted(offset: object) -> None:
+    assert lag_of(offset) is None
+
+
+def test_the_listener_tells_since_when_a_stream_is_behind() -> None:
+    told: list[dict[str, Any]] = []
+
+    class Metrics:
+        def feed(self, stream: str, **numbers: Any) -> None:
+            told.append({"stream": stream, **numbers})
+
+    class Source:
+        def __init__(self, behind: int) -> None:
+            self.latestOffset = f'{{"version": 9, "versionsBehind": {behind}, "rowsBehind": 4}}'
+            self.numInputRows = 3
+
+    class Progress:
+        name, id = None, "the-id"
+
+        def __init__(self, behind: int) -> None:
+            self.sources = [Source(behind)]
+
+    class Event:
+        def __init__(self, behind: int) -> None:
+            self.progress = Progress(behind)
+
+    now = iter([10.0, 15.0, 20.0, 30.0])
+    listener = FeedListener(Metrics(), clock=lambda: next(now))  # type: ignore[arg-type]
+    for behind in (2, 1, 0, 5):
+        listener.onQueryProgress(Event(behind))  # type: ignore[arg-type]
+    assert [each["seconds"] for each in told] == [0.0, 5.0, 0.0, 10.0]
+    assert told[0] == {"stream": "the-id", "num_rows": 3, "versions": 2, "rows": 4, "seconds": 0.0}
+    listener.onQueryProgress(object())  # type: ignore[arg-type]  # never fails the query
