@@ -172,7 +172,8 @@ def scheme_of(names: Iterable[str]) -> NamingScheme | None:
         raise CorruptDataError(
             "the table has manifests of both naming schemes, for example "
             f"{examples[NamingScheme.V1]!r} and {examples[NamingScheme.V2]!r}: which version is "
-            "the newest cannot be determined; rename the manifests of one scheme"
+            "the newest cannot be determined. A migration was interrupted: complete it with "
+            "lance_stream.migrate_manifest_paths(uri)"
         )
     return next(iter(examples), None)
 

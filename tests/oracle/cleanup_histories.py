@@ -2,8 +2,9 @@
 
     python -m tests.oracle.cleanup_histories --minutes 10 --seed 1
 
-Both writers change a table, its branches and shallow clones of them; tag versions; make and delete
-branches (pylance) and consumers (ours); write rows that are committed later, and detached versions.
+Both writers change a table, its branches and shallow clones of them; tag versions; make branches
+and clones of any of these and delete branches; make consumers (ours); write rows that are committed
+later, and detached versions.
 In between our cleanup runs with random arguments on a table or branch, while listings, looks, reads
 and deletes fail at random, files are said to be missing that are there, and others do something at
 a random step of it. However that ends, read with pylance:
@@ -16,7 +17,8 @@ a random step of it. However that ends, read with pylance:
     what was written, and no version names     can be committed, unless the cleanup was told that
                                                nobody writes
 
-The version that a clone is made from gets a tag, as docs/notes/029-references.md asks for.
+The version that pylance clones gets a tag, as docs/notes/029-references.md asks for; our own clones
+make it themselves. A branch is deleted exactly if no tag and no other branch needs it.
 """
 
 import errno
@@ -223,21 +225,29 @@ class History:
         if not free or len(self.places) > 7:
             return
         name, version = self.dice.choice(free), self.dice.choice(sorted(place.rows))
-        lance.dataset(place.table).create_branch(name, (place.branch, version))
+        if self.dice.random() < 0.5:
+            place.ours().branches.create(name, version)
+            self.say(f"we branch: {name} from {place} at {version}")
+        else:
+            lance.dataset(place.table).create_branch(name, (place.branch, version))
+            self.say(f"they branch: {name} from {place} at {version}")
         self.taken.add((place.table, name))
         self.places.append(Place(place.table, name))
-        self.say(f"branch: {name} from {place} at {version}")
         self.note(self.places[-1])
 
     def clone(self, place: Place) -> None:
         if len(self.places) > 7:
             return
         number, version = self.serial(), self.dice.choice(sorted(place.rows))
-        place.ours().tags.create(f"clone-{number}", version)
         uri = str(self.folder / f"clone{number}")
-        place.theirs(version).shallow_clone(uri, version)
+        if self.dice.random() < 0.5:
+            place.ours().shallow_clone(uri, version)
+            self.say(f"we clone: {number} of {place} at {version}")
+        else:
+            place.ours().tags.create(f"clone-{number}", version)
+            place.theirs(version).shallow_clone(uri, version)
+            self.say(f"they clone: {number} of {place} at {version}")
         self.places.append(Place(uri))
-        self.say(f"clone: {number} of {place} at {version}")
         self.note(self.places[-1])
 
     def tag(self, place: Place) -> None:
@@ -276,12 +286,27 @@ class History:
     def delete_branch(self, place: Place) -> None:
         if place.branch is None or place.pending:
             return
+        table = lance.dataset(place.table)
+        by_us = self.dice.random() < 0.5
         try:
-            lance.dataset(place.table).branches.delete(place.branch)
-        except (OSError, ValueError):
-            return  # needed by a tag or another branch
+            if by_us:
+                open_dataset(self.dice.choice([place.table, place.uri])).branches.delete(
+                    place.branch
+                )
+            else:
+                table.branches.delete(place.branch)
+        except (OSError, ValueError) as error:
+            tags = [each["branch"] for each in table.tags.list().values()]
+            parents = [each["parent_branch"] for each in table.branches.list().values()]
+            if place.branch not in (*tags, *parents):
+                raise BrokenPromiseError(f"{place} cannot be deleted: {error}") from error
+            self.say(f"kept branch: {place}")
+            return
         self.places.remove(place)
-        self.say(f"delete branch: {place}")
+        if by_us:  # pylance can then make it again
+            self.taken.remove((place.table, place.branch))
+        self.say(f"{'we' if by_us else 'they'} delete branch: {place}")
+        self.check(place, set())
 
     def write_ahead(self, place: Place) -> None:
         """Write rows that no version names yet."""

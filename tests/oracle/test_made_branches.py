@@ -1,7 +1,5 @@
 """Branches that we create and delete: used by both writers, killed at any step, and cleaned up."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,46 +14,9 @@ from lance_stream import Dataset, InvalidInputError, NotFoundError, open_dataset
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.snapshot.tag_files import HOLD_PREFIX
 from lance_stream.storage.local_store import LocalStore
+from tests.faults.killed_changes import killed_at
 
 pytestmark = pytest.mark.oracle
-
-CHANGES = ("create_once", "write", "delete")
-
-
-class KilledError(BaseException):
-    """The process ends here."""
-
-
-@contextmanager
-def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
-    """Let the process end at a change to the store, before or after it; yields the changes."""
-    done: list[str] = []
-
-    def guard(name: str) -> Callable[..., Any]:
-        real = getattr(LocalStore, name)
-
-        def call(store: LocalStore, path: str, *arguments: Any) -> Any:
-            if len(done) > number or (before and len(done) == number):
-                done.append(path)
-                raise KilledError
-            result = real(store, path, *arguments)
-            done.append(path)
-            if len(done) > number:
-                raise KilledError
-            return result
-
-        return call
-
-    patches = [patch.object(LocalStore, name, guard(name)) for name in CHANGES]
-    for each in patches:
-        each.start()
-    try:
-        yield done
-    except KilledError:
-        pass
-    finally:
-        for each in patches:
-            each.stop()
 
 
 def rows(*ids: int) -> pa.Table:

@@ -1,0 +1,156 @@
+"""Manifests of scheme V1 renamed to V2: killed at any step, beside writers, by both programs."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_stream import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    migrate_manifest_paths,
+    open_dataset,
+)
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.table.paths import NamingScheme, manifest_path, parse_manifest_name
+from tests.faults.killed_changes import killed_at
+
+pytestmark = pytest.mark.oracle
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table of four versions with V1 names, a tag, and a detached version."""
+    path = str(tmp_path / "t")
+    for number in range(4):
+        lance.write_dataset(rows(number), path, mode="append", enable_v2_manifest_paths=False)
+    lance.dataset(path).tags.create("gold", 2)
+    assert {each.name for each in Path(path, "_versions").glob("*.manifest")} == {
+        f"{each}.manifest" for each in range(1, 5)
+    }
+    return path
+
+
+def schemes(uri: str) -> set[NamingScheme]:
+    names = (each.name for each in Path(uri, "_versions").iterdir())
+    return {each.scheme for each in map(parse_manifest_name, names) if each is not None}
+
+
+def read_by_both(uri: str) -> dict[int, list[int]]:
+    ours = {
+        each.version: open_dataset(uri, each.version).to_table()["id"].to_pylist()
+        for each in open_dataset(uri).versions()
+    }
+    for version, found in ours.items():
+        assert lance.dataset(uri, version=version).to_table()["id"].to_pylist() == found
+    assert lance.dataset(uri).version == max(ours)
+    assert open_dataset(uri, "gold").version == lance.dataset(uri, version="gold").version == 2
+    return ours
+
+
+def test_all_versions_are_renamed_and_written_on(uri: str) -> None:
+    before = read_by_both(uri)
+    known = open_dataset(uri)
+    assert migrate_manifest_paths(uri) == 4
+    assert schemes(uri) == {NamingScheme.V2}
+    assert read_by_both(uri) == before
+    assert migrate_manifest_paths(uri) == 0
+    known.append(rows(4))  # a writer that opened the table before
+    lance.write_dataset(rows(5), uri, mode="append")
+    assert schemes(uri) == {NamingScheme.V2}
+    assert list(read_by_both(uri)) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("by_us", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_killed_migration_is_completed_by_either(uri: str, before: bool, by_us: bool) -> None:
+    expected = read_by_both(uri)
+    number = 0
+    while True:
+        copy = f"{uri}-{number}"
+        shutil.copytree(uri, copy)
+        with killed_at(number, before=before) as done:
+            migrate_manifest_paths(copy)
+        if by_us:
+            migrate_manifest_paths(copy)
+        else:
+            lance.dataset(copy, version=1).migrate_manifest_paths_v2()
+        assert schemes(copy) == {NamingScheme.V2}
+        assert read_by_both(copy) == expected
+        if len(done) <= number:
+            break
+        number += 1
+    assert number == 8
+
+
+def test_an_interrupted_migration_refuses_to_be_written(uri: str) -> None:
+    with killed_at(3, before=True):
+        migrate_manifest_paths(uri)
+    assert schemes(uri) == {NamingScheme.V1, NamingScheme.V2}
+    with pytest.raises(CorruptDataError, match="migrate_manifest_paths"):
+        open_dataset(uri)
+    with pytest.raises(ValueError, match="migrate_manifest_paths_v2"):
+        lance.dataset(uri)
+    assert migrate_manifest_paths(uri) == 3
+
+
+def test_a_version_committed_meanwhile_is_renamed(uri: str) -> None:
+    old = Path(uri, "_versions/4.manifest").read_bytes()
+    Path(uri, "_versions/4.manifest").unlink()
+    real = LocalStore.delete
+
+    def late(store: LocalStore, path: str) -> None:
+        real(store, path)
+        if path == "_versions/1.manifest":
+            Path(uri, "_versions/4.manifest").write_bytes(old)
+
+    with patch.object(LocalStore, "delete", late):
+        assert migrate_manifest_paths(uri) == 4
+    assert schemes(uri) == {NamingScheme.V2}
+    assert list(read_by_both(uri)) == [1, 2, 3, 4]
+
+
+def test_two_versions_of_one_number_are_both_kept(uri: str) -> None:
+    other = Path(uri, manifest_path(4, NamingScheme.V2))
+    shutil.copy(Path(uri, "_versions/3.manifest"), other)
+    with pytest.raises(CorruptDataError, match=r"version 4 of .* exists twice"):
+        migrate_manifest_paths(uri)
+    assert other.exists()
+    assert Path(uri, "_versions/4.manifest").exists()
+    other.unlink()
+    migrate_manifest_paths(uri)
+    assert list(read_by_both(uri)) == [1, 2, 3, 4]
+
+
+def test_a_manifest_store_refuses_new_names(uri: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"manifest_store": f"sqlite://{tmp_path}/manifests.db"}
+    with pytest.raises(InvalidInputError, match="leave_manifest_store"):
+        migrate_manifest_paths(uri, options)
+    open_dataset(uri, storage_options=options).append(rows(9))
+    with pytest.raises(InvalidInputError, match="leave_manifest_store"):
+        migrate_manifest_paths(uri)
+    assert schemes(uri) == {NamingScheme.V1}
+    with pytest.raises(NotFoundError, match="no dataset"):
+        migrate_manifest_paths(tmp_path / "none")
+
+
+def test_branches_and_clones_of_an_old_table_have_new_names(uri: str, tmp_path: Path) -> None:
+    ds = open_dataset(uri)
+    ds.branches.create("dev", 2)
+    ds.shallow_clone(tmp_path / "clone")
+    open_dataset(uri, branch="dev").append(rows(9))
+    for place in (f"{uri}/tree/dev", str(tmp_path / "clone")):
+        assert schemes(place) == {NamingScheme.V2}
+        assert migrate_manifest_paths(place) == 0
+    assert migrate_manifest_paths(uri) == 4
+    theirs = lance.dataset(uri).checkout_version(("dev", None))
+    assert theirs.to_table()["id"].to_pylist() == [0, 1, 9]

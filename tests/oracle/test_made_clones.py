@@ -1,0 +1,186 @@
+"""Shallow clones that we make: written by both, killed at any step, cleaned up on both sides."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import (
+    Dataset,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+    UntrustedLocationError,
+    open_dataset,
+)
+from lance_stream.storage.local_store import LocalStore
+from tests.faults.killed_changes import killed_at
+
+pytestmark = pytest.mark.oracle
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def ids(ds: Dataset | lance.LanceDataset) -> list[int]:
+    return sorted(ds.to_table()["id"].to_pylist())
+
+
+def of_both(uri: Path | str) -> list[int]:
+    ours, theirs = open_dataset(uri), lance.dataset(str(uri))
+    assert ours.version == theirs.version
+    assert ours.verify() == []
+    assert ids(ours) == ids(theirs)
+    return ids(ours)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table with an index, a deleted row, three versions, and a branch of its second."""
+    path = str(tmp_path / "a table")
+    table = lance.write_dataset(rows(1, 2, 3), path, enable_stable_row_ids=True)
+    table.create_scalar_index("id", "BTREE")
+    table.create_branch("dev", 2).insert(rows(7))
+    table.delete("id = 2")
+    return path
+
+
+@pytest.mark.parametrize("version", [1, "gold", ("dev", None), ("dev", 2), ("main", 3)])
+def test_a_clone_is_what_pylance_makes(uri: str, tmp_path: Path, version: Any) -> None:
+    table = lance.dataset(uri)
+    table.tags.create("gold", ("dev", 3))
+    table.shallow_clone(str(tmp_path / "theirs"), version)
+    ours = open_dataset(uri).shallow_clone(tmp_path / "ours", version)
+    theirs = open_dataset(tmp_path / "theirs")
+    assert of_both(tmp_path / "ours") == of_both(tmp_path / "theirs")
+    assert (ours.version, ours.branch) == (theirs.version, None)
+    mine, reference = ours.table.manifest, theirs.table.manifest
+    assert sorted(mine.base_paths, key=str) == sorted(reference.base_paths, key=str)
+    assert mine.index_section == reference.index_section
+    assert list(mine.fragments) == list(reference.fragments)
+    for name in ("next_row_id", "max_fragment_id", "config", "schema", "reader_feature_flags"):
+        assert getattr(mine, name) == getattr(reference, name), name
+
+
+@pytest.mark.parametrize("by_us", [True, False])
+def test_clones_of_clones_are_written_by_both(uri: str, tmp_path: Path, by_us: bool) -> None:
+    open_dataset(uri).shallow_clone(tmp_path / "one", ("dev", None))
+    lance.dataset(str(tmp_path / "one")).insert(rows(8))
+    open_dataset(tmp_path / "one").delete("id = 1")
+    if by_us:
+        open_dataset(tmp_path / "one").shallow_clone(tmp_path / "two")
+    else:
+        lance.dataset(str(tmp_path / "one")).shallow_clone(str(tmp_path / "two"), 5)
+    open_dataset(tmp_path / "two").branches.create("b")
+    two = open_dataset(tmp_path / "two", branch="b").append(rows(9)).update({"id": "id * 10"})
+    assert ids(two) == ids(lance.dataset(two.uri)) == [20, 30, 70, 80, 90]
+    lance.dataset(str(tmp_path / "two")).optimize.compact_files()
+    assert of_both(tmp_path / "two") == [2, 3, 7, 8]
+    assert of_both(tmp_path / "one") == [2, 3, 7, 8]
+    assert of_both(uri) == [1, 3]
+
+
+def test_the_feed_of_a_clone_begins_with_it(uri: str, tmp_path: Path) -> None:
+    clone = open_dataset(uri).shallow_clone(tmp_path / "clone")
+    clone = clone.delete("id = 1").append(rows(9)).compact().restore(3).upsert(rows(3, 4), "id")
+    before = clone.checkout(3).to_table(with_row_id=True)
+    snapshot = dict(zip(before["_rowid"].to_pylist(), before["id"].to_pylist(), strict=True))
+    for change in clone.changes(3).read_all().to_pylist():
+        if change["_change_type"] in ("delete", "update_preimage"):
+            assert snapshot.pop(change["_rowid"]) == change["id"]
+        else:
+            snapshot[change["_rowid"]] = change["id"]
+    after = clone.to_table(with_row_id=True)
+    assert snapshot == dict(zip(after["_rowid"].to_pylist(), after["id"].to_pylist(), strict=True))
+    with pytest.raises(NotFoundError, match="version 2"):
+        clone.changes(2)
+
+
+def test_the_tag_keeps_what_a_clone_needs(uri: str, tmp_path: Path) -> None:
+    clone = open_dataset(uri).shallow_clone(tmp_path / "clone", 1)
+    bare = open_dataset(uri).shallow_clone(tmp_path / "bare", 2, tag_source=False)
+    ((name, tag),) = open_dataset(uri).tags.list().items()
+    assert (tag.version, tag.metadata) == (1, {"clone": str(tmp_path / "clone")})
+    assert lance.dataset(uri).tags.list()[name]["metadata"] == tag.metadata
+    clone.overwrite(rows(5)).cleanup(retain_versions=1, delete_unverified=True)
+    assert ids(open_dataset(uri, 1)) == [1, 2, 3]  # the clone's cleanup deletes no file of ours
+    source = open_dataset(uri).overwrite(rows(6))
+    source.branches.delete("dev")
+    report = source.cleanup(retain_versions=1, delete_unverified=True)
+    assert report.held == {name: 1}
+    assert of_both(tmp_path / "clone") == [5]
+    assert ids(bare) == [1, 2, 3]  # whose files version 1 has, too
+    source.tags.delete(name)
+    source.cleanup(retain_versions=1, delete_unverified=True)
+    with pytest.raises(NotFoundError, match="A tag there on the version"):
+        open_dataset(tmp_path / "bare").to_table()
+
+
+def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) -> None:
+    def refuse(store: LocalStore, path: str, *_: Any) -> Any:
+        if store.root == uri:
+            raise PermissionError(path)
+        return real[path.count("?")](store, path, *_)
+
+    real = [LocalStore.create_once]
+    with patch.object(LocalStore, "create_once", refuse):
+        with pytest.raises(PermissionError):
+            open_dataset(uri).shallow_clone(tmp_path / "clone")
+        open_dataset(uri).shallow_clone(tmp_path / "clone", tag_source=False)
+    assert of_both(tmp_path / "clone") == [1, 3]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_killed_clone_is_completed_by_the_next(uri: str, tmp_path: Path, before: bool) -> None:
+    number = 0
+    while True:
+        with killed_at(number, before=before) as done:
+            open_dataset(uri).shallow_clone(tmp_path / "clone", 2)
+        if len(done) > number:
+            open_dataset(uri).cleanup(retain_versions=3, delete_unverified=True)
+            if not list(Path(tmp_path, "clone").glob("_versions/*.manifest")):
+                with pytest.raises(NotFoundError):
+                    open_dataset(tmp_path / "clone")
+                open_dataset(uri).shallow_clone(tmp_path / "clone", 2)
+        assert of_both(tmp_path / "clone") == [1, 2, 3]
+        (tag,) = open_dataset(uri).tags.list().values()
+        assert tag.version == 2
+        open_dataset(uri).tags.delete(tag.name)
+        shutil.rmtree(tmp_path / "clone")
+        if len(done) <= number:
+            break
+        number += 1
+    assert number >= 4
+
+
+def test_impossible_clones_are_refused(uri: str, tmp_path: Path) -> None:
+    ds = open_dataset(uri)
+    lance.write_dataset(rows(9), str(tmp_path / "taken"))
+    lance_stream.create_dataset("memory://source-of-clone", rows(1))
+    for attempt, error, match in (
+        (lambda: ds.shallow_clone(tmp_path / "taken"), InvalidInputError, "already, at version 1"),
+        (lambda: ds.shallow_clone(uri), InvalidInputError, "already"),
+        (lambda: ds.shallow_clone(tmp_path / "x", 9), NotFoundError, "no version 9"),
+        (lambda: ds.shallow_clone("memory://x"), UntrustedLocationError, "disk"),
+        (lambda: ds.shallow_clone("ftp://x/y"), UnsupportedFeatureError, "ftp"),
+        (
+            lambda: ds.shallow_clone("s3://bucket/x", storage_options={"region": "eu"}),
+            Exception,
+            "",
+        ),
+        (
+            lambda: open_dataset("memory://source-of-clone").shallow_clone(tmp_path / "x"),
+            UntrustedLocationError,
+            "memory",
+        ),
+    ):
+        with pytest.raises(error, match=match):
+            attempt()
+    assert not (tmp_path / "x").exists()
+    assert ds.tags.list() == {}
