@@ -47,6 +47,7 @@ from lance_stream.storage.store import Store, at_root, create_if_absent, root_of
 from lance_stream.table.paths import (
     BRANCHES_DIRECTORY,
     CLONED_FROM,
+    FOLDERS,
     MAIN_BRANCH,
     TRANSACTIONS_DIRECTORY,
     TREE_DIRECTORY,
@@ -337,10 +338,12 @@ def delete_branch_file(refs: Refs, name: str) -> bytes | None:
 def files_of_branch(refs: Refs, name: str) -> list[str]:
     """Return the paths of all files of a branch itself, in the table's directory.
 
-    Those of branches in its folder are left out, also of half-created and half-deleted ones.
+    Those of branches in its folder are left out, also of half-created and half-deleted ones; and,
+    if the branch `x/data` is in the data folder of the branch `x`, those of `x`.
     """
     own = branch_directory(name)
-    files = [each.path for each in refs.root.list(own)]
+    folders = tuple(f"{own}/{each}/" for each in FOLDERS)
+    files = [each.path for each in refs.root.list(own) if each.path.startswith(folders)]
     inner = {
         path[:stop]
         for path in files
@@ -348,7 +351,9 @@ def files_of_branch(refs: Refs, name: str) -> list[str]:
         if (stop := path.rfind(mark)) > len(own)
     }
     others = [*inner, *(branch_directory(each) for each in list_branches(refs))]
-    inside = tuple(f"{each}/" for each in others if each.startswith(f"{own}/"))
+    inside = tuple(
+        f"{each}/{folder}/" for each in others if each.startswith(f"{own}/") for folder in FOLDERS
+    )
     return [path for path in files if not path.startswith(inside)]
 
 

@@ -52,6 +52,17 @@ KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
 CLONED_FROM = "_lance_stream/cloned_from.txn"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
+FOLDERS = (
+    DATA_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    TRANSACTIONS_DIRECTORY,
+    DELETIONS_DIRECTORY,
+    INDICES_DIRECTORY,
+    REFS_DIRECTORY,
+    "_lance_stream",
+)
+"""All folders of a table or branch, except `tree`."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MANIFEST = ".manifest"

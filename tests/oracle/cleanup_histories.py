@@ -174,6 +174,7 @@ class History:
             (2, self.commit_ahead),
             (1, self.detach),
             (6, self.cleanup),
+            (2, self.let_pylance_clean_up),
             (1, self.cleanup_with_a_stray),
         ]
         (act,) = self.dice.choices([act for _, act in acts], [weight for weight, _ in acts])
@@ -287,7 +288,8 @@ class History:
         if place.branch is None or place.pending:
             return
         table = lance.dataset(place.table)
-        by_us = self.dice.random() < 0.5
+        # the reference deletes the whole folder of `dev/data`, which is the data folder of `dev`
+        by_us = self.dice.random() < 0.5 or "/" in place.branch
         try:
             if by_us:
                 open_dataset(self.dice.choice([place.table, place.uri])).branches.delete(
@@ -367,6 +369,18 @@ class History:
         self.say(f"cleanup {how}: {place} {arguments}, {trouble.num_faults} faults")
         self.check(place, must)
 
+    def let_pylance_clean_up(self, place: Place) -> None:
+        """Let pylance clean up.
+
+        It keeps tagged versions, those of clones too, and files that branches need; but not what
+        consumers need, no detached versions, and not those that a branch was made from.
+        """
+        must = self._must_stay(place, {}, only_tags=True)
+        place.theirs().cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+        place.detached.clear()
+        self.say(f"they clean up: {place}")
+        self.check(place, must)
+
     def cleanup_with_a_stray(self, place: Place) -> None:
         """Clean up beside a file that cannot be understood: nothing goes."""
         path, content = self.dice.choice(STRAYS)
@@ -399,20 +413,22 @@ class History:
             ]
         ) | {"delete_unverified": nobody_writes}
 
-    def _must_stay(self, place: Place, arguments: dict[str, Any]) -> set[int]:
+    def _must_stay(
+        self, place: Place, arguments: dict[str, Any], *, only_tags: bool = False
+    ) -> set[int]:
         versions = sorted(place.rows)
         if arguments.get("dry_run") or arguments.get("older_than") == timedelta(hours=1):
             return set(versions)
         table = lance.dataset(place.table)
-        consumers = "lance_stream.consumer."
+        prefix = "lance_stream.consumer."
         stay = set(versions[-arguments.get("retain_versions", 1) :])
         for name, tag in table.tags.list().items():
-            if tag["branch"] == place.branch and name.startswith(consumers):
+            if tag["branch"] == place.branch and name.startswith(prefix) and not only_tags:
                 stay |= {each for each in versions if each >= tag["version"]}
             elif tag["branch"] == place.branch:
                 stay.add(tag["version"])
         for branch in table.branches.list().values():
-            if branch["parent_branch"] == place.branch:
+            if branch["parent_branch"] == place.branch and not only_tags:
                 stay.add(branch["parent_version"])
         return stay & set(versions)
 

@@ -206,6 +206,20 @@ def test_a_deleted_branch_can_be_created_again(uri: str) -> None:
     assert lance.dataset(uri).branches.list() == {}
 
 
+def test_a_deletion_spares_the_branch_whose_folder_it_is_in(uri: str) -> None:
+    """The folder of `a/data` is the data folder of `a`: the reference deletes that, too."""
+    open_dataset(uri).branches.create("a", 2)
+    a = open_dataset(uri, branch="a").append(rows(7)).append(rows(8)).delete("id = 7")
+    lance.dataset(uri).checkout_version(("a", None)).create_scalar_index("id", "BTREE")
+    before = {each for each in Path(a.uri).rglob("*") if each.is_file()}
+    for folder in ("data", "_versions", "_deletions", "_indices", "_transactions", "data/data"):
+        a.branches.create(f"a/{folder}")
+        open_dataset(uri, branch=f"a/{folder}").append(rows(9)).delete("id = 9")
+        a.branches.delete(f"a/{folder}")
+    assert {each for each in Path(a.uri).rglob("*") if each.is_file()} == before
+    assert of_both(uri, "a") == [1, 2, 3, 8]
+
+
 def test_a_branch_that_is_needed_is_not_deleted(uri: str) -> None:
     ds = open_dataset(uri)
     ds.branches.create("dev")
