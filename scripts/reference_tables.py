@@ -58,6 +58,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "versionAsOf": "The number of the version to read; by default the newest.",
     "timestampAsOf": "Reads the newest version committed at or before this time.",
     "tag": "Reads the version that the tag names.",
+    "branch": "The branch to read or write, which has to exist; by default the main one.",
 }
 """What several options of one attribute mean, each by itself."""
 

@@ -24,7 +24,7 @@ from tests.servers.server import ask
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WITHOUT_SPARK = ["docs/upserts.md", "docs/care.md", "docs/report.md"]
+WITHOUT_SPARK = ["docs/upserts.md", "docs/care.md", "docs/branches.md", "docs/report.md"]
 DOCUMENTS = ["README.md", "docs/sink.md", "docs/feed.md", "docs/sql.md", "docs/stores.md"]
 MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
 RECIPES: dict[str, list[str]] = {
