@@ -31,6 +31,8 @@ _DIGITS_OF: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 _EXACT_BITS: Final = {16: 11, 32: 24, 64: 53}
 """The number of bits of the integers that a float of some bits holds exactly."""
 
+_MAX_DIGITS: Final = 38
+
 _UNITS: Final = ("s", "ms", "us", "ns")
 
 
@@ -47,7 +49,10 @@ def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def wider_of(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the narrowest type that holds each value of two others; None if none is known."""
+    """Return the narrowest type that holds each value of two others; None if none is known.
+
+    Decimals do not get more than 38 digits, which Spark and many others could not read.
+    """
     if is_wider(one, other):
         return other
     if is_wider(other, one):
@@ -55,9 +60,7 @@ def wider_of(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if pa.types.is_decimal(one) and pa.types.is_decimal(other):
         scale = max(one.scale, other.scale)
         digits = max(one.precision - one.scale, other.precision - other.scale) + scale
-        if digits <= 38:
-            return pa.decimal128(digits, scale)
-        return pa.decimal256(digits, scale) if digits <= 76 else None
+        return pa.decimal128(digits, scale) if digits <= _MAX_DIGITS else None
     return None
 
 

@@ -213,6 +213,10 @@ class Altered:
                 raise InvalidInputError(f"the column {each.path!r} is altered twice")
             by_id[path[-1].id] = _check(table, each, path)
         cast = _cast(table, by_id)
+        left = {each.id for top in cast for each in top.walk()}
+        for change in by_id.values():
+            gone = {each.id for each in find(table.schema, change.path)[0].walk()} - left
+            check_no_index(table, change.path, gone, "cast")
         new_id = same_fields(table.schema.fields, cast, ids_hold=True)
         now = {old: new for new, old in new_id.items()}
         names = {now[old]: each.name for old, each in by_id.items() if each.name is not None}
@@ -278,14 +282,6 @@ def _check_type(
     known = field_to_arrow(own)
     if known.type.equals(wanted):
         return
-    if any(
-        each.is_blob or each.extension_name or EXTENSION_NAME_KEY in each.metadata
-        for each in own.walk()
-    ):
-        raise InvalidInputError(
-            f"the column {change.path!r} is a blob or has an extension type, whose values cannot "
-            "be cast; add another column instead"
-        )
     if not is_wider(known.type, wanted):
         raise InvalidInputError(
             f"the column {change.path!r} is {known.type}, and {wanted} cannot hold each of its "
@@ -293,10 +289,29 @@ def _check_type(
             f"(add_columns({{'new': 'CAST({own.name} AS ...)'}})), drop this one and rename the "
             "new one"
         )
+    if any(
+        each.is_blob or each.extension_name or EXTENSION_NAME_KEY in each.metadata
+        for each in _recast(own, wanted)
+    ):
+        raise InvalidInputError(
+            f"the column {change.path!r} is a blob or has an extension type, whose values cannot "
+            "be cast; add another column instead"
+        )
     check_types([field_from_arrow(pa.field(own.name, wanted))], table.file_version)
-    check_no_index(table, change.path, {each.id for each in own.walk()}, "cast")
     if len(path) == 1:
         check_remembers_in_wider_type(table, own.name, known.type, wanted)
+
+
+def _recast(each: Field, wanted: pa.DataType) -> Iterator[Field]:
+    """Yield a field, or those of its parts, that have another type in a wider type of it."""
+
+    def differing(own: Field, other: Field) -> Iterator[Field]:
+        if own.logical_type != other.logical_type:
+            yield own
+        for pair in zip(own.children, other.children, strict=True):
+            yield from differing(*pair)
+
+    return differing(each, field_from_arrow(pa.field(each.name, wanted)))
 
 
 def _cast(table: TableVersion, by_id: Mapping[int, Change]) -> tuple[Field, ...]:

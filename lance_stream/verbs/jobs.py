@@ -149,9 +149,9 @@ def plan_job(
     if overwrite:
         target = replace(target, schema=_columns_after(table, incoming, primary_key))
     else:
-        new = [each for each in incoming if each.name not in table.arrow_schema.names]
-        check_castable(incoming, pa.schema([*table.arrow_schema, *(new if add_columns else ())]))
-        if add_columns:
+        known = [each for each in table.arrow_schema if each.name in incoming.names]
+        check_castable(pa.schema(known) if add_columns else incoming, table.arrow_schema)
+        if add_columns:  # which also checks the types
             table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
             target = write_target(table)
     mark = mark_of(table.manifest)

@@ -11,13 +11,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.errors import ColumnsChangedError, CommitConflictError, InvalidInputError
 from lance_stream.file.type_support import check_types
 from lance_stream.schema.extension_types import storage_type
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Overwrite
 from lance_stream.verbs.append import check_is_compatible
 from lance_stream.verbs.create import new_schema
@@ -60,7 +61,7 @@ def overwrite(
 def overwrite_fragments(
     table: TableVersion,
     fragments: Sequence[Fragment],
-    schema: Schema,
+    schema: Schema | None,
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
 ) -> Outcome:
@@ -69,7 +70,8 @@ def overwrite_fragments(
     Args:
         table: The version that was planned on.
         fragments: What `write_fragments` returned; none empties the table.
-        schema: The columns that they were written with.
+        schema: The columns that they were written with, which replace the table's. None: its own
+            columns, which are kept.
         micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
             no version is committed.
         environment: The clock and randomness; sleeps between two attempts.
@@ -78,15 +80,24 @@ def overwrite_fragments(
 
     Raises:
         InvalidInputError: The batch id belongs to another query's batch.
+        ColumnsChangedError: The table's columns are to be kept, but others have changed them.
         CommitError: They were not committed, or the outcome is unknown.
     """
-    operation = Overwrite(tuple(fragments), schema)
+    operation = Overwrite(tuple(fragments), table.schema if schema is None else schema)
+
+    def check(newest: Manifest) -> None:
+        if schema is None and newest.schema != table.schema:
+            raise ColumnsChangedError(
+                "the table's columns were changed while the rows were written; write them again"
+            )
 
     def attempt() -> Outcome:
         newest = newest_of_same(table)
         if newest.version and not table.version:
             check_is_compatible(table, newest)
-        return commit_planned(newest, operation, micro_batch=micro_batch, environment=environment)
+        return commit_planned(
+            newest, operation, micro_batch=micro_batch, check=check, environment=environment
+        )
 
     staged = Staged(tuple(fragments))
     try:

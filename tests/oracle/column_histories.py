@@ -3,10 +3,10 @@
     python -m tests.oracle.column_histories --minutes 10 [--seed 1]
 
 We and pylance take turns at a table with structs and lists in each other: columns and their parts
-are renamed, swap names, are reordered, cast, dropped and re-created; compactions free their ids;
-overwrites bring other schemas, restores old ones. Beside it stands a model: for each version a tree
-of columns, in which a column has its own number for its whole life. What the rows of a version are,
-pylance says.
+are renamed, swap names, are reordered, cast, widened, dropped and re-created, and forbid nulls for
+a while; structs get new parts; compactions free their ids; overwrites bring other schemas, restores
+old ones. Beside it stands a model: for each version a tree of columns, in which a column has its
+own number for its whole life. What the rows of a version are, pylance says.
 
     the feed leads, version by version, from pylance's rows of one version to those of the next,
     both shown under the columns of the range's last version
@@ -43,6 +43,7 @@ LEAVES = {
     "string": pa.string(),
 }
 CASTS = {"int32": "int64", "int64": "int32", "float32": "float64", "float64": "float32"}
+WIDER = {"int32": ["int64", "float64"], "float32": ["float64"]}
 NAMES = "abcde"
 LIMITS: list[dict[str, str]] = [
     {},
@@ -236,6 +237,7 @@ class Histories:
         self.keys = itertools.count()
         self.notes = [f"seed {seed}"]
         self.file_version = self.dice.choice(["2.0", "2.1", "2.2"])
+        self.adds_parts = False
         self.trees: dict[int, Tree] = {}
         self.rows: dict[int, dict[int, Row]] = {0: {}}
         tree = self.new_tree()
@@ -422,13 +424,22 @@ class Histories:
         return f"we swap {path} and {other}", renamed(self.tree, path, names)
 
     def drop(self) -> tuple[str, Tree]:
-        path = self.chosen(in_lists=False)
+        path = self.chosen(in_lists=self.adds_parts)
         if path is None or len(self.siblings(path)) < 2:
             return self.append()
-        name = ".".join(path)
-        who = self.by(
-            lambda: self.ours.drop_columns([name]), lambda: self.theirs.drop_columns([name])
-        )
+        name = our_path(path)
+        if self.adds_parts:  # pylance drops the last part that is stored
+            who = "we"
+            try:
+                self.ours.drop_columns([name])
+            except InvalidInputError as error:
+                assert "Compact the table first" in str(error), error  # noqa: PT017  # it says so
+                self.ours.compact(1000)
+                return f"we compact, to drop {name}", self.tree
+        else:
+            who = self.by(
+                lambda: self.ours.drop_columns([name]), lambda: self.theirs.drop_columns([name])
+            )
         rest = changed(
             self.tree, path[:-1], lambda some: tuple(e for e in some if e.name != path[-1])
         )
@@ -443,6 +454,73 @@ class Histories:
             lambda: self.ours.add_columns(node.arrow), lambda: self.theirs.add_columns(node.arrow)
         )
         return f"{who} add {node}", (*self.tree, node)
+
+    def add_part(self) -> tuple[str, Tree]:
+        """A struct gets a part, without values or, outside of lists, with computed ones."""
+        structs = [path for path, node in nodes(self.tree).items() if node.kind == "struct"]
+        if not structs:
+            return self.add()
+        self.adds_parts = True
+        path = self.dice.choice(structs)
+        parts = nodes(self.tree)[path].parts
+        free = [each for each in NAMES if each not in {node.name for node in parts}]
+        if not free:
+            return self.append()
+        node = self.new_node(self.dice.choice(free), depth=2)
+        name = our_path((*path, node.name))
+        if "item" not in path and self.file_version != "2.0" and self.dice.random() < 0.4:
+            node = replace(node, kind="int64")
+            self.ours.add_columns({name: "id * 2"})
+            who = "we compute and"
+        elif self.file_version == "2.2" and self.dice.random() < 0.5:
+            self.theirs.add_columns(around(self.tree, path, node.arrow))
+            who = "pylance"
+        else:
+            self.ours.add_columns(node.arrow.with_name(name))
+            who = "we"
+        tree = changed(self.tree, path, lambda some: (*some, node))
+        return f"{who} add {name} {node.kind}", tree
+
+    def forbid_nulls(self) -> tuple[str, Tree]:
+        path = self.chosen()
+        if path is None:
+            return self.append()
+        name = our_path(path)
+        change = {"path": name, "nullable": False}
+        try:
+            self.ours.alter_columns(change)
+        except InvalidInputError as error:
+            assert "rows have nulls in it" in str(error), error  # noqa: PT017  # it says so
+            return f"{name} has nulls", self.tree
+        back = {"nullable": True}
+        who = self.by(
+            lambda: self.ours.alter_columns({"path": name, **back}),
+            lambda: self.theirs.alter_columns({"path": ".".join(path), **back}),
+        )
+        return f"we forbid nulls in {name}, {who} allow them again", self.tree
+
+    def widen(self) -> tuple[str, Tree]:
+        """We cast; an item of a list with its list."""
+        path = self.chosen(is_leaf=True)
+        kinds = [] if path is None else WIDER.get(nodes(self.tree)[path].kind, [])
+        if path is None or not kinds:
+            return self.append()
+        kind = self.dice.choice(kinds)
+        tree = changed(
+            self.tree,
+            path[:-1],
+            lambda some: tuple(replace(e, kind=kind) if e.name == path[-1] else e for e in some),
+        )
+        named = path
+        while named[-1] == "item":
+            named = named[:-1]
+        change = {"path": our_path(named), "data_type": nodes(tree)[named].arrow.type}
+        name = named[-1]
+        taken = {each.name for each in self.siblings(named)}
+        if "y" not in taken and self.dice.random() < 0.3:
+            name = change["name"] = "y"
+        self.ours.alter_columns(change)
+        return f"we widen {path} to {kind} {name}", renamed(tree, named, {named[-1]: name})
 
     def cast(self) -> tuple[str, Tree]:
         path = self.chosen(is_leaf=True)
@@ -465,9 +543,9 @@ class Histories:
 
     def step(self) -> None:
         verbs = (
-            [self.append, self.change_rows, self.rename, self.swap, self.cast] * 3
-            + [self.drop, self.add, self.compact, self.overwrite] * 2
-            + [self.restore]
+            [self.append, self.change_rows, self.rename, self.swap, self.cast, self.widen] * 3
+            + [self.drop, self.add, self.add_part, self.compact, self.overwrite] * 2
+            + [self.restore, self.forbid_nulls]
         )
         verb = self.dice.choice(verbs)
         before = self.tree
@@ -599,6 +677,17 @@ def named_like(node: Node, before: Node) -> Node:
         named_like(each, pairs[each.name]) if each.name in pairs else each for each in node.parts
     )
     return replace(node, ident=before.ident, parts=parts)
+
+
+def around(tree: Tree, path: tuple[str, ...], part: pa.Field) -> pa.Field:
+    """Return a new part of a struct with all that it is in, and nothing else."""
+    kinds = nodes(tree)
+    made = part
+    for depth in range(len(path), 0, -1):
+        is_struct = kinds[path[:depth]].kind == "struct"
+        kind = pa.struct([made]) if is_struct else pa.list_(made)
+        made = pa.field(path[depth - 1], kind)
+    return made
 
 
 def our_path(path: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from lance_stream.write.batch_proofs import fingerprint
 
 MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
 
-SCHEMA_EVOLUTIONS: Final = ("none", "add_columns")
+SCHEMA_EVOLUTIONS: Final = ("none", "add_columns", "widen_types")
 
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
@@ -58,7 +58,7 @@ class SinkArguments:
         except_columns: Columns of the batch that are not stored.
         skip_unchanged: Whether rows whose values stay the same are not rewritten.
         tombstones: How long deletes are remembered; None if they are not.
-        schema_evolution: One of `SCHEMA_EVOLUTIONS`.
+        schema_evolution: How batches may change the columns: some of `SCHEMA_EVOLUTIONS`.
         app_id: The stream's id in the ledger; None for the query's own id.
         compact_every: After how many batches small fragments are compacted; None for never.
         file_version: Of a new table's data files.
@@ -77,7 +77,7 @@ class SinkArguments:
     except_columns: tuple[str, ...] = ()
     skip_unchanged: bool = False
     tombstones: timedelta | None = None
-    schema_evolution: str = "none"
+    schema_evolution: tuple[str, ...] = ()
     app_id: str | None = None
     compact_every: int | None = None
     file_version: str | None = None
@@ -95,7 +95,6 @@ class SinkArguments:
         if is_used_here:
             choose(self.uri, self.storage_options)
         _check_one_of("mode", self.mode, MODES)
-        _check_one_of("schema_evolution", self.schema_evolution, SCHEMA_EVOLUTIONS)
         if self.mode in _BY_KEY and not self.on:
             raise InvalidInputError(
                 f"lance_sink(mode={self.mode!r}) needs the key columns that identify a row: "
@@ -171,6 +170,22 @@ class SinkArguments:
             tombstones=self.tombstones,
             applies_changes=self.mode == "apply_changes",
         )
+
+
+def evolutions(value: object) -> tuple[str, ...]:
+    """Return how batches may change the columns: given as a name, several with commas, or a list.
+
+    Raises:
+        InvalidInputError: A name is unknown.
+    """
+    given = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    if all(isinstance(each, str) for each in given):
+        given = tuple(part.strip() for each in given for part in str(each).split(","))
+    for each in given:
+        _check_one_of("schema_evolution", each, SCHEMA_EVOLUTIONS)
+    if "none" in given and len(set(given)) > 1:
+        raise InvalidInputError(f"schema_evolution is none or others, not both: {value!r}")
+    return tuple(str(each) for each in given if each != "none")
 
 
 def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:

@@ -1,17 +1,19 @@
 """The function for foreachBatch, and the path of a batch through it."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_stream.arguments import as_number
 from lance_stream.durations import parse_age
 from lance_stream.errors import (
+    ColumnsChangedError,
     InvalidInputError,
     NotFoundError,
     OtherBatchError,
@@ -23,7 +25,7 @@ from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.plain_errors import briefly
 from lance_stream.spark.session_settings import options_in_session
-from lance_stream.spark.sink.arguments import SinkArguments, as_creation, names
+from lance_stream.spark.sink.arguments import SinkArguments, as_creation, evolutions, names
 from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.compaction import writer_of
@@ -41,6 +43,11 @@ from lance_stream.table.apply import check_may_write
 from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.phases import Phases
 
+_log = logging.getLogger("lance_stream.sink")
+
+_MAX_PLANS: Final = 10
+"""How often a batch is written before the sink gives up, if others change the columns each time."""
+
 
 def lance_sink(
     uri: str | os.PathLike[str],
@@ -49,7 +56,7 @@ def lance_sink(
     sequence_by: str | None = None,
     delete_when: str | None = None,
     except_columns: Sequence[str] | None = None,
-    schema_evolution: str = "none",
+    schema_evolution: str | Sequence[str] = "none",
     app_id: str | None = None,
     compact_every: int | None = None,
     file_version: str | None = None,
@@ -94,8 +101,12 @@ def lance_sink(
         delete_when: For upserts: a condition in Spark's SQL on an incoming row, for example
             "op = 'd'": if true, the row of that key is deleted.
         except_columns: Columns of the batch that are not stored.
-        schema_evolution: "add_columns": columns that the table lacks are added to it, and are null
-            in existing rows. "none": they are refused.
+        schema_evolution: "add_columns": columns that the table lacks, also parts of structs, are
+            added to it, and are null in existing rows. "widen_types": columns whose type does not
+            hold the batch's values get one that does, if no value changes (an int becomes a bigint,
+            a float a double; see `Dataset.alter_columns`): that rewrites these columns of all rows
+            once, and the feed shows these as updated. Several are given as a list. "none": such
+            batches are refused. Rows of narrower types can always be written.
         app_id: The stream's id in the table's ledger. The default is the streaming query's own id,
             which its checkpoint keeps. An app id of your own survives a lost checkpoint, and is
             required through Spark Connect, where Spark does not report the query's id.
@@ -146,7 +157,7 @@ def lance_sink(
             except_columns=names(except_columns, "except_columns"),
             skip_unchanged=skip_unchanged,
             tombstones=None if tombstones is None else parse_age(tombstones),
-            schema_evolution=schema_evolution,
+            schema_evolution=evolutions(schema_evolution),
             app_id=app_id,
             compact_every=compact_every,
             file_version=file_version,
@@ -347,14 +358,19 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
     if table is None:  # no row, and no table
         return commit
     mode = MODES[batch.arguments.mode]
-    try:
-        return mode(batch, table, commit)
-    except TableReplacedError:
-        if table.version:
-            raise
-    with batch.phases("plan"):  # another writer has created the table with other columns
-        table = batch.prepare_table(_open(batch.arguments))
-    return commit if table is None else mode(batch, table, commit)
+    for _ in range(_MAX_PLANS - 1):
+        try:
+            return mode(batch, table, commit)
+        except TableReplacedError:
+            if table.version:
+                raise
+        except ColumnsChangedError as error:
+            _log.info("batch %d is written again: %s", commit.batch_id, error)
+        with batch.phases("plan"):  # another writer has created the table, or changed its columns
+            table = batch.prepare_table(_open(batch.arguments))
+        if table is None:
+            return commit
+    return mode(batch, table, commit)
 
 
 def _named(batch: Batch, table: TableVersion | None) -> Batch:

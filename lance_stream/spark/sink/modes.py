@@ -41,6 +41,7 @@ from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.overwrite import overwrite_fragments
+from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable
 from lance_stream.write.fragments import write_target
 from lance_stream.write.micro_batches import MicroBatch
@@ -106,7 +107,10 @@ class Batch:
             )
         if table is None:
             return self._create_for_rows(incoming)
-        if own.schema_evolution == "add_columns":
+        adds_columns = "add_columns" in own.schema_evolution
+        if "widen_types" in own.schema_evolution:
+            table = widen_columns(table, incoming, may_have_new=adds_columns)
+        if adds_columns:
             is_exact = is_case_sensitive(self.df.sparkSession)
             table = add_missing_columns(table, incoming, case_sensitive=is_exact)
         _check_fits(incoming, table, is_partial=own.is_by_key)
@@ -207,7 +211,8 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
     if not fragments and not num_before:
         return commit
     with batch.phases("commit"):
-        done = overwrite_fragments(table, fragments, table.schema, batch.with_rows(written.digest))
+        micro_batch = batch.with_rows(written.digest)
+        done = overwrite_fragments(table, fragments, None, micro_batch)
     committed = _committed(commit, done, fragments)
     return replace(committed, rows_deleted=num_before) if done.is_new else committed
 
