@@ -6,7 +6,7 @@ import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table, yes_option
-from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.questions import may_go_on
 from lance_stream.cli.tables import print_table
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lance_stream.snapshot.references import Branch
 
 
-@click.group("branches", cls=Group, context_settings=SETTINGS)
+@new_group("branches")
 def command() -> None:
     """List, create and delete branches: separate histories beside the main one.
 

@@ -4,11 +4,11 @@ import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table
-from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.tables import print_table
 
 
-@click.group("consumers", cls=Group, context_settings=SETTINGS)
+@new_group("consumers")
 def command() -> None:
     """List the consumers of a table's changes, or drop one.
 

@@ -152,6 +152,17 @@ def _in_full(word: str, names: Iterable[str]) -> str:
     return f"{meant[0]}{equals}{value}" if len(meant) == 1 else word
 
 
+def new_group(name: str) -> Callable[[Callable[..., Any]], Group]:
+    """Return a decorator that makes a function a group of commands."""
+
+    def make(function: Callable[..., Any]) -> Group:
+        made: Group = click.group(name, cls=Group, context_settings=SETTINGS)(function)
+        made.params.append(debug_option())
+        return made
+
+    return make
+
+
 def debug_option() -> click.Option:
     """Return the option that shows the traceback of an error."""
 

@@ -132,9 +132,10 @@ def _complete(instruction: str) -> int:
 
 
 def _check_output() -> None:
-    """Make sure that any table content can be printed in any encoding, also if stdout is closed."""
-    if sys.stdout is None:  # closed by the calling program
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    """Make sure that any content can be printed in any encoding, also to a closed stream."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the calling program
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

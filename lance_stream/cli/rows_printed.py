@@ -15,7 +15,7 @@ from lance_stream.errors import InvalidInputError
 
 _FEW_ROWS: Final = 10_000
 
-_DIRECTIONS: Final = {"": "ascending", "asc": "ascending", "desc": "descending"}
+_DIRECTIONS: Final = {"asc": "ascending", "desc": "descending"}
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ def _parse_order(text: str | None) -> list[tuple[str, str]]:
     """
     keys = []
     for part in text.split(",") if text else ():
-        name, _, direction = part.strip().partition(" ")
-        kind = _DIRECTIONS.get(direction.strip().lower())
-        if not name or kind is None:
+        name, _, last = part.strip().rpartition(" ")
+        direction = _DIRECTIONS.get(last.lower()) if name else None
+        if not part.strip():
             raise InvalidInputError(
                 f"--order-by takes columns, each with 'desc' or not: 'price desc, id'; not {text!r}"
             )
-        keys.append((name, kind))
+        keys.append((name.strip(), direction) if direction else (part.strip(), "ascending"))
     return keys
 
 

@@ -6,14 +6,14 @@ import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table
-from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.tables import print_table
 
 if TYPE_CHECKING:
     from lance_stream.snapshot.tag_files import Tag
 
 
-@click.group("tags", cls=Group, context_settings=SETTINGS)
+@new_group("tags")
 def command() -> None:
     """List, create, move and delete tags: names for versions, which cleanup keeps.
 

@@ -65,6 +65,7 @@ from lance_stream.errors import (
 from lance_stream.maintenance.consumers import (
     Consumer,
     abandoned_consumers,
+    consumer_of,
     forget,
     is_consumers,
 )
@@ -174,6 +175,8 @@ class CleanupReport:
 def _holder(name: str) -> str:
     if name.startswith(BRANCH):
         return f"the {name}"
+    if is_consumers(name):
+        return f"the consumer {consumer_of(name)}"
     return name if name == UNDER_WAY else f"the tag {name}"
 
 

@@ -67,6 +67,11 @@ def is_consumers(tag: str) -> bool:
     return tag.startswith((CONSUMER_PREFIX, SNAPSHOT_PREFIX))
 
 
+def consumer_of(tag: str) -> str:
+    """Return the name of the consumer that a tag is of."""
+    return tag.removeprefix(CONSUMER_PREFIX).removeprefix(SNAPSHOT_PREFIX)
+
+
 def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
     """Return the tag with the progress of a consumer, or with its start.
 

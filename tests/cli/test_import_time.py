@@ -22,6 +22,7 @@ print(json.dumps([codes, sorted(set(sys.argv[1:]) & set(sys.modules))]))
 """
 
 
+@pytest.mark.floors
 def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HELP_OF_ALL, *HEAVY], capture_output=True, text=True, check=True

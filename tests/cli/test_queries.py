@@ -66,6 +66,7 @@ def test_the_table_of_few_rows_has_one_width(
     assert len({line.index("n") for line in lines}) == 1
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("limit", [None, 1, 25, 1000])
 @pytest.mark.parametrize(
     ("order", "keys"),
@@ -106,7 +107,8 @@ def test_a_sort_with_a_limit_keeps_few_rows(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--order-by", "id downwards"], 2, "--order-by takes columns"),
+        (["--order-by", "id downwards"], 2, "'id downwards' is none"),
+        (["--order-by", "id,"], 2, "--order-by takes columns"),
         (["--order-by", "nope"], 2, "'nope' is none"),
         (["--order-by", "tags"], 2, "cannot sort"),
         (["--where", "id >"], 2, "is not a SQL expression"),
@@ -180,6 +182,7 @@ def test_show_costs_few_requests(
     assert 3 < costs[0] <= costs[1] <= costs[0] + 1 <= 12, counts
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     ("words", "said"),
     [

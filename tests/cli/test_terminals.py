@@ -69,6 +69,7 @@ def given(ds: Dataset, words: list[str]) -> list[str]:
     return [ds.uri if each == "URI" else each for each in words]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("words", READING, ids=" ".join)
 def test_a_pipe_gets_plain_text(
     words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
@@ -93,6 +94,7 @@ def test_styles_can_be_switched_off(
     assert [line.rstrip() for line in styled.lines] == [line.rstrip() for line in shown.lines]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("words", READING, ids=" ".join)
 def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset) -> None:
     hostile = ds.append(WIDE.slice(0, 2).set_column(1, "city", pa.array([HOSTILE, HOSTILE])))
@@ -103,6 +105,7 @@ def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset)
         assert "\\u001b]0;owned\\u0007" in shown.text
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("width", [30, 80, 200])
 @pytest.mark.parametrize("words", [["head", "URI"], ["changes", "URI"]], ids=" ".join)
 def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> None:
@@ -148,6 +151,7 @@ def test_no_rows_are_said_to_a_person_only(ds: Dataset, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     "words", [["verify", "URI", "--deep"], ["compact", "URI"], ["cleanup", "URI"]], ids=" ".join
 )
@@ -201,6 +205,15 @@ def test_an_error_is_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch)
     assert (shown.code, "Traceback" in shown.text) == (3, True)
 
 
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_closed_stream_is_no_error(
+    name: str, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, name, None)
+    assert program.main(["verify", ds.uri]) == 0
+    assert program.main(["show", f"{ds.uri}-missing"]) == 3
+
+
 # --- JSON
 
 
@@ -209,6 +222,7 @@ def documents(capsys: pytest.CaptureFixture[str], *words: str) -> list[Any]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize("words", READING, ids=" ".join)
 def test_every_command_prints_json(
     words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
@@ -302,6 +316,7 @@ def test_manifests_of_an_old_table_are_renamed(
 # --- shells
 
 
+@pytest.mark.floors
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
