@@ -29,7 +29,7 @@ from lance_stream.cli.grammar import new_command
 @click.option(
     "--sink-log",
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help='A file with lines of the log "lance_stream.sink": shows how long commits took.',
 )
 def command(
