@@ -74,7 +74,7 @@ def _on_site(link: str, here: str, is_above: bool) -> str:
     place = posixpath.normpath(posixpath.join("" if is_above else f"docs/{here}", link))
     if place.startswith("examples"):
         name = posixpath.basename(place)
-        target = f"examples.md#{name}" if name.endswith(".py") else "examples.md"
+        target = f"examples.md#{name}" if name.endswith((".py", ".sql")) else "examples.md"
     elif place == "docs/notes":
         target = "notes.md"
     elif place.startswith("docs/"):
@@ -109,6 +109,10 @@ def examples() -> str:
         title = (ast.get_docstring(ast.parse(text)) or program.stem).split("\n")[0].rstrip(".")
         parts.append(f"## {title} {{: #{program.name} }}\n")
         parts.append(f'```python title="examples/{program.name}"\n{text}```\n')
+    macros = ROOT / "examples" / "dbt" / "macros" / "lance.sql"
+    parts.append(f"## Macros for dbt {{: #{macros.name} }}\n")
+    text = macros.read_text(encoding="utf-8")
+    parts.append(f'```jinja title="examples/dbt/macros/{macros.name}"\n{text}```\n')
     return "\n".join(parts)
 
 
