@@ -38,7 +38,7 @@ from lance_stream.schema.arrow_schemas import (
 )
 from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.identity import is_list
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.logical_types import STRUCT, is_fixed_size_list_of_structs
 from lance_stream.schema.projections import find, split_path
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
@@ -163,6 +163,7 @@ def additions(table: TableVersion, wanted: pa.Field, check: Check) -> list[Addit
     column = quote_path(path[:-1])
     parent = find(table.schema, column)[-1]
     while is_list(parent):
+        _check_lengths_vary(parent)
         parent = parent.children[0]
     if parent.logical_type != STRUCT:
         raise InvalidInputError(
@@ -206,9 +207,24 @@ def missing_parts(wanted: pa.Field, known: Field, check: Check) -> Iterator[Addi
             else:
                 yield Addition(each, known.id, tuple(parts))
     elif _is_list(wanted.type) and is_list(known):
-        yield from missing_parts(wanted.type.value_field, known.children[0], check)
+        for each in missing_parts(wanted.type.value_field, known.children[0], check):
+            _check_lengths_vary(known)
+            yield each
     else:
         check(wanted, known)
+
+
+def _check_lengths_vary(known: Field) -> None:
+    """Raise for a fixed-size list: the reference cannot read its structs if a part is not stored.
+
+    Raises:
+        InvalidInputError: It is one.
+    """
+    if is_fixed_size_list_of_structs(known.logical_type):
+        raise InvalidInputError(
+            f"parts cannot be added to the structs in the fixed-size list {known.name!r}, which "
+            "are stored as a whole; add another column"
+        )
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -40,7 +40,7 @@ from lance_stream.read.selections import Selection
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_from_arrow, field_to_arrow, to_arrow
 from lance_stream.schema.column_names import check_new_name
-from lance_stream.schema.fields import EXTENSION_NAME_KEY, Field, Schema
+from lance_stream.schema.fields import EXTENSION_NAME_KEY, LINEAGE_IDS, Field, Schema
 from lance_stream.schema.identity import same_fields
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find
@@ -424,7 +424,7 @@ class _Written:
             part for each in table.schema.fields if (part := _only_sources(each, own, same))
         )
         ids = tuple(each.id for top in own for each in top.walk())
-        left = {each.id for top in altered.cast for each in top.walk()}
+        left = {*LINEAGE_IDS, *(each.id for top in altered.cast for each in top.walk())}
         merged = []
         try:
             for place, fragment in enumerate(table.manifest.fragments):

@@ -10,7 +10,7 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 
 import lance_stream
-from lance_stream import Dataset
+from lance_stream import Dataset, InvalidInputError
 
 pytestmark = pytest.mark.oracle
 
@@ -176,3 +176,31 @@ def test_parts_are_added_as_pylance_does(tmp_path: Path) -> None:
     assert tables[0].schema == tables[1].schema
     assert lance.dataset(uris[0]).to_table().equals(lance.dataset(uris[1]).to_table())
     assert ours.changes(3).read_all().num_rows == 0
+
+
+def test_a_column_with_an_index_is_not_cast(tmp_path: Path) -> None:
+    """pylance drops the index."""
+    uri = create(tmp_path, "2.2")
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    ds = lance_stream.open_dataset(uri)
+    with pytest.raises(InvalidInputError, match="'id' cannot be cast because the index"):
+        ds.alter_columns({"path": "id", "data_type": pa.int64()})
+    ds = ds.alter_columns(
+        {"path": "place.zip", "data_type": pa.int64()}, {"path": "id", "nullable": False}
+    )
+    check_same(ds)
+    theirs = lance.dataset(uri)
+    assert [each.field_names for each in theirs.describe_indices()] == [["id"]]
+    assert theirs.to_table(filter="id = 7").num_rows == 1
+
+
+def test_branches_are_altered_alone(tmp_path: Path) -> None:
+    ds = lance_stream.open_dataset(create(tmp_path, "2.2"))
+    ds.branches.create("dev")
+    branch = lance_stream.open_dataset(ds.uri, branch="dev")
+    branch = branch.alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    branch = branch.add_columns({"place.x": "id + 1"})
+    theirs = lance.dataset(ds.uri).checkout_version(("dev", None))
+    assert theirs.to_table().to_pylist() == branch.to_table().to_pylist()
+    assert branch.verify() == []
+    assert ds.checkout(None).schema.equals(ds.schema)

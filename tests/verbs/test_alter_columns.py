@@ -251,6 +251,20 @@ def test_unclear_alterations_are_refused(ds: Dataset, alterations: Any, message:
         ds.alter_columns({"path": "missing", "nullable": True})
 
 
+def test_extension_types_and_blobs_stay_what_they_are() -> None:
+    """What is beside them can be altered."""
+    extension = {"ARROW:extension:name": "my.type"}
+    place = pa.struct([pa.field("e", pa.int32(), metadata=extension), ("zip", pa.int32())])
+    schema = pa.schema([("place", place)])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    ds = ds.append(pa.table({"place": [{"e": 1, "zip": 2}]}, schema))
+    with pytest.raises(InvalidInputError, match="blob or has an extension type"):
+        ds.alter_columns({"path": "place.e", "data_type": pa.int64()})
+    made = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    assert values(made) == [{"place": {"e": 1, "zip": 2}}]
+    assert made.schema.field("place").type.field("e").metadata
+
+
 # --- keys
 
 

@@ -19,6 +19,7 @@ SCHEMA = pa.schema(
         ("orders", pa.list_(pa.struct([("price", pa.float64())]))),
         ("tags", pa.map_(pa.string(), DEEP)),
         pa.field("packed", pa.struct([("a", pa.int32())]), metadata={"packed": "true"}),
+        ("pair", pa.list_(pa.struct([("x", pa.int8())]), 2)),
     ]
 )
 
@@ -31,6 +32,7 @@ def rows(*ids: int) -> pa.Table:
             "orders": [[{"price": 1.0}] * (each % 3) for each in ids],
             "tags": [[("a", {"c": 1})] for _ in ids],
             "packed": [{"a": each} for each in ids],
+            "pair": [[{"x": 1}, {"x": 2}] for _ in ids],
         },
         SCHEMA,
     )
@@ -131,6 +133,12 @@ def test_parts_are_computed(ds: Dataset) -> None:
         (pa.field("id.x", pa.string()), InvalidInputError, "has no parts"),
         (pa.field("tags.value.x", pa.string()), NotFoundError, "'value' in 'tags'"),
         (pa.field("tags.x", pa.string()), InvalidInputError, "has no parts"),
+        (pa.field("pair.y", pa.string()), InvalidInputError, "fixed-size list 'pair'"),
+        (
+            pa.field("pair", pa.list_(pa.struct([("y", pa.int8())]), 2)),
+            InvalidInputError,
+            "fixed-size list 'pair'",
+        ),
         (pa.field("packed.b", pa.string()), InvalidInputError, "packed struct"),
         (pa.field("place.", pa.string()), InvalidInputError, "cannot be called"),
         (pa.field("place", pa.int32()), InvalidInputError, "not int32"),
