@@ -15,18 +15,21 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
+from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
 from lance_stream.snapshot.opening import branch_uri
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.timestamps import parse_moment
+from lance_stream.spark.sink.arguments import BY_KEY, MODES, ONLY_WITH, check_one_of
 from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
 from lance_stream.storage.trust import with_trusted
+from lance_stream.upsert.incoming import check_can_remember
 
 LATEST = "latest"
 
@@ -108,6 +111,14 @@ class WriteOptions:
         add_columns: Whether columns that the table lacks are added to it.
         replays_may_differ: Whether a repeated batch may have different rows.
         branch: The branch to write, whose location is then `uri`; None for the main one.
+        mode: What the rows mean, as for `lance_sink`; None if Spark's mode says it.
+        on: The key columns of an upsert.
+        sequence_by: The column that orders rows of one key.
+        delete_when: A condition in SQL on an incoming row: whether it deletes.
+        except_columns: Columns of the rows that are not stored.
+        skip_unchanged: Whether rows whose values stay the same are not rewritten.
+        tombstones: How long deletes are remembered; None if they are not.
+        any_output_mode: Whether to accept an output mode that does not fit the mode.
     """
 
     uri: str
@@ -120,6 +131,19 @@ class WriteOptions:
     add_columns: bool = False
     replays_may_differ: bool = False
     branch: str | None = None
+    mode: str | None = None
+    on: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    delete_when: str | None = None
+    except_columns: tuple[str, ...] = ()
+    skip_unchanged: bool = False
+    tombstones: timedelta | None = None
+    any_output_mode: bool = False
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows of the table are updated by their keys."""
+        return self.mode in BY_KEY
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -132,6 +156,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         InvalidInputError: A name is unknown, a value is invalid, two options exclude each other,
             or the path is missing.
     """
+    options = _for_reading(options)
     values = _read(options, _OPTIONS, _WRITE_OPTIONS, "is for writing, not for reading")
     _join_storage_options(values)
     if "uri" not in values:
@@ -142,6 +167,19 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     parsed = SourceOptions(**values)
     _check_together(parsed)
     return parsed
+
+
+def _for_reading(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options without those that only say how INSERT INTO writes to a view by key."""
+    read: dict[str, str] = {}
+    write: dict[str, str] = {}
+    for name, text in options.items():
+        is_for_writing = name.lower() in _WRITE_OPTIONS and name.lower() not in _OPTIONS
+        (write if is_for_writing else read)[name] = text
+    if not any(name.lower() == "mode" for name in write):
+        return dict(options)
+    _read(write, _WRITE_OPTIONS, {}, "")
+    return read
 
 
 def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOptions:
@@ -179,7 +217,32 @@ def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOpt
             "txnAppId and txnVersion go together: an app id for the writing program, and a number "
             "that increases from write to write"
         )
+    if not streaming and parsed.any_output_mode:
+        raise InvalidInputError("the option 'anyOutputMode' belongs to a stream")
+    _check_mode(parsed)
     return parsed
+
+
+def _check_mode(options: WriteOptions) -> None:
+    """Refuse options that the mode has no use for, and a mode that lacks one."""
+    if options.is_by_key and not options.on:
+        raise InvalidInputError(
+            f"mode={options.mode} needs the key columns that identify a row, in the option 'on'"
+        )
+    for attribute, modes in ONLY_WITH.items():
+        if getattr(options, attribute) and options.mode not in modes:
+            name = next(
+                each.name for each in _WRITE_OPTIONS.values() if each.attribute == attribute
+            )
+            now = "no mode is set" if options.mode is None else f"the mode is {options.mode}"
+            raise InvalidInputError(
+                f"the option {name!r} is for the mode {' or '.join(modes)}, but {now}: set the "
+                f"option 'mode' to {modes[0]!r}"
+            )
+    check_can_remember(options.tombstones, options.sequence_by, options.delete_when)
+    hidden = sorted({*options.on} & {*options.except_columns})
+    if hidden:
+        raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
 
 
 _OF_THE_CATALOG = frozenset({"provider", "owner"})
@@ -233,10 +296,6 @@ def _hint(name: str, known: Mapping[str, "_Option"]) -> str:
     return f"; the options are: {', '.join(sorted(each.name for each in known.values()))}"
 
 
-_BY_KEY = (
-    "this writer appends and overwrites; upserts, deletes and CDC are written by "
-    "foreachBatch(lance_sink(path, mode='upsert', on=['id']))"
-)
 _ELSEWHERE: Mapping[str, str] = {
     "version": "the version to read is selected by 'versionAsOf', 'timestampAsOf' or 'tag'",
     "timestamp": "the time to read at is selected by 'timestampAsOf'",
@@ -244,7 +303,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "overwriteschema": "mode('overwrite') always replaces the schema with the rows",
     "replacewhere": (
         "replace rows by a condition in two commits, dataset.delete(condition) and an append, or "
-        "by key with lance_sink(path, mode='upsert', on=['id'])"
+        "by key with the options mode=upsert and on=<the key columns>"
     ),
     "partitionoverwritemode": "Lance tables have no partitions",
     "readchangedata": "the change feed is read with readChangeFeed=true",
@@ -254,10 +313,15 @@ _ELSEWHERE: Mapping[str, str] = {
         "changes with readChangeFeed=true"
     ),
     "maxfilespertrigger": "use maxVersionsPerTrigger, maxRowsPerTrigger or maxBytesPerTrigger",
-    "mode": _BY_KEY,
-    "on": _BY_KEY,
-    "sequenceby": _BY_KEY,
-    "deletewhen": _BY_KEY,
+    "compactevery": (
+        "Spark ends the process of a commit, so it cannot compact in the background. Use "
+        "foreachBatch(lance_sink(path, compact_every=...)), or call Dataset.compact() from time to "
+        "time"
+    ),
+    "createoptions": (
+        "create the table first, by lance_stream.create_dataset(path, schema, ...), to choose the "
+        "types of its columns"
+    ),
 }
 """Options of other table formats and of our sink, in lower case, and where their function is."""
 
@@ -459,6 +523,19 @@ _HOLDS_A_SECRET = re.compile(
 """Secrets in a JSON object without those words: by the names of their options, or in a URI."""
 
 
+def _age(name: str, text: str) -> timedelta:
+    try:
+        return parse_age(text)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"the option {name!r}: {error}") from None
+
+
+def _mode(name: str, text: str) -> str:
+    mode = text.strip().lower()
+    check_one_of(f"the option {name!r}", mode, MODES)
+    return mode
+
+
 def _locations(name: str, text: str) -> list[str]:
     """Parse locations: a JSON list of them, or a single one."""
     if not text.lstrip().startswith("["):
@@ -584,6 +661,14 @@ _WRITE_OPTIONS = _by_name(
     _Option("fileVersion", "file_version", _text),
     _Option("primaryKey", "primary_key", _columns),
     _Option("schemaEvolution", "add_columns", _schema_evolution),
+    _Option("mode", "mode", _mode),
+    _Option("on", "on", _columns),
+    _Option("sequenceBy", "sequence_by", _text),
+    _Option("deleteWhen", "delete_when", _text),
+    _Option("exceptColumns", "except_columns", _columns),
+    _Option("skipUnchanged", "skip_unchanged", _boolean),
+    _Option("tombstones", "tombstones", _age),
+    _Option("anyOutputMode", "any_output_mode", _boolean),
     # options of Spark, which it passes on
     _Option("checkpointLocation", None, _text),
     _Option("queryName", None, _text),

@@ -51,9 +51,8 @@ from lance_stream.spark.table_functions import table_functions
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 from lance_stream.spark.user_schemas import check_user_schema
 from lance_stream.spark.worker_python import check_workers_python
-from lance_stream.spark.writers import BatchWriter, StreamWriter, plan
+from lance_stream.spark.writers import BatchWriter, Job, StreamWriter, check_mode, plan
 from lance_stream.storage.options.names import as_options
-from lance_stream.verbs.jobs import WriteJob
 from lance_stream.write.micro_batches import MicroBatch
 
 DEFAULT_NAME = "lance"
@@ -184,6 +183,7 @@ class LanceSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, with the plan of its tasks."""
         asked = self._asked_to_write(streaming=False)
+        check_mode(asked, streaming=False, overwrite=overwrite)
         job = self._plan(asked, schema, overwrite)
         if asked.txn_app_id is None or asked.txn_version is None:
             return BatchWriter(job, None)
@@ -196,10 +196,12 @@ class LanceSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a micro-batch; Spark requests one to write and one to commit."""
         asked = self._asked_to_write(streaming=True)
+        check_mode(asked, streaming=True, overwrite=overwrite)
+        overwrite = overwrite if asked.mode is None else asked.mode == "overwrite"
         job = self._plan(asked, schema, overwrite)
         return StreamWriter(job, asked.app_id, may_differ=asked.replays_may_differ)
 
-    def _plan(self, asked: WriteOptions, schema: StructType, overwrite: bool) -> WriteJob:
+    def _plan(self, asked: WriteOptions, schema: StructType, overwrite: bool) -> Job:
         is_exact = self.session_options.case_sensitive
         return plan(asked, schema, overwrite, case_sensitive=is_exact)
 

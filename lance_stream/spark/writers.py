@@ -1,13 +1,13 @@
 """The format "lance" as a writer: `df.write.format("lance")`, `writeStream.format("lance")`.
 
-    planning worker    a writer is created       the table is read: `verbs.jobs`
-    tasks              writer.write(batches)     data files, described by a `Part`
+    planning worker    a writer is created       the table is read: `verbs.jobs`, `upsert_writer`
+    tasks              writer.write(batches)     data files, or staged rows, described by a `Part`
     commit worker      writer.commit(parts)      one version
                 or     writer.abort(parts)       the files are deleted, if no commit was tried
 
 Spark runs these in different processes, none of them the user's. A batch's writer is created once
 and pickled between them. A stream's writer is created twice per micro-batch, for the tasks and for
-the commit, so each part carries the plan back.
+the commit, so each part of an append or an overwrite carries the plan back.
 
 If a task is attempted several times, Spark passes on the part of one attempt only. The files of the
 others belong to no version, and cleanup removes them.
@@ -16,6 +16,9 @@ Spark calls `abort` when a task fails, but also when `commit` fails, when it may
 the version was published. A failed task has no part (None instead), and a commit is only tried with
 all parts: so files are deleted here only if a part is missing. A commit that is known to have
 failed deletes its files itself.
+
+An upsert's tasks write no data files: they stage their rows, and the commit applies them by their
+keys. No version ever names staged rows, so their files are deleted whatever the outcome.
 """
 
 import logging
@@ -23,6 +26,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,11 +38,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.spark.column_names import names_in_table, settle_columns
+from lance_stream.spark.column_names import (
+    did_you_mean,
+    find_column,
+    names_in_table,
+    settle_columns,
+)
 from lance_stream.spark.options import WriteOptions
 from lance_stream.spark.plain_errors import plainly
+from lance_stream.spark.sink.arguments import fingerprint_of
 from lance_stream.spark.spark_types import stored_schema
+from lance_stream.spark.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
+from lance_stream.spark.upsert_writer import discard as discard_staged
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.upsert.staged_rows import StagedRows
 from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
 from lance_stream.write.batch_proofs import MicroBatch, fingerprint
 from lance_stream.write.fragments import write_fragments
@@ -58,26 +71,31 @@ class Part(WriterCommitMessage):
     """The result of a task.
 
     Attributes:
-        job: The job that it belongs to.
+        job: The job that it belongs to; None for an upsert, whose commit plans by itself.
         fragments: The fragments that it wrote, encoded; no version names them yet.
         digest: Of the rows that it received.
         is_in: Whether it wrote nothing because the ledger has this batch id.
         query_id: The streaming query's own id; empty if Spark did not report it.
         error: One of our errors, pickled: retrying the task would not help, so Spark does not see
             a failure.
+        staged: The rows of an upsert.
     """
 
-    job: WriteJob
+    job: WriteJob | None
     fragments: tuple[bytes, ...] = ()
     digest: RowsDigest = NO_ROWS
     is_in: bool = False
     query_id: str = ""
     error: bytes | None = None
+    staged: StagedRows | None = None
+
+
+Job: TypeAlias = WriteJob | UpsertJob
 
 
 def plan(
     asked: WriteOptions, incoming: StructType, overwrite: bool, *, case_sensitive: bool = False
-) -> WriteJob:
+) -> Job:
     """Plan the write of rows to the table that a user requested, and check that they fit.
 
     Spark calls a column non-null if this particular plan cannot produce nulls. The next plan may,
@@ -94,13 +112,19 @@ def plan(
     """
     if not incoming.fields:
         raise InvalidInputError("the rows have no columns, so they would be lost")
+    if asked.is_by_key:
+        return plan_upsert(asked, incoming, case_sensitive=case_sensitive)
     own_names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
+    left_out = _left_out(asked, incoming, case_sensitive=case_sensitive)
+    incoming = StructType([each for each in incoming if each.name not in left_out])
+    if not incoming.fields:
+        raise InvalidInputError("no column of the rows is stored, so they would be lost")
     key = settle_columns(
         asked.primary_key,
         pa.schema([(each, pa.null()) for each in own_names]),
         case_sensitive=case_sensitive,
     )
-    return plan_job(
+    job = plan_job(
         asked.uri,
         stored_schema(incoming.toNullable()),
         overwrite=overwrite,
@@ -112,6 +136,67 @@ def plan(
         case_sensitive=case_sensitive,
         may_create=asked.branch is None,
     )
+    mode = "overwrite" if overwrite else "append"
+    return replace(job, left_out=left_out, rules=fingerprint_of(replace(asked, mode=mode)))
+
+
+def check_mode(asked: WriteOptions, *, streaming: bool, overwrite: bool) -> None:
+    """Refuse a mode that does not fit the mode of `df.write`, or the query's output mode.
+
+    Args:
+        asked: The user's options.
+        streaming: Whether a stream is written.
+        overwrite: Whether Spark says that the rows replace all rows: its mode is "overwrite", or
+            the output mode "complete".
+
+    Raises:
+        InvalidInputError: It does not fit.
+    """
+    mode = asked.mode
+    if mode is None or overwrite == (mode == "overwrite") or asked.any_output_mode:
+        return
+    if not streaming:
+        wanted = "overwrite" if mode == "overwrite" else "append"
+        raise InvalidInputError(
+            f"the option mode={mode} does not fit the mode of the writer, "
+            f"{'overwrite' if overwrite else 'append'} (in SQL, INSERT "
+            f"{'OVERWRITE' if overwrite else 'INTO'}): use .mode({wanted!r})"
+        )
+    if mode == "overwrite":
+        why = (
+            "each trigger returns only new rows, so only those of the last one would stay. Use "
+            "outputMode('complete'), or mode=append"
+        )
+    elif mode == "upsert":
+        why = (
+            "each trigger returns all groups again, and a group that a filter, a limit or a join "
+            "leaves out later would stay in the table. Use mode=overwrite; or, in foreachBatch, "
+            "lance_sink with outputMode('update')"
+        )
+    elif mode == "append":
+        why = "every group would be stored again by each trigger. Use mode=overwrite"
+    else:
+        why = "an aggregate is not a change feed. Apply the feed itself, in outputMode('append')"
+    raise InvalidInputError(
+        f"mode={mode} does not fit the query's output mode: {why}. Nothing was written. If this is "
+        "what you want, set anyOutputMode=true"
+    )
+
+
+def _left_out(
+    asked: WriteOptions, incoming: StructType, *, case_sensitive: bool
+) -> tuple[str, ...]:
+    """Return the columns that are not stored, as they are called in the rows."""
+    found = []
+    for name in asked.except_columns:
+        column = find_column(name, incoming.names, case_sensitive=case_sensitive)
+        if column is None:
+            raise InvalidInputError(
+                f"the rows have no column {name!r}{did_you_mean(name, incoming.names)}; they have: "
+                f"{', '.join(incoming.names)}"
+            )
+        found.append(column)
+    return tuple(found)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -122,7 +207,7 @@ class BatchWriter(DataSourceArrowWriter):
         write: The app id and number for the ledger; None for no entry.
     """
 
-    def __init__(self, job: WriteJob, write: MicroBatch | None) -> None:
+    def __init__(self, job: Job, write: MicroBatch | None) -> None:
         self.job = job
         self.numbered = write
         self.skip = write is not None and job.has_committed(write)
@@ -134,11 +219,11 @@ class BatchWriter(DataSourceArrowWriter):
     @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the rows that the tasks wrote, unless the ledger has them."""
-        _commit(self.job, _parts_of(messages), self.numbered)
+        _commit(self.job, _parts_of(messages, self.job), self.numbered)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the files that the tasks wrote, if no commit was tried."""
-        _abort(messages)
+        _abort(messages, self.job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -151,7 +236,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         may_differ: Whether a repeated batch may have different rows.
     """
 
-    def __init__(self, job: WriteJob, app_id: str | None, *, may_differ: bool = False) -> None:
+    def __init__(self, job: Job, app_id: str | None, *, may_differ: bool = False) -> None:
         self.job = job
         self.app_id = app_id
         self.may_differ = may_differ
@@ -167,19 +252,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if batch_id and self.job.has_committed(batch):
                 return _digest(self.job, iterator, query_id)
         except LanceStreamError as error:
-            return Part(self.job, query_id=query_id, error=pickle.dumps(error))
+            return _part(self.job, query_id=query_id, error=pickle.dumps(error))
         return _write(self.job, iterator, query_id)
 
     @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit the rows that the tasks wrote, unless the ledger has the batch."""
-        parts = _parts_of(messages)
+        parts = _parts_of(messages, self.job)
         if parts:
-            _commit(parts[0].job, parts, self._identify(batchId, parts[0].query_id))
+            _commit(parts[0].job or self.job, parts, self._identify(batchId, parts[0].query_id))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002  # the signature is Spark's
         """Delete the files that the tasks wrote, if no commit was tried."""
-        _abort(messages)
+        _abort(messages, self.job)
 
     def _identify(self, batch_id: int, query_id: str) -> MicroBatch:
         app_id = self.app_id or query_id
@@ -191,58 +276,90 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return MicroBatch(app_id, batch_id, query_id, may_differ=self.may_differ)
 
 
-def _write(job: WriteJob, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
+def _part(job: Job, **found: Any) -> Part:
+    return Part(job if isinstance(job, WriteJob) else None, **found)
+
+
+def _write(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
     read = DigestingBatches(_named(job, batches))
     try:
+        if isinstance(job, UpsertJob):
+            staged = stage(job, read)
+            return Part(None, (), read.digest, query_id=query_id, staged=staged)
         fragments = write_fragments(read, job.target)
     except LanceStreamError as error:
         error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
-        return Part(job, query_id=query_id, error=pickle.dumps(error))
+        return _part(job, query_id=query_id, error=pickle.dumps(error))
     encoded = tuple(map(encode_fragment, fragments))
     return Part(job, encoded, read.digest, query_id=query_id)
 
 
-def _named(job: WriteJob, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Return the batches, with column names in the table's spelling."""
+def _named(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Return the batches with the columns to read, with names in the table's spelling."""
+    if isinstance(job, UpsertJob):
+        return (each.rename_columns(list(job.names)) for each in batches)
+    if job.left_out:
+        batches = (each.drop_columns(list(job.left_out)) for each in batches)
     if job.names is None:
         return batches
-    return (each.rename_columns(list(job.names)) for each in batches)
+    names = list(job.names)
+    return (each.rename_columns(names) for each in batches)
 
 
-def _digest(job: WriteJob, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
+def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
     digest = add_up(map(digest_of, _named(job, batches)))
-    return Part(job, digest=digest, is_in=True, query_id=query_id)
+    return _part(job, digest=digest, is_in=True, query_id=query_id)
 
 
-def _commit(job: WriteJob, parts: Sequence[Part], batch: MicroBatch | None) -> None:
-    fragments = _fragments_of(parts)
+def _commit(job: Job, parts: Sequence[Part], batch: MicroBatch | None) -> None:
     if batch is not None:
-        batch = replace(
-            batch,
-            rules=fingerprint({"mode": "overwrite" if job.overwrite else "append"}),
-            digest=add_up(part.digest for part in parts),
-        )
+        batch = replace(batch, rules=_rules_of(job), digest=add_up(part.digest for part in parts))
         if any(part.is_in for part in parts):
             entry = check_is_in(job, batch)
             _log.info("%s: %s is already committed, as version %s", job.uri, batch, entry.version)
             return
+    if isinstance(job, UpsertJob):
+        made = commit_upsert(job, [each.staged for each in parts if each.staged], batch)
+        counts = (
+            f"{made.num_rows} rows: {made.num_inserted} inserted, {made.num_updated} updated, "
+            f"{made.num_deleted} deleted, {made.num_unchanged} unchanged, {made.num_late} late"
+        )
+        _log_commit(job, batch, counts, made.table.version if made.is_new else None)
+        return
+    fragments = _fragments_of(parts)
     done = commit_job(job, fragments, batch)
-    rows = sum(each.physical_rows for each in fragments)
-    what = f"{rows} rows" if batch is None else f"batch {batch.batch_id} of {batch.app_id!r}"
-    became = (
-        f"version {done.table.version}" if done.is_new else "nothing: committed before, or empty"
-    )
+    rows = f"{sum(each.physical_rows for each in fragments)} rows"
+    _log_commit(job, batch, rows, done.table.version if done.is_new else None)
+
+
+def _rules_of(job: Job) -> str:
+    if isinstance(job, UpsertJob):
+        return job.fingerprint
+    return job.rules or fingerprint({"mode": "overwrite" if job.overwrite else "append"})
+
+
+def _log_commit(job: Job, batch: MicroBatch | None, rows: str, version: int | None) -> None:
+    what = rows if batch is None else f"batch {batch.batch_id} of {batch.app_id!r} ({rows})"
+    became = "nothing: committed before, or no change" if version is None else f"version {version}"
     _log.info("%s: committed %s as %s", job.uri, what, became)
 
 
-def _abort(messages: Sequence[WriterCommitMessage | None]) -> None:
-    if any(each is None for each in messages):  # otherwise a commit was tried
-        for part in messages:
-            if isinstance(part, Part):
-                discard(part.job, _fragments_of([part]))
+def _abort(messages: Sequence[WriterCommitMessage | None], job: Job) -> None:
+    parts = [each for each in messages if isinstance(each, Part)]
+    if any(each is None for each in messages) or isinstance(job, UpsertJob):
+        _discard(parts, job)  # data files only if no commit was tried
 
 
-def _parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+def _discard(parts: Iterable[Part], job: Job) -> None:
+    """Delete the files of parts that were never committed."""
+    for part in parts:
+        if part.job is not None:
+            discard(part.job, _fragments_of([part]))
+        elif part.staged is not None and isinstance(job, UpsertJob):
+            discard_staged(job, [part.staged])
+
+
+def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[Part]:
     """Return the parts of a job if every task succeeded.
 
     Raises:
@@ -251,7 +368,7 @@ def _parts_of(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
     parts = [each for each in messages if isinstance(each, Part)]
     for part in parts:
         if part.error is not None:
-            discard(part.job, _fragments_of(parts))
+            _discard(parts, job)
             raise pickle.loads(part.error)
     return parts
 

@@ -10,6 +10,7 @@ failed commit, or it belongs to a commit under way.
     _indices/{uuid}/**                by the index's folder
     _lance_stream/tombstones/*        by its path, in the config
     _lance_stream/key_bounds/*        with the column that it is of
+    _lance_stream/staged_rows/*       never: rows on their way to a commit
     _versions/{manifest}-{uuid}       never: staged for an external manifest store
     temporary files in those folders  never
 
@@ -42,6 +43,7 @@ class FileKind(StrEnum):
     REMEMBERED_DELETES = "files of remembered deletes"
     KEY_BOUNDS = "key bounds"
     STAGED_MANIFEST = "staged manifests"
+    STAGED_ROWS = "staged rows"
     TEMPORARY = "temporary files"
 
 
@@ -191,6 +193,10 @@ def _own(kind: FileKind) -> Callable[[str], Nameable | None]:
     return lambda path: Nameable(kind, path) if _depth(path) == 2 else None
 
 
+def _staged_rows(path: str) -> Nameable | None:
+    return Nameable(FileKind.STAGED_ROWS, None) if _depth(path) == 2 else None
+
+
 _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.DATA_DIRECTORY: _data,
     paths.DELETIONS_DIRECTORY: _deletions,
@@ -198,6 +204,7 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.INDICES_DIRECTORY: _index,
     paths.TOMBSTONES_DIRECTORY: _own(FileKind.REMEMBERED_DELETES),
     paths.KEY_BOUNDS_DIRECTORY: _own(FileKind.KEY_BOUNDS),
+    paths.STAGED_ROWS_DIRECTORY: _staged_rows,
     paths.VERSIONS_DIRECTORY: _version,
 }
 

@@ -17,6 +17,7 @@ All paths are relative to the table's directory and use "/":
     _lance_stream/tombstones/{32 hex digits}.arrow          ours: see `tombstones`
     _lance_stream/key_bounds/{field id}.arrow               ours: a cache
     _lance_stream/cloned_from.txn                           ours: see `commit.cloning`
+    _lance_stream/staged_rows/{32 hex digits}.arrow         ours: see `staged_rows`
 
 V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
 
@@ -50,6 +51,7 @@ MAIN_BRANCH = "main"
 TOMBSTONES_DIRECTORY = "_lance_stream/tombstones"
 KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
 CLONED_FROM = "_lance_stream/cloned_from.txn"
+STAGED_ROWS_DIRECTORY = "_lance_stream/staged_rows"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
 FOLDERS = (
@@ -321,6 +323,15 @@ def tombstone_path(name: str) -> str:
 def key_bounds_path(field_id: int) -> str:
     """Return the path of the saved bounds of a key column."""
     return f"{KEY_BOUNDS_DIRECTORY}/{field_id}.arrow"
+
+
+def staged_rows_path(random: bytes) -> str:
+    """Return the path of a new file of staged rows.
+
+    Args:
+        random: 16 random bytes.
+    """
+    return f"{STAGED_ROWS_DIRECTORY}/{random.hex()}.arrow"
 
 
 def index_folder(uuid: bytes) -> str:

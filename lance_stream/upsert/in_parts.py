@@ -17,12 +17,13 @@ What transports the bundles and runs the parts (Spark, in `spark.sink.large_upse
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.byte_ranges import Buffer
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.read.fragment import read_unit
@@ -39,7 +40,7 @@ from lance_stream.upsert.incoming import (
     prepare,
 )
 from lance_stream.upsert.keys import NOT_FOUND, hash_keys
-from lance_stream.upsert.matching import Matches, join_matches
+from lance_stream.upsert.matching import Found, Matches, join_matches
 from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
 from lance_stream.upsert.upsert import one_batch
@@ -109,9 +110,9 @@ class PartedUpsert:
             InvalidInputError: A named column does not exist, or a key is null, or does not fit the
                 table.
         """
-        for batch in _joined(batches):
-            keys = key_rows(batch, self.table.arrow_schema, self.rules)
-            yield from self._split(batch, keys.columns, is_stored=False)
+        schema = self.table.arrow_schema
+        for number, rows in divide_rows(batches, schema, self.rules, self.num_parts):
+            yield Bundle(number, is_stored=False, data=encode_rows(rows))
 
     def key_units(self) -> list[WorkUnit]:
         """Return the work units that read the table: keys, the stored sequence, addresses."""
@@ -130,18 +131,8 @@ class PartedUpsert:
             for name in on:
                 if rows.column(name).null_count:
                     rows = rows.filter(rows.column(name).is_valid())
-            yield from self._split(rows, rows.select(on).columns, is_stored=True)
-
-    def _split(
-        self, rows: pa.RecordBatch, keys: Sequence[pa.Array], *, is_stored: bool
-    ) -> Iterator[Bundle]:
-        parts = (hash_keys(keys) % np.uint64(self.num_parts)).astype(np.int64)
-        order = np.argsort(parts, kind="stable")
-        numbers, firsts = np.unique(parts[order], return_index=True)
-        sorted_rows = rows.take(pa.array(order))
-        stops = [*firsts[1:].tolist(), len(parts)]
-        for number, start, stop in zip(numbers.tolist(), firsts.tolist(), stops, strict=False):
-            yield Bundle(number, is_stored, _encode(sorted_rows.slice(start, stop - start)))
+            for number, part in _divide(rows, rows.select(on).columns, self.num_parts):
+                yield Bundle(number, is_stored=True, data=encode_rows(part))
 
     def do_part(self, bundles: Iterable[Bundle]) -> Part | None:
         """Decide what to do with the rows of a part, and write them.
@@ -158,12 +149,30 @@ class PartedUpsert:
         rows: list[pa.RecordBatch] = []
         stored: list[pa.RecordBatch] = []
         for bundle in bundles:
-            (stored if bundle.is_stored else rows).extend(_decode(bundle.data))
+            (stored if bundle.is_stored else rows).extend(decode_rows(bundle.data))
         if not rows:
             return None
         batch = one_batch(pa.Table.from_batches(rows))
+        part = self._apply(batch, lambda incoming: self._matches(incoming, stored))
+        digest = digest_of(
+            batch.select([each for each in batch.schema.names if each not in self.helpers])
+        )
+        return replace(part, digest=digest)
+
+    def do_rows(self, rows: pa.Table) -> Part:
+        """Do the same as `do_part`, in a process that looks up the keys of the table itself.
+
+        Args:
+            rows: All rows of the batch that have one of their keys. Their digest is not computed.
+
+        Raises:
+            InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
+        """
+        return self._apply(one_batch(rows), lambda incoming: Found().look_up(self.table, incoming))
+
+    def _apply(self, batch: pa.RecordBatch, find: Callable[[Incoming], Matches]) -> Part:
         incoming = prepare(batch, self.table.arrow_schema, self.rules)
-        matches = self._matches(incoming, stored)
+        matches = find(incoming)
         decision, num_unchanged = decide_changes(self.table, incoming, matches, self.remembered)
         written = write_rows(
             self.table,
@@ -173,10 +182,7 @@ class PartedUpsert:
             num_unchanged,
             self.remembered,
         )
-        digest = digest_of(
-            batch.select([each for each in batch.schema.names if each not in self.helpers])
-        )
-        return Part(written, incoming.num_rows, incoming.num_late + decision.num_late, digest)
+        return Part(written, incoming.num_rows, incoming.num_late + decision.num_late)
 
     def _matches(self, incoming: Incoming, stored: Sequence[pa.RecordBatch]) -> Matches:
         found: list[Matches] = []
@@ -201,6 +207,37 @@ class PartedUpsert:
 Run: TypeAlias = Callable[[PartedUpsert], Sequence[Part | LanceStreamError]]
 """Executes the parts of an upsert, as many as it chooses (it replaces `num_parts`). Returns the
 outcomes of parts that have rows of the batch; for a part that failed, the error."""
+
+
+def divide_rows(
+    batches: Iterable[pa.RecordBatch], table: pa.Schema, rules: UpsertRules, num_parts: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield rows of a batch by the parts of their keys, each with the number of the part.
+
+    Args:
+        batches: The rows; about `BUNDLE_BYTES` of them are divided at a time.
+        table: The table's columns.
+        rules: The user's rules for the rows.
+        num_parts: How many parts there are.
+
+    Raises:
+        InvalidInputError: A named column does not exist, or a key is null, or does not fit the
+            table.
+    """
+    for batch in _joined(batches):
+        yield from _divide(batch, key_rows(batch, table, rules).columns, num_parts)
+
+
+def _divide(
+    rows: pa.RecordBatch, keys: Sequence[pa.Array], num_parts: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    parts = (hash_keys(keys) % np.uint64(num_parts)).astype(np.int64)
+    order = np.argsort(parts, kind="stable")
+    numbers, firsts = np.unique(parts[order], return_index=True)
+    sorted_rows = rows.take(pa.array(order))
+    stops = [*firsts[1:].tolist(), len(parts)]
+    for number, start, stop in zip(numbers.tolist(), firsts.tolist(), stops, strict=False):
+        yield number, sorted_rows.slice(start, stop - start)
 
 
 def upsert_in_parts(
@@ -243,7 +280,8 @@ def upsert_in_parts(
         with attempts.phases("write"):
             remembered = _remembered(sequence, newest, rules, environment)
             parts = _done(newest, run(PartedUpsert(newest, rules, remembered, tuple(helpers))))
-            attempts.know_digest(add_up(each.digest for each in parts))
+            if attempts.micro_batch is not None and attempts.micro_batch.digest is None:
+                attempts.know_digest(add_up(each.digest for each in parts))
             fragments = tuple(each for part in parts for each in part.written.fragments)
             try:
                 stored = [name for name in columns if name not in rules.except_columns]
@@ -315,7 +353,8 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield one_batch(pa.Table.from_batches(held))
 
 
-def _encode(rows: pa.RecordBatch) -> bytes:
+def encode_rows(rows: pa.RecordBatch) -> bytes:
+    """Return rows as one Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
@@ -323,6 +362,7 @@ def _encode(rows: pa.RecordBatch) -> bytes:
     return data
 
 
-def _decode(data: bytes) -> list[pa.RecordBatch]:
+def decode_rows(data: bytes | Buffer) -> list[pa.RecordBatch]:
+    """Return the rows of an Arrow stream."""
     with pa.ipc.open_stream(data) as reader:
         return list(reader)

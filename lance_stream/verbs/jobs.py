@@ -15,7 +15,7 @@ fails leaves no table behind.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -68,6 +68,9 @@ class WriteJob:
         mark: That version's mark (`table.version_marks`); empty if there was no table.
         names: The table's names for the columns of each batch, in order; None if batches use
             the table's own names.
+        left_out: Columns of each batch, under these names, that are not stored.
+        rules: A fingerprint of the rules by which the rows are applied; empty for the default of
+            an append or an overwrite.
     """
 
     uri: str
@@ -78,6 +81,8 @@ class WriteJob:
     config: Mapping[str, str] = field(default_factory=dict)
     mark: str = ""
     names: tuple[str, ...] | None = None
+    left_out: tuple[str, ...] = ()
+    rules: str = ""
 
     def has_committed(self, micro_batch: MicroBatch) -> bool:
         """Return whether the table had a micro-batch when the job was planned; sends no request.
@@ -85,10 +90,17 @@ class WriteJob:
         Raises:
             InvalidInputError: The batch id belongs to another query's batch.
         """
-        found = ledger.decide(
-            self.config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id
-        )
-        return isinstance(found, ledger.AlreadyCommitted)
+        return is_committed(self.config, micro_batch)
+
+
+def is_committed(config: Mapping[str, str], micro_batch: MicroBatch) -> bool:
+    """Return whether a config's ledger has a micro-batch.
+
+    Raises:
+        InvalidInputError: The batch id belongs to another query's batch.
+    """
+    found = ledger.decide(config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id)
+    return isinstance(found, ledger.AlreadyCommitted)
 
 
 def plan_job(
@@ -144,7 +156,7 @@ def plan_job(
         incoming = pa.schema(
             [each.with_name(name) for each, name in zip(incoming, names, strict=True)]
         )
-    _check_is_asked_for(table, file_version, primary_key)
+    check_is_asked_for(table, file_version, primary_key)
     target = write_target(table)
     if overwrite:
         target = replace(target, schema=_columns_after(table, incoming, primary_key))
@@ -155,7 +167,9 @@ def plan_job(
             table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
             target = write_target(table)
     mark = mark_of(table.manifest)
-    return WriteJob(uri, options, target, table.version, overwrite, _ledger_of(table), mark, names)
+    return WriteJob(
+        uri, options, target, table.version, overwrite, ledger_entries(table), mark, names
+    )
 
 
 def commit_job(
@@ -198,7 +212,16 @@ def commit_job(
     return append_fragments(table, fragments, micro_batch)
 
 
-def check_is_in(job: WriteJob, micro_batch: MicroBatch) -> ledger.LedgerEntry:
+class Placed(Protocol):
+    """Something that knows where its table is."""
+
+    @property
+    def uri(self) -> str: ...  # noqa: D102  # as in `WriteJob`
+    @property
+    def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+
+def check_is_in(job: Placed, micro_batch: MicroBatch) -> ledger.LedgerEntry:
     """Return the ledger's entry of a micro-batch whose batch id was in it at the plan.
 
     Args:
@@ -255,7 +278,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     return planned_on
 
 
-def _check_is_asked_for(
+def check_is_asked_for(
     table: TableVersion, file_version: str | None, primary_key: Sequence[str] | None
 ) -> None:
     """Raise if an existing table is not as the user requested."""
@@ -306,6 +329,7 @@ def _columns_after(
     return schema
 
 
-def _ledger_of(table: TableVersion) -> dict[str, str]:
+def ledger_entries(table: TableVersion) -> dict[str, str]:
+    """Return the ledger's entries in a version's config."""
     config = table.manifest.config
     return {key: text for key, text in config.items() if key.startswith(ledger.PREFIX)}

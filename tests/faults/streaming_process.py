@@ -2,11 +2,12 @@
 
     append    FOLDER/files, every row of every file, into FOLDER/append
     upsert    the files' changes, by id: inserts, updates, deletes, into FOLDER/upsert
+    format    the same changes, by the format as a writer, into FOLDER/format
     replica   the changes of FOLDER/source, applied to FOLDER/replica; a snapshot comes first
     log       the changes of FOLDER/source since its first version, appended to FOLDER/log
 
 The last two are consumers of the source by their names. FOLDER/tables.json, if it is there, says
-where append and upsert have their tables instead: a URI and storage options.
+where the first three have their tables instead: a URI and storage options.
 
 It gets its session ready, and begins when a line comes in: "all" to end when all is in, anything
 else to go on until it is killed.
@@ -52,17 +53,39 @@ QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
             "compact_every": 4,
         },
     ),
+    "format": (
+        files,
+        {
+            "mode": "upsert",
+            "on": "id",
+            "sequenceBy": "seq",
+            "deleteWhen": "op = 'd'",
+            "exceptColumns": "op",
+        },
+    ),
     "replica": (changes, {"mode": "apply_changes", "on": "id"}),
     "log": (logged_changes, {}),
 }
-"""What each query reads, and the arguments of its sink."""
+"""What each query reads, and the arguments of its sink, or the options of the format."""
+
+
+def written(rows: Any, name: str, tables: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """Return the writer of a query's rows to its table."""
+    from lance_stream.spark import lance_sink
+
+    uri, options = f"{tables['uri']}/{name}", tables["options"]
+    if name != "format":
+        sink = lance_sink(uri, storage_options=options, **arguments)
+        return rows.writeStream.foreachBatch(sink)
+    secrets = {"secretStorageOptions": json.dumps(options)}
+    return rows.writeStream.format("lance").options(path=uri, **secrets, **arguments)
 
 
 def main(names: str, folder: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    from lance_stream.spark import lance_sink, register
+    from lance_stream.spark import register
 
     spark = (
         SparkSession.builder.master("local[1]")
@@ -82,10 +105,8 @@ def main(names: str, folder: str) -> None:
     queries = []
     for name in names.split(","):
         read, arguments = QUERIES[name]
-        sink = lance_sink(f"{tables['uri']}/{name}", storage_options=tables["options"], **arguments)
         queries.append(
-            read(spark, Path(folder))
-            .writeStream.foreachBatch(sink)
+            written(read(spark, Path(folder)), name, tables, arguments)
             .option("checkpointLocation", str(Path(folder, f"{name}-checkpoint")))
             .trigger(**({"availableNow": True} if ends else {"processingTime": "0 seconds"}))
             .start()

@@ -32,7 +32,7 @@ from tests.faults.places import folder_on, on, open_table, options_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SINKS = ("append", "upsert")
+SINKS = ("append", "upsert", "format")
 ROWS_PER_FILE = 40
 MIN_PENDING = 6
 """Files that a stream has still before it at least, so that a kill meets it at work."""
@@ -43,7 +43,7 @@ MAX_AHEAD = 10
 
 
 class Streams:
-    """The files of two streams, their tables, and the process that runs them.
+    """The files of three streams, their tables, and the process that runs them.
 
     Args:
         folder: Where all of them lie.
@@ -93,7 +93,7 @@ class Streams:
         """Return what a table may hold: the rows after no file, one file, two files..."""
         states: list[Rows] = [[]]
         for batch in self.batches:
-            if name == "upsert":
+            if name != "append":
                 states.append(followed(states[-1], batch))
             else:
                 states.append(sorted([*states[-1], *((each[:3]) for each in batch)]))
@@ -139,7 +139,7 @@ def check_history(streams: Streams) -> None:
 def test_randomly_killed_streams_lose_nothing(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Each kill ends an append and an upsert, somewhere between two of their commits."""
+    """Each kill ends an append and two upserts, somewhere between two of their commits."""
     streams = Streams(tmp_path, 7, folder_on(kind, request))
     with ExitStack() as processes:
         spare = processes.enter_context(streams.process())

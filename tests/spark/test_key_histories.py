@@ -1,4 +1,4 @@
-"""Random upserts through Spark: collected, by tasks, and by a model; see `key_histories`."""
+"""Random upserts through Spark: by the sink, by the format, and by a model; see `key_histories`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark import lance_sink
+from lance_stream.spark import lance_sink, register
 from lance_stream.spark.sink import large_upserts, modes
 from lance_stream.upsert.incoming import UpsertRules
 from tests.upsert.key_histories import Counts, History, Way, play
@@ -72,13 +73,43 @@ def through_sink(spark: Any, batch_ids: dict[str, int], limit: int) -> Way:
     return take_in
 
 
+def through_format(spark: Any, batch_ids: dict[str, int]) -> Way:
+    """Return the way of a batch through the format as a writer."""
+
+    def take_in(
+        table: TableVersion, data: pa.Table, rules: UpsertRules, _: int
+    ) -> tuple[TableVersion, None]:
+        options: dict[str, Any] = {
+            "on": ",".join(rules.on),
+            "sequenceBy": rules.sequence_by,
+            "deleteWhen": rules.delete_when,
+            "exceptColumns": ",".join(rules.except_columns),
+            "skipUnchanged": rules.skip_unchanged,
+            "tombstones": None if rules.tombstones is None else f"{rules.tombstones.days} days",
+        }
+        batch_id = batch_ids[table.uri] = batch_ids.get(table.uri, -1) + 1
+        writer = spark.createDataFrame(data).repartition(2).write.format("lance").mode("append")
+        writer = writer.options(mode="upsert", txnAppId="a", txnVersion=batch_id)
+        try:
+            writer.options(**{name: each for name, each in options.items() if each}).save(table.uri)
+        except Exception as error:
+            if "InvalidInputError" not in str(error):
+                raise
+            raise InvalidInputError(str(error)) from None
+        return lance_stream.open_dataset(table.uri).table, None
+
+    return take_in
+
+
 @pytest.mark.slow
 @pytest.mark.spark
-def test_both_sink_paths_match_the_model(spark: Any, tmp_path: Path) -> None:
+def test_sink_and_format_match_the_model(spark: Any, tmp_path: Path) -> None:
+    register(spark)
     batch_ids: dict[str, int] = {}
     ways = {
         "collected": through_sink(spark, batch_ids, 1_000_000),
         "by tasks": through_sink(spark, batch_ids, 0),
+        "format": through_format(spark, batch_ids),
     }
     for seed in (2, 13):
         made = play(History(seed, ways, str(tmp_path), comes_from_spark), 3)

@@ -21,6 +21,7 @@ from lance_stream.spark.session_settings import SessionOptions
 from lance_stream.spark.sink import lance_sink
 
 PATH = {"path": "/data/events.lance"}
+UPSERT = {**PATH, "mode": "upsert", "on": "id"}
 
 
 def test_option_names_ignore_case() -> None:
@@ -258,9 +259,16 @@ def test_a_writer_takes_options_of_its_own() -> None:
         ({**PATH, "schemaEvolution": "yes"}, False, "'schemaEvolution' must be none or add_"),
         ({**PATH, "mergeSchema": "true"}, False, "mergeschema'.*schemaEvolution=add_columns"),
         ({**PATH, "replaceWhere": "a > 1"}, False, "replacewhere'.*two commits"),
-        ({**PATH, "mode": "upsert"}, True, r"'mode'.*foreachBatch\(lance_sink\(path"),
+        ({**PATH, "mode": "upsert"}, True, "mode=upsert needs the key columns.* 'on'"),
+        ({**PATH, "mode": "merge"}, True, "did you mean 'upsert'"),
+        ({**PATH, "on": "id"}, True, "'on' is for the mode upsert or apply_changes, but no mode"),
+        ({**PATH, "mode": "append", "skipUnchanged": "true"}, False, "the mode is append"),
+        ({**UPSERT, "tombstones": "7"}, False, "'tombstones'.*'7 days'"),
+        ({**UPSERT, "anyOutputMode": "true"}, False, "belongs to a stream"),
+        ({**UPSERT, "sequenceB": "x"}, False, "did you mean 'sequenceBy'"),
+        ({**UPSERT, "compactEvery": "4"}, True, r"compact_every.*Dataset\.compact"),
         ({**PATH, "fileVersio": "2.1"}, False, "did you mean 'fileVersion'"),
-        ({**PATH, "bananas": "2.1"}, False, "no option 'bananas'; the options are: appId"),
+        ({**PATH, "bananas": "2.1"}, False, "no option 'bananas'; the options are: any"),
         ({**PATH, "versionAsOf": "1"}, False, "'versionAsOf' is for reading"),
     ],
 )
@@ -292,6 +300,13 @@ def test_memory_tables_are_refused(
 def test_a_reader_refuses_options_of_a_writer() -> None:
     with pytest.raises(InvalidInputError, match="'txnVersion' is for writing"):
         parse_options({**PATH, "txnVersion": "1"})
+
+
+def test_a_reader_ignores_how_its_view_is_written() -> None:
+    """By key; only then, and only if these options are valid."""
+    assert parse_options({**UPSERT, "skipUnchanged": "true"}) == parse_options(PATH)
+    with pytest.raises(InvalidInputError, match="must be one of 'append'"):
+        parse_options({**PATH, "mode": "PERMISSIVE"})
 
 
 @pytest.mark.parametrize("parse", [parse_options, lambda given: parse_write_options(given, False)])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.utils import is_remote
@@ -33,11 +33,12 @@ _TEXTS: Final[Mapping[str, str]] = {
 }
 """What each argument that is a string has to be."""
 
-_BY_KEY: Final = ("upsert", "apply_changes")
+BY_KEY: Final = ("upsert", "apply_changes")
+"""The modes that update rows of the table by their keys."""
 
-_ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
-    "on": _BY_KEY,
-    "skip_unchanged": _BY_KEY,
+ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
+    "on": BY_KEY,
+    "skip_unchanged": BY_KEY,
     "sequence_by": ("upsert",),
     "delete_when": ("upsert",),
     "tombstones": ("upsert",),
@@ -94,13 +95,13 @@ class SinkArguments:
         check_can_write_to(self.uri, self.storage_options, is_used_here=is_used_here)
         if is_used_here:
             choose(self.uri, self.storage_options)
-        _check_one_of("mode", self.mode, MODES)
-        if self.mode in _BY_KEY and not self.on:
+        check_one_of("mode", self.mode, MODES)
+        if self.mode in BY_KEY and not self.on:
             raise InvalidInputError(
                 f"lance_sink(mode={self.mode!r}) needs the key columns that identify a row: "
                 "on=['id']"
             )
-        for name, modes in _ONLY_WITH.items():
+        for name, modes in ONLY_WITH.items():
             if getattr(self, name) and self.mode not in modes:
                 raise InvalidInputError(
                     f"lance_sink({name}={getattr(self, name)!r}) is for "
@@ -132,26 +133,16 @@ class SinkArguments:
     @property
     def fingerprint(self) -> str:
         """A fingerprint of the rules that determine how a batch's rows are applied."""
-        return fingerprint(
-            {
-                "mode": self.mode,
-                "on": sorted(self.on),
-                "sequence_by": self.sequence_by,
-                "delete_when": self.delete_when,
-                "except_columns": sorted(self.except_columns),
-            }
-        )
+        return fingerprint_of(self)
 
     @property
     def is_by_key(self) -> bool:
         """Whether rows of the table are updated by their keys."""
-        return self.mode in _BY_KEY
+        return self.mode in BY_KEY
 
     def not_stored(self, columns: Iterable[str]) -> tuple[str, ...]:
         """Return the columns that are not stored, including any that the batch lacks."""
-        if self.mode != "apply_changes":
-            return self.except_columns
-        return (*self.except_columns, *(each for each in columns if is_change_column(each)))
+        return not_stored(self.mode, self.except_columns, columns)
 
     def upsert_rules(self, columns: Iterable[str], delete_when: str | None) -> UpsertRules:
         """Return the rules of the upsert.
@@ -182,10 +173,53 @@ def evolutions(value: object) -> tuple[str, ...]:
     if all(isinstance(each, str) for each in given):
         given = tuple(part.strip() for each in given for part in str(each).split(","))
     for each in given:
-        _check_one_of("schema_evolution", each, SCHEMA_EVOLUTIONS)
+        check_one_of("schema_evolution", each, SCHEMA_EVOLUTIONS)
     if "none" in given and len(set(given)) > 1:
         raise InvalidInputError(f"schema_evolution is none or others, not both: {value!r}")
     return tuple(str(each) for each in given if each != "none")
+
+
+class Rules(Protocol):
+    """What determines how the rows of a batch are applied."""
+
+    @property
+    def mode(self) -> str | None: ...  # noqa: D102  # see `SinkArguments`
+    @property
+    def on(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def sequence_by(self) -> str | None: ...  # noqa: D102
+    @property
+    def delete_when(self) -> str | None: ...  # noqa: D102
+    @property
+    def except_columns(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def fingerprint_of(rules: Rules) -> str:
+    """Return a fingerprint of rules, the same for the sink and for the format as a writer."""
+    return fingerprint(
+        {
+            "mode": rules.mode,
+            "on": sorted(rules.on),
+            "sequence_by": rules.sequence_by,
+            "delete_when": rules.delete_when,
+            "except_columns": sorted(rules.except_columns),
+        }
+    )
+
+
+def not_stored(
+    mode: str, except_columns: tuple[str, ...], columns: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the columns that a mode does not store, including any that the batch lacks.
+
+    Args:
+        mode: One of `MODES`.
+        except_columns: Those that the user excepts.
+        columns: The batch's columns.
+    """
+    if mode != "apply_changes":
+        return except_columns
+    return (*except_columns, *(each for each in columns if is_change_column(each)))
 
 
 def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:
@@ -256,7 +290,8 @@ def _check_creation(options: Mapping[str, Any]) -> None:
         )
 
 
-def _check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
+def check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
+    """Raise unless a value is one of those that are known; the message suggests one."""
     if value not in known:
         near = _MEANT.get(str(value).lower()) or get_close_matches(str(value).lower(), known, 1)
         hint = f": did you mean {near[0]!r}?" if near and near[0] in known else ""

@@ -36,7 +36,7 @@ def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | Non
         InvalidInputError: A column has a collation.
     """
     for name in on:
-        collation = _collation_in(schema[name].dataType)
+        collation = collation_in(schema[name].dataType)
         if collation is not None:
             raise InvalidInputError(
                 f"the key column {name!r} has the collation {collation}, by which Spark treats "
@@ -44,7 +44,7 @@ def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | Non
                 f'Normalize the spelling: .withColumn({name!r}, expr("lower(`{name}`) '
                 f'COLLATE {_OF_BYTES}")); without lower() each spelling is a separate key'
             )
-    collation = None if sequence_by is None else _collation_in(schema[sequence_by].dataType)
+    collation = None if sequence_by is None else collation_in(schema[sequence_by].dataType)
     if collation is not None:
         raise InvalidInputError(
             f"the column {sequence_by!r} (sequence_by) has the collation {collation}, which orders "
@@ -77,7 +77,8 @@ def is_condition(kind: DataType) -> bool:
     return isinstance(kind, BooleanType | NumericType | NullType)
 
 
-def _collation_in(kind: DataType) -> str | None:
+def collation_in(kind: DataType) -> str | None:
+    """Return the collation of a type or of a part of it; None if strings compare by their bytes."""
     for each in types_in(kind):
         if isinstance(each, StringType) and each.collation != _OF_BYTES:
             return str(each.collation)

@@ -1,0 +1,85 @@
+"""The condition `deleteWhen` of the format as a writer, which no process with Spark evaluates.
+
+A task of a writer has rows, but no Spark session, so the condition is evaluated by
+`lance_stream.expressions`. That must never choose other rows than Spark would, as it does for the
+sink. So what may differ is refused, and left to the query, which can compute a column:
+
+    functions, casts          not evaluated here, or formatted and parsed in other ways
+    division, remainders      by zero: an error or null in Spark, by its settings
+    collations                Spark compares other strings as equal
+    times beside literals     Spark reads a literal in the session's time zone
+"""
+
+from collections.abc import Iterator
+
+from pyspark.sql.types import StructType
+from sqlglot import exp
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import parse_expression, parse_predicate
+from lance_stream.expressions.rules import path_of
+from lance_stream.spark.column_names import settle_filter
+from lance_stream.spark.sink.batch_types import collation_in
+from lance_stream.spark.spark_types import stored_schema
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Between)
+
+
+def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -> str:
+    """Return the condition with the columns' own spelling of their names.
+
+    Args:
+        text: The condition.
+        incoming: The columns of the rows.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
+
+    Raises:
+        InvalidInputError: It is not a condition on these columns, or Spark could evaluate it
+            differently.
+    """
+    way_out = (
+        "Compute a column in the query, .withColumn('gone', expr(...)), and set "
+        "deleteWhen='gone' and exceptColumns='gone'"
+    )
+    try:
+        # Only columns that it names: another one may have a type that cannot be stored.
+        names = {path[0].lower() for path in parse_expression(text).paths}
+        named = StructType([each for each in incoming if each.name.lower() in names])
+        schema = stored_schema(named.toNullable())
+        settled = settle_filter(text, schema, case_sensitive=case_sensitive) or text
+        parse_predicate(settled, schema)
+    except (InvalidInputError, NotFoundError) as error:
+        raise InvalidInputError(
+            f"deleteWhen={text!r} is not a condition that a writer can evaluate: {error}. {way_out}"
+        ) from None
+    for why in _differences(parse_expression(settled).node, named):
+        raise InvalidInputError(f"deleteWhen={text!r} {why}. {way_out}")
+    return settled
+
+
+def _differences(node: exp.Expression, columns: StructType) -> Iterator[str]:
+    """Yield why Spark may evaluate a condition differently."""
+    kinds = {each.name: each.dataType for each in columns}
+    for each in node.find_all(exp.Cast):
+        if not _is_date(each):
+            yield "has a cast or a time, which Spark may evaluate differently"
+    if node.find(exp.Div, exp.Mod) is not None:
+        yield "divides, and Spark's settings decide what a division by zero is"
+    for name, kind in kinds.items():
+        collation = collation_in(kind)
+        if collation is not None:
+            yield f"names {name!r}, which Spark compares by the collation {collation}"
+    for comparison in node.find_all(*_COMPARISONS):
+        has_times = any(
+            kinds[path_of(column)[0]].typeName().startswith("timestamp")
+            or kinds[path_of(column)[0]].typeName() in ("struct", "time")
+            for column in comparison.find_all(exp.Column, exp.Dot)
+        )
+        if has_times and any(literal.is_string for literal in comparison.find_all(exp.Literal)):
+            yield "compares a time with a literal, which Spark reads in the session's time zone"
+
+
+def _is_date(node: exp.Cast) -> bool:
+    """Return whether a node is a literal such as DATE '2026-01-02'."""
+    is_literal = isinstance(node.this, exp.Literal) and bool(node.this.is_string)
+    return is_literal and node.to.this is exp.DataType.Type.DATE

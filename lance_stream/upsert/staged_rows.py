@@ -1,0 +1,259 @@
+"""Upserts of rows that arrive in tasks, applied by a process that receives only their results.
+
+    each task    stage_rows       few rows stay in memory; more are written to a file in the table's
+                                  directory, divided by the hash of their key into `NUM_PARTS`
+    commit       upsert_staged    few rows together: one upsert of all of them. More: adjacent
+                                  parts, as many at a time as fit the limits, are read, looked up
+                                  in the table, decided and written; then one commit
+                 discard_staged   deletes the files, whatever the outcome
+
+    file     bundle  bundle  ...   of one portion of the task's rows, by part
+             bundle  bundle  ...   of the next portion
+    bundle   an Arrow stream with the rows of one part, in the types in which they arrived
+
+No version ever names a staged file. A file left by a killed process or a lost attempt at a task is
+removed by a cleanup, like every old file without a version.
+
+The committing process holds the rows of one group of parts: at most `MAX_ROWS` and `MAX_BYTES`,
+or the largest part if that is larger (one part in `NUM_PARTS` of all rows, if keys are distributed
+evenly). It also holds about 32 bytes per row for the decisions, and the rows that tasks have kept
+in memory: at most 32 MiB of the first tasks, and 16 KiB of each of the others.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import LanceStreamError
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import staged_rows_path
+from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.in_parts import (
+    Part,
+    PartedUpsert,
+    decode_rows,
+    divide_rows,
+    encode_rows,
+    upsert_in_parts,
+)
+from lance_stream.upsert.incoming import UpsertRules, key_rows
+from lance_stream.upsert.upsert import one_batch, upsert
+from lance_stream.write.fragments import delete_files
+from lance_stream.write.micro_batches import MicroBatch
+
+NUM_PARTS: Final = 256
+"""Into how many parts staged rows are divided."""
+
+MAX_ROWS: Final = 1_000_000
+"""The committing process holds at most so many rows at a time, ..."""
+
+MAX_BYTES: Final = 256 << 20
+"""... and so many bytes of them."""
+
+_MANY_TASKS: Final = 32
+"""A task cannot know how many others there are. So many of them ..."""
+
+_KEPT_BYTES: Final = 1 << 20
+"""... keep rows of up to this many bytes in memory, ..."""
+
+_KEPT_BYTES_OF_MANY: Final = 16 << 10
+"""... and the others up to this many."""
+
+_Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """The rows of one task; picklable.
+
+    Attributes:
+        num_rows: How many.
+        num_bytes: Their size as Arrow streams.
+        kept: The rows, if they are few: one Arrow stream; empty otherwise.
+        path: The file with the rows, if they are many; empty otherwise.
+        bundles: (n, 4) i64, of each bundle in the file: its part, its number of rows, and where it
+            starts and stops.
+    """
+
+    num_rows: int = 0
+    num_bytes: int = 0
+    kept: bytes = b""
+    path: str = ""
+    bundles: _Numbers = field(default_factory=lambda: np.empty((0, 4), np.int64))
+
+
+def stage_rows(
+    batches: Iterable[pa.RecordBatch],
+    store: Store,
+    table: pa.Schema,
+    rules: UpsertRules,
+    *,
+    task: int = 0,
+) -> StagedRows:
+    """Keep the rows of one task for the commit.
+
+    Args:
+        batches: The rows.
+        store: The table's.
+        table: The table's columns.
+        rules: The user's rules for the rows.
+        task: The number of the task, from 0.
+
+    Raises:
+        InvalidInputError: A named column does not exist, or a key is null, or does not fit the
+            table; no file is left behind.
+    """
+    limit = _KEPT_BYTES if task < _MANY_TASKS else _KEPT_BYTES_OF_MANY
+    first: list[pa.RecordBatch] = []
+    num_bytes = 0
+    rest = iter(batches)
+    for batch in rest:
+        if batch.num_rows:
+            first.append(batch)
+            num_bytes += batch.nbytes
+        if num_bytes > limit:
+            return _write(chain(first, rest), store, table, rules)
+    if not first:
+        return StagedRows()
+    rows = one_batch(pa.Table.from_batches(first))
+    key_rows(rows, table, rules)  # the task reports invalid keys
+    kept = encode_rows(rows)
+    return StagedRows(rows.num_rows, len(kept), kept)
+
+
+def _write(
+    batches: Iterable[pa.RecordBatch], store: Store, table: pa.Schema, rules: UpsertRules
+) -> StagedRows:
+    path = staged_rows_path(secrets.token_bytes(16))
+    bundles: list[tuple[int, int, int, int]] = []
+    place = 0
+    with store.open_writer(path) as file:
+        for part, rows in divide_rows(batches, table, rules, NUM_PARTS):
+            data = encode_rows(rows)
+            file.write(data)
+            bundles.append((part, rows.num_rows, place, place + len(data)))
+            place += len(data)
+    num_rows = sum(each[1] for each in bundles)
+    return StagedRows(num_rows, place, path=path, bundles=np.array(bundles, np.int64))
+
+
+def discard_staged(store: Store, staged: Iterable[StagedRows]) -> None:
+    """Delete the files of staged rows; best effort."""
+    for each in staged:
+        if each.path:
+            with suppress(OSError, LanceStreamError):
+                store.delete(each.path)
+
+
+def upsert_staged(
+    table: TableVersion,
+    staged: Sequence[StagedRows],
+    rules: UpsertRules,
+    columns: Sequence[str],
+    sequence: pa.DataType | None,
+    micro_batch: MicroBatch | None = None,
+    environment: Environment = MACHINE,
+) -> Upserted:
+    """Execute the upsert of all staged rows, in this process, and commit it.
+
+    Args:
+        table: Any version; the newest one is changed.
+        staged: The rows of all tasks.
+        rules: The user's rules for the rows.
+        columns: The columns of the rows.
+        sequence: The type of the column that orders rows; None if the rows have none.
+        micro_batch: Which micro-batch they are, with their digest. If the table already has it,
+            nothing happens.
+        environment: Randomness for file names; the clock, for remembered deletes.
+
+    Raises:
+        InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
+        CommitError: It was not committed, or the outcome is unknown.
+    """
+    num_rows = sum(each.num_rows for each in staged)
+    if not num_rows:
+        return Upserted(table)
+    if num_rows <= MAX_ROWS and sum(each.num_bytes for each in staged) <= MAX_BYTES:
+        rows = pa.Table.from_batches(_all_rows(table.store, staged))
+        return upsert(table, rows, rules, micro_batch, environment=environment)
+
+    def run(planned: PartedUpsert) -> list[Part | LanceStreamError]:
+        done: list[Part | LanceStreamError] = []
+        try:
+            for rows in _groups(planned, staged):
+                done.append(planned.do_rows(rows))
+        except LanceStreamError as error:
+            done.append(error)
+        except BaseException:
+            for each in done:
+                delete_files(table.store, each.written.fragments if isinstance(each, Part) else ())
+            raise
+        return done
+
+    return upsert_in_parts(
+        table, run, rules, columns, sequence, micro_batch, environment=environment
+    )
+
+
+def _all_rows(store: Store, staged: Iterable[StagedRows]) -> Iterator[pa.RecordBatch]:
+    for each in staged:
+        yield from decode_rows(each.kept) if each.kept else ()
+        yield from _read(store, each, each.bundles)
+
+
+def _read(store: Store, staged: StagedRows, bundles: _Numbers) -> Iterator[pa.RecordBatch]:
+    if len(bundles):
+        ranges = [ByteRange(start, stop) for start, stop in bundles[:, 2:].tolist()]
+        for data in store.read_ranges(staged.path, ranges):
+            yield from decode_rows(data)
+
+
+def _groups(planned: PartedUpsert, staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
+    """Yield all rows, as many at a time as fit the limits; rows of one key together."""
+    table, store = planned.table.arrow_schema, planned.table.store
+    kept = [
+        part
+        for each in staged
+        if each.kept
+        for part in divide_rows(decode_rows(each.kept), table, planned.rules, NUM_PARTS)
+    ]
+    sizes = np.zeros((NUM_PARTS, 2), np.int64)
+    for number, rows in kept:
+        sizes[number] += (rows.num_rows, rows.nbytes)
+    for each in staged:
+        own = each.bundles
+        np.add.at(sizes, own[:, 0], np.stack([own[:, 1], own[:, 3] - own[:, 2]], axis=1))
+    for start, stop in _ranges_within(sizes):
+        batches = [rows for number, rows in kept if start <= number < stop]
+        for each in staged:
+            own = each.bundles
+            chosen = own[(own[:, 0] >= start) & (own[:, 0] < stop)]
+            batches += _read(store, each, chosen)
+        if batches:
+            yield pa.Table.from_batches(batches)
+
+
+def _ranges_within(sizes: _Numbers) -> Iterator[tuple[int, int]]:
+    """Yield ranges of adjacent parts that fit the limits, or are a single part.
+
+    Args:
+        sizes: (n, 2) rows and bytes of each part.
+    """
+    start, total = 0, np.zeros(2, np.int64)
+    limits = np.array([MAX_ROWS, MAX_BYTES])
+    for part, size in enumerate(sizes):
+        if part > start and bool((total + size > limits).any()):
+            yield start, part
+            start, total = part, np.zeros(2, np.int64)
+        total = total + size
+    yield start, len(sizes)

@@ -1,0 +1,432 @@
+"""The format "lance" as a writer of upserts and change feeds, by batches, SQL and streams."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+import lance_stream
+from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchError
+from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
+from lance_stream.spark import lance_sink, register
+from lance_stream.spark.delete_conditions import settle_condition
+from lance_stream.spark.options import parse_write_options
+from lance_stream.spark.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.upsert_writer import UpsertJob, plan_upsert
+from lance_stream.spark.writers import BatchWriter, Part, StreamWriter
+from lance_stream.table import ledger
+from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
+from lance_stream.upsert import staged_rows
+from lance_stream.write.micro_batches import MicroBatch
+
+CDC = {
+    "mode": "upsert",
+    "on": "id",
+    "sequenceBy": "seq",
+    "deleteWhen": "op = 'd'",
+    "exceptColumns": "op",
+}
+CDC_OF_SINK: dict[str, Any] = {
+    "mode": "upsert",
+    "on": "id",
+    "sequence_by": "seq",
+    "delete_when": "op = 'd'",
+    "except_columns": ["op"],
+}
+
+
+@pytest.fixture(scope="module")
+def session(spark: Any) -> Any:
+    register(spark)
+    return spark
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def save(df: Any, uri: str, **options: Any) -> None:
+    df.write.format("lance").mode("append").options(**options).save(uri)
+
+
+def by(*on: str, **more: Any) -> dict[str, Any]:
+    return {"mode": "upsert", "on": ",".join(on)} | more
+
+
+def changes(*rows: tuple[int, str, int, str]) -> pa.Table:
+    ids, values, seqs, ops = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "x": list(values),
+            "seq": pa.array(seqs, pa.int64()),
+            "op": list(ops),
+        }
+    )
+
+
+def rows_of(uri: str) -> list[tuple[Any, ...]]:
+    table = lance_stream.open_dataset(uri).to_table()
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def staged_in(uri: str) -> list[str]:
+    return [each.name for each in Path(uri, STAGED_ROWS_DIRECTORY).glob("*")]
+
+
+def data_files(uri: str) -> set[str]:
+    return {path.name for path in Path(uri, "data").glob("*")}
+
+
+# --- batches
+
+
+@pytest.mark.spark
+@pytest.mark.floors
+def test_a_batch_updates_and_inserts(session: Any, uri: str) -> None:
+    """Rows keep their row ids; the table is created with its key as the primary key."""
+    save(session.sql("SELECT id, 'a' AS x FROM range(3)"), uri, **by("id"))
+    before = lance_stream.open_dataset(uri).to_table(with_row_id=True)
+    save(session.sql("SELECT id + 1 AS ID, 'b' AS X FROM range(3)"), uri, **by("Id"))
+    ds = lance_stream.open_dataset(uri)
+    assert rows_of(uri) == [(0, "a"), (1, "b"), (2, "b"), (3, "b")]
+    after = ds.to_table(with_row_id=True).sort_by("id")
+    assert after["_rowid"][:3] == before.sort_by("id")["_rowid"]
+    assert (ds.version, ds.verify()) == (2, [])
+    assert [each.operation for each in ds.versions()] == ["Overwrite", "Update"]
+    keys = {each.name: each.primary_key_position for each in ds.table.schema.fields}
+    assert keys == {"id": 0, "x": None}
+    kinds = ds.changes(1, pre_images=False).read_all()["_change_type"].to_pylist()
+    assert sorted(kinds) == ["insert", "update_postimage", "update_postimage"]
+    assert lance.dataset(uri).count_rows() == 4
+
+
+@pytest.mark.spark
+def test_a_numbered_batch_is_applied_once(session: Any, uri: str) -> None:
+    """A second batch with its number is refused, as it is by the sink."""
+    df = session.createDataFrame(changes((1, "a", 1, "i"), (2, "b", 1, "i")))
+    for _ in range(2):
+        save(df, uri, txnAppId="load", txnVersion=7, **CDC)
+    assert lance_stream.open_dataset(uri).version == 1
+    with pytest.raises(Exception, match="other rows"):
+        save(df.where("id = 1"), uri, txnAppId="load", txnVersion=7, **CDC)
+    sink = lance_sink(uri, app_id="load", **CDC_OF_SINK)
+    sink(df, 7)
+    assert sink.last_commit is not None
+    assert sink.last_commit.skipped
+    assert rows_of(uri) == [(1, "a", 1), (2, "b", 1)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_large_tasks_stage_their_rows(session: Any, uri: str) -> None:
+    """In files, which are deleted after the commit."""
+    numbers = session.range(0, 240_000, 1, 2)
+    save(numbers.selectExpr("id", "concat('first ', id) AS x"), uri, **by("id"))
+    assert Path(uri, STAGED_ROWS_DIRECTORY).exists()
+    assert staged_in(uri) == []
+    save(numbers.selectExpr("id * 2 AS id", "concat('next ', id) AS x"), uri, **by("id"))
+    assert staged_in(uri) == []
+    ds = lance_stream.open_dataset(uri)
+    assert (ds.version, ds.count_rows(), ds.verify()) == (2, 360_000, [])
+    found = ds.to_table(filter="id IN (1, 2, 479998)").sort_by("id")
+    assert found["x"].to_pylist() == ["first 1", "next 1", "next 239999"]
+
+
+@pytest.mark.spark
+def test_a_view_is_written_by_key(session: Any, uri: str) -> None:
+    save(session.sql("SELECT 1 AS id, 'a' AS x"), uri, **by("id"))
+    session.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW by_key USING lance "
+        f"OPTIONS (path '{uri}', mode 'upsert', on 'id')"
+    )
+    assert session.table("by_key").count() == 1
+    session.sql("INSERT INTO by_key VALUES (1, 'b'), (2, 'c')")
+    assert rows_of(uri) == [(1, "b"), (2, "c")]
+    with pytest.raises(Exception, match=r"use \.mode\('append'\)"):
+        session.sql("INSERT OVERWRITE by_key VALUES (1, 'z')")
+
+
+@pytest.mark.spark
+def test_excepted_columns_are_not_appended(session: Any, uri: str) -> None:
+    """A sink with the same rules takes the batch for the one that is committed."""
+    df = session.createDataFrame(changes((1, "a", 1, "i")))
+    for _ in range(2):
+        save(df, uri, exceptColumns="OP, seq", txnAppId="a", txnVersion=0)
+    assert rows_of(uri) == [(1, "a")]
+    sink = lance_sink(uri, except_columns=["seq", "OP"], app_id="a")
+    with pytest.raises(OtherBatchError, match="rules"):  # names are compared as they are written
+        lance_sink(uri, except_columns=["seq"], app_id="a")(df, 0)
+    sink(df, 0)
+    assert sink.last_commit is not None
+    assert sink.last_commit.skipped
+
+
+# --- streams
+
+
+def run(
+    file_stream: Any, uri: str, output_mode: str = "append", df: Any = None, **options: Any
+) -> str:
+    stream = file_stream.read()
+    query = (
+        (stream if df is None else df(stream))
+        .writeStream.format("lance")
+        .outputMode(output_mode)
+        .options(**{"checkpointLocation": str(file_stream.checkpoints / "main"), **options})
+        .trigger(availableNow=True)
+        .start(uri)
+    )
+    query.awaitTermination()
+    return str(query.id)
+
+
+@pytest.mark.spark
+@pytest.mark.floors
+def test_format_and_sink_take_turns(session: Any, file_stream: Any, uri: str) -> None:
+    """Each replays the other's newest batch, and finds it in the ledger."""
+    register(session)
+    file_stream.add(changes((1, "a", 1, "i"), (2, "b", 2, "i"), (3, "c", 3, "i")))
+    run(file_stream, uri, appId="mine", tombstones="7 days", **CDC)
+    file_stream.forget_newest_commit()
+    file_stream.add(changes((2, "b", 4, "d"), (1, "A", 5, "u"), (1, "z", 0, "u")))
+    sink = lance_sink(uri, app_id="mine", tombstones="7 days", **CDC_OF_SINK)
+    file_stream.run(sink)
+    assert rows_of(uri) == [(1, "A", 5), (3, "c", 3)]
+    file_stream.forget_newest_commit()
+    file_stream.add(changes((2, "late", 3, "u"), (4, "d", 6, "i")))
+    query_id = run(file_stream, uri, appId="mine", tombstones="7 days", **CDC)
+    ds = lance_stream.open_dataset(uri)
+    assert rows_of(uri) == [(1, "A", 5), (3, "c", 3), (4, "d", 6)]
+    assert (ds.version, ds.verify()) == (3, [])
+    entry = ledger.read_entry(ds.config, "mine")
+    assert entry is not None
+    assert (entry.batch_id, entry.query_id, entry.num_rows) == (2, query_id, 2)
+
+
+@pytest.mark.spark
+def test_the_format_applies_a_change_feed(session: Any, uri: str, tmp_path: Path) -> None:
+    register(session)
+    source = lance_stream.create_dataset(str(tmp_path / "source"), pa.table({"id": [1, 2]}))
+    source = source.append(pa.table({"id": [3]}))
+    source.delete("id = 2")
+
+    def replicate() -> None:
+        feed = session.readStream.format("lance").option("readChangeFeed", "true")
+        query = feed.load(str(tmp_path / "source")).writeStream.format("lance")
+        query = query.options(mode="apply_changes", on="id", checkpointLocation=str(tmp_path / "c"))
+        query.trigger(availableNow=True).start(uri).awaitTermination()
+
+    replicate()
+    source = lance_stream.open_dataset(str(tmp_path / "source"))
+    source.append(pa.table({"id": [4]})).delete("id = 1")
+    replicate()
+    assert rows_of(uri) == [(3,), (4,)]
+    assert lance_stream.open_dataset(uri).schema.names == ["id"]
+
+
+@pytest.mark.spark
+def test_modes_must_fit_the_output_mode(session: Any, file_stream: Any, uri: str) -> None:
+    register(session)
+    file_stream.add(changes((1, "a", 1, "i"), (1, "b", 2, "i")))
+    with pytest.raises(Exception, match="only those of the last one would stay"):
+        run(file_stream, uri, mode="overwrite")
+    counted = {"df": lambda df: df.groupBy("id").count(), "output_mode": "complete"}
+    with pytest.raises(Exception, match="leaves out later would stay in the table"):
+        run(file_stream, uri, **counted, **by("id"))
+    with pytest.raises(NotFoundError):
+        lance_stream.open_dataset(uri)
+    run(file_stream, uri, **counted, **by("id", anyOutputMode="true"))
+    assert rows_of(uri) == [(1, 2)]
+
+
+# --- in one process
+
+
+def planned(uri: str, rows: pa.Table, streaming: bool = False, **options: str) -> UpsertJob:
+    asked = parse_write_options({"path": uri, "mode": "upsert", "on": "id", **options}, streaming)
+    return plan_upsert(asked, spark_schema(carrier_schema(rows.schema)))
+
+
+def written(job: UpsertJob, rows: pa.Table, query_id: str = "") -> Part:
+    part = BatchWriter(job, None).write(iter(rows.to_batches()))
+    return replace(pickle.loads(pickle.dumps(part)), query_id=query_id)
+
+
+@pytest.fixture
+def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage all rows in files."""
+    monkeypatch.setattr(staged_rows, "_KEPT_BYTES", 0)
+
+
+@pytest.mark.usefixtures("in_files")
+def test_two_drivers_apply_a_batch_once(uri: str) -> None:
+    rows = pa.table({"id": [1, 2]})
+    job = planned(uri, rows, streaming=True)
+    parts = [written(job, rows, "q") for _ in range(2)]
+    assert len(staged_in(uri)) == 2
+    for part in parts:
+        StreamWriter(job, None).commit([part], 0)
+    assert (lance_stream.open_dataset(uri).version, rows_of(uri)) == (1, [(1,), (2,)])
+    assert staged_in(uri) == []
+    assert len(data_files(uri)) == 1
+
+
+@pytest.mark.usefixtures("in_files")
+def test_a_commit_plans_on_the_newest_version(uri: str) -> None:
+    """Also on a table that another writer has created meanwhile."""
+    rows = pa.table({"id": [1, 2], "x": ["a", "b"]})
+    job = planned(uri, rows)
+    part = written(job, rows)
+    made = lance_stream.create_dataset(uri, pa.table({"id": [2], "x": ["z"], "y": [5]}))
+    BatchWriter(job, None).commit([part])
+    assert rows_of(uri) == [(1, "a", None), (2, "b", 5)]
+    assert lance_stream.open_dataset(uri).version == made.version + 1
+
+
+@pytest.mark.usefixtures("in_files")
+@pytest.mark.parametrize("error", [OSError("no answer"), KeyboardInterrupt()])
+def test_a_failed_commit_deletes_staged_rows(
+    uri: str, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    rows = pa.table({"id": [1, 2]})
+    job = planned(uri, rows)
+    part = written(job, rows)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("lance_stream.spark.upsert_writer.upsert_staged", fail)
+    with pytest.raises(type(error)):
+        BatchWriter(job, None).commit([part])
+    assert staged_in(uri) == []
+
+
+@pytest.mark.usefixtures("in_files")
+def test_an_abort_deletes_staged_rows(uri: str) -> None:
+    rows = pa.table({"id": [1, 2]})
+    job = planned(uri, rows)
+    for missing in ([], [None]):
+        part = written(job, rows)
+        assert staged_in(uri)
+        BatchWriter(job, None).abort([part, *missing])
+        assert staged_in(uri) == []
+
+
+@pytest.mark.usefixtures("in_files")
+def test_invalid_rows_of_one_task_leave_nothing(uri: str) -> None:
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    job = planned(uri, rows)
+    good, bad = written(job, rows), written(job, pa.table({"id": pa.array([None], pa.int64())}))
+    with pytest.raises(InvalidInputError, match="null"):
+        BatchWriter(job, None).commit([good, bad])
+    with pytest.raises(InvalidInputError, match="occur more than once"):
+        BatchWriter(job, None).commit([written(job, rows), written(job, rows)])
+    assert staged_in(uri) == []
+    with pytest.raises(NotFoundError):
+        lance_stream.open_dataset(uri)
+
+
+@pytest.mark.usefixtures("in_files")
+def test_lost_staged_rows_are_cleaned_up(uri: str) -> None:
+    """A killed process leaves them; they look like no part of the table to other programs."""
+    rows = pa.table({"id": [1, 2]})
+    made = lance_stream.create_dataset(uri, rows)
+    part = written(planned(uri, rows), rows)
+    assert part.staged is not None
+    assert lance.dataset(uri).count_rows() == 2
+    assert made.cleanup(retain_versions=1).num_files == {}
+    assert made.cleanup(delete_unverified=True).num_files == {"staged rows": 1}
+    with pytest.raises(NotFoundError):
+        BatchWriter(planned(uri, rows), None).commit([part])
+    assert lance_stream.open_dataset(uri).version == 1
+
+
+def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
+    rows = pa.table({"id": [1, 2]})
+    job = planned(uri, rows, streaming=True)
+    StreamWriter(job, "app").commit([written(job, rows, "old")], 5)
+    job = planned(uri, rows, streaming=True)
+    assert job.has_committed(MicroBatch("app", 5, "old"))
+    with pytest.raises(InvalidInputError, match="comes from the streaming query new"):
+        StreamWriter(job, "app").commit([written(job, rows, "new")], 3)
+    assert lance_stream.open_dataset(uri).version == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"on": "idd"}, "no column 'idd'; did you mean 'id'"),
+        ({"sequenceBy": "sequence"}, "no column 'sequence'"),
+        ({"exceptColumns": "opp"}, "no column 'opp'; did you mean 'op'"),
+        ({"exceptColumns": "id"}, "'id' cannot be left out"),
+        ({"mode": "apply_changes"}, "'_change_type'"),
+        ({"tombstones": "7 days"}, "tombstones remember deletes"),
+        ({"deleteWhen": "op"}, "true or false"),
+        ({"deleteWhen": "lower(op) = 'd'"}, r"withColumn\('gone'"),
+        ({"deleteWhen": "opp = 'd'"}, "no column 'opp'"),
+        ({"deleteWhen": "CAST(op AS INT) = 1"}, "cast"),
+        ({"deleteWhen": "1 / seq > 0"}, "division by zero"),
+        ({"deleteWhen": "at > TIMESTAMP '2026-01-01'"}, "cast or a time"),
+        ({"deleteWhen": "at > '2026-01-01'"}, "session's time zone"),
+        ({"deleteWhen": "at = ("}, "not a SQL expression"),
+    ],
+)
+def test_what_does_not_fit_is_refused(uri: str, options: dict[str, str], match: str) -> None:
+    rows = changes((1, "a", 1, "i")).append_column("at", pa.array([0], pa.timestamp("us", "UTC")))
+    with pytest.raises(InvalidInputError, match=match):
+        planned(uri, rows, **options)
+    with pytest.raises(NotFoundError):
+        lance_stream.open_dataset(uri)
+
+
+CONDITIONS = (
+    "op = 'd'",
+    "OP in ('d', 'D')",
+    "op <> 'u' AND seq > 1",
+    "NOT (op = 'u' OR op IS NULL)",
+    "at IS NOT NULL",
+    "gone",
+    "op LIKE 'd%' or f > 0.1",
+    "f > 300",
+    "day < DATE '2026-01-02'",
+    "seq + 1 = 2",
+    "price >= 1.25",
+    "seq BETWEEN 1 AND 2",
+)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_conditions_choose_the_rows_that_spark_chooses(session: Any, condition: str) -> None:
+    df = session.sql(
+        "SELECT * FROM VALUES"
+        " (1L, 'd', TIMESTAMP'2026-01-01', true, 0.1F, DATE'2026-01-01', 1.25BD),"
+        " (2L, 'D', NULL, false, CAST('NaN' AS FLOAT), DATE'2026-01-02', 1.249BD),"
+        " (3L, NULL, NULL, NULL, CAST(NULL AS FLOAT), NULL, NULL),"
+        " (NULL, 'dx', TIMESTAMP'2026-01-01', NULL, -0.0F, DATE'1969-12-31', 9.9BD),"
+        " (0L, 'u', NULL, true, 500F, DATE'2026-01-03', -1.25BD)"
+        " AS t(seq, op, at, gone, f, day, price)"
+    )
+    chosen = sorted(map(str, df.where(condition).toArrow().to_pylist()))
+    settled = settle_condition(condition, df.schema, case_sensitive=False)
+    rows = df.toArrow()
+    found = evaluate_predicate(
+        parse_predicate(settled, rows.schema),
+        rows.combine_chunks().to_batches()[0],
+    )
+    assert sorted(map(str, rows.filter(found).to_pylist())) == chosen
+    assert 0 < len(chosen) < 5
+
+
+@pytest.mark.spark
+def test_collated_columns_decide_no_delete(session: Any) -> None:
+    schema: StructType = session.sql("SELECT 'd' COLLATE UTF8_LCASE AS op").schema
+    with pytest.raises(InvalidInputError, match="UTF8_LCASE"):
+        settle_condition("op = 'D'", schema, case_sensitive=False)
