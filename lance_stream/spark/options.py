@@ -161,7 +161,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     _join_storage_options(values)
     if "uri" not in values:
         raise InvalidInputError(
-            "the path of the table is missing: give it to load(), or as the option `path`"
+            "the path of the table is missing: give it to load(), or as the option `path`. "
+            f"{_FORGETFUL}"
         )
     _open_branch(values)
     parsed = SourceOptions(**values)
@@ -170,16 +171,26 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _for_reading(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options without those that only say how INSERT INTO writes to a view by key."""
-    read: dict[str, str] = {}
-    write: dict[str, str] = {}
-    for name, text in options.items():
-        is_for_writing = name.lower() in _WRITE_OPTIONS and name.lower() not in _OPTIONS
-        (write if is_for_writing else read)[name] = text
-    if not any(name.lower() == "mode" for name in write):
-        return dict(options)
-    _read(write, _WRITE_OPTIONS, {}, "")
-    return read
+    """Return options without those of a view that only say how INSERT INTO writes to it."""
+    by_key = any(name.lower() == "mode" for name in options)
+    known = {*_OF_VIEWS, *(_OF_VIEWS_BY_KEY if by_key else ())}
+    for_writing = {name: text for name, text in options.items() if name.lower() in known}
+    _read(for_writing, _WRITE_OPTIONS, {}, "")  # they must be valid
+    return {name: text for name, text in options.items() if name not in for_writing}
+
+
+_OF_VIEWS = frozenset({"primarykey", "fileversion"})
+_OF_VIEWS_BY_KEY = frozenset(
+    {
+        "mode",
+        "on",
+        "sequenceby",
+        "deletewhen",
+        "exceptcolumns",
+        "skipunchanged",
+        "tombstones",
+    }
+)
 
 
 def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOptions:
@@ -247,8 +258,10 @@ def _check_mode(options: WriteOptions) -> None:
 
 _OF_THE_CATALOG = frozenset({"provider", "owner"})
 _FORGETFUL = (
-    "Spark's own catalog does not pass a table's path on to Python sources. For SELECT and INSERT "
-    "use CREATE TEMPORARY VIEW name USING format OPTIONS (path '...')"
+    "Spark's own catalog does not pass a table's path on to Python sources, so a table of CREATE "
+    "TABLE can be neither read nor written: drop it. Use CREATE TEMPORARY VIEW name USING format "
+    "OPTIONS (path '...'); with columns, name (id BIGINT, ...), the first INSERT INTO the view "
+    "creates the table"
 )
 
 

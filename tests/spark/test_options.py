@@ -303,8 +303,14 @@ def test_a_reader_refuses_options_of_a_writer() -> None:
 
 
 def test_a_reader_ignores_how_its_view_is_written() -> None:
-    """By key; only then, and only if these options are valid."""
+    """By key, or to a table that does not exist; only if these options are valid."""
     assert parse_options({**UPSERT, "skipUnchanged": "true"}) == parse_options(PATH)
+    assert parse_options({**PATH, "primaryKey": "id", "FILEVERSION": "2.1"}) == parse_options(PATH)
+    for option in ("appId", "txnVersion", "schemaEvolution"):
+        with pytest.raises(InvalidInputError, match=f"'{option}' is for writing"):
+            parse_options({**UPSERT, option: "1"})
+    with pytest.raises(InvalidInputError, match="'on' is for writing"):
+        parse_options({**PATH, "on": "id"})
     with pytest.raises(InvalidInputError, match="must be one of 'append'"):
         parse_options({**PATH, "mode": "PERMISSIVE"})
 

@@ -228,9 +228,40 @@ def test_rows_are_inserted_through_a_view(session: Any, uri: str) -> None:
 def test_catalog_tables_cannot_be_created(session: Any, uri: str) -> None:
     """Spark would not tell us their path again."""
     lance_stream.create_dataset(uri, rows(0).schema)
-    with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW name USING"):
-        session.sql(f"CREATE TABLE forgetful USING lance OPTIONS (path '{uri}')")
+    for statement in (
+        f"CREATE TABLE forgetful USING lance OPTIONS (path '{uri}')",
+        f"CREATE TABLE forgetful USING lance LOCATION '{uri}'",
+        f"CREATE TABLE forgetful USING lance LOCATION '{uri}' AS SELECT 1L AS id",
+    ):
+        with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW name USING"):
+            session.sql(statement)
     assert session.sql("SHOW TABLES LIKE 'forgetful'").count() == 0
+
+
+def test_catalog_entries_say_that_they_cannot_be_used(session: Any, uri: str) -> None:
+    """Spark creates an entry with columns without asking the format."""
+    session.sql(f"CREATE TABLE forgetful (id BIGINT) USING lance OPTIONS (path '{uri}')")
+    try:
+        for statement in ("SELECT * FROM forgetful", "INSERT INTO forgetful VALUES (1)"):
+            with pytest.raises(Exception, match=r"drop it\. Use CREATE TEMPORARY VIEW"):
+                session.sql(statement).collect()
+    finally:
+        session.sql("DROP TABLE forgetful")
+    assert not Path(uri).exists()
+
+
+@pytest.mark.floors
+def test_a_view_with_columns_creates_its_table(session: Any, uri: str) -> None:
+    """At the first INSERT, with or without rows; it is read and written by name afterwards."""
+    session.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW fresh (id BIGINT, name STRING) USING lance "
+        f"OPTIONS (path '{uri}', primaryKey 'id')"
+    )
+    session.sql("INSERT INTO fresh SELECT 1L, 'none' WHERE false")
+    assert lance_stream.open_dataset(uri).schema.names == ["id", "name"]
+    session.sql("INSERT INTO fresh BY NAME SELECT 'b' AS name, 2L AS id")
+    session.sql("INSERT INTO fresh (name, id) VALUES ('c', 3)")
+    assert session.table("fresh").orderBy("id").collect() == [(2, "b"), (3, "c")]
 
 
 def test_the_format_can_have_another_name(session: Any, uri: str) -> None:
