@@ -4,6 +4,7 @@ import re
 import uuid
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +106,12 @@ def test_names_follow_the_conventions_of_both_systems() -> None:
         assert each.help.endswith(".")
         # a name is not also the namespace of another one
         assert not [other for other in ALL if other.name.startswith(f"{each.name}.")]
+
+
+def test_the_documentation_lists_all_metrics() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    listed = {name.removesuffix("_total") for name in re.findall(r"`(lance_stream_[a-z_]+)`", text)}
+    assert listed == {prometheus.name_of(each) for each in ALL}
 
 
 def test_opentelemetry_gets_what_a_batch_reports(
