@@ -86,6 +86,10 @@ def cell(value: object, max_width: int = MAX_WIDTH) -> str:
     """Return a value on one line, truncated if it is long."""
     if value is None:
         return "null"
+    if isinstance(
+        value, list | tuple | bytes
+    ):  # a vector of thousands is not printed for its start
+        value = value[: max_width + 1]
     text = value if isinstance(value, str) else to_json(value) if _is_nested(value) else str(value)
     if len(text) > 2 * max_width:
         text = text[: 2 * max_width]

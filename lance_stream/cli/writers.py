@@ -110,7 +110,8 @@ class TableWriter(Writer):
         left_out = [title for place, title in enumerate(header) if place not in shown]
         if left_out and (schema.names, shown) != (self._names, self._shown):
             names = f"{', '.join(left_out[:5])}{', …' if len(left_out) > 5 else ''}"
-            print(f"({output.count(len(left_out), 'column')} left out: {names}; see --columns)")
+            number = output.count(len(left_out), "column")
+            print(f"({number} left out: {names}; --columns chooses, --json prints all)")
         self._names, self._all, self._shown = schema.names, widths, shown
         self._widths = [min(widths[each], terminal or widths[each]) for each in shown]
         self._right = [_is_number(schema.field(each).type) for each in shown]

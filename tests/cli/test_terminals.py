@@ -14,6 +14,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
+from lance_stream.cli import output
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
 from tests.cli.terminals import ESCAPE, Shown, interrupted, on_terminal
@@ -131,6 +132,14 @@ def test_a_long_value_is_shown_as_far_as_it_fits(ds: Dataset) -> None:
     words = ("query", ds.uri, "--columns", "note", "--where", "id = 8")
     assert on_terminal(*words, width=120).lines[1] == ("a long text " * 8).rstrip()
     assert on_terminal(*words, width=60).lines[1].endswith("…")
+
+
+@pytest.mark.parametrize("longest", [5, 40, 41, 80])
+def test_long_vectors_are_cut_like_their_text(longest: int) -> None:
+    for value in (list(range(longest)), b"x" * longest, "w" * longest, (0.5,) * longest):
+        text = value if isinstance(value, str) else output.to_json(value)
+        wanted = text if len(text) <= 40 else f"{text[:39]}…"
+        assert output.cell(value) == wanted
 
 
 def test_tables_fold_long_cells(ds: Dataset) -> None:
