@@ -62,9 +62,12 @@ def version_of_interval(
     except NotFoundError as error:
         versions = [each for each in table.log.versions() if each <= through]
         there = f"{versions[0]} to {versions[-1]}" if versions else "none"
+        gone = "which has been cleaned up"
+        if table.manifest.base_paths:
+            gone += ", or is in the history that this branch or clone started from"
         raise NotFoundError(
             f"the changes after version {after} and through version {through} need "
-            f"version {version}, which has been cleaned up; existing versions through {through}: "
+            f"version {version}, {gone}; existing versions through {through}: "
             f"{there}. Start at an existing version, with a snapshot of it"
         ) from error
 

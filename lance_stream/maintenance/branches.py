@@ -192,10 +192,8 @@ def delete_branch(refs: Refs, name: str) -> None:
     if branch is None:
         raise InvalidInputError("the main branch is the table itself, and cannot be deleted")
     of_branch = Refs(refs.log_of(branch), branch)
-    if find_branch(refs, branch) is None and not _files(refs, branch):
-        names = ", ".join(references.list_branches(refs))
-        there = f"there are: {names}" if names else "there are no branches"
-        raise NotFoundError(f"the table at {refs.root.uri} has no branch {branch!r}; {there}")
+    if find_branch(refs, branch) is None:
+        _check_are_remains(of_branch)
     _check_is_not_needed(refs, branch)
     said = references.delete_branch_file(refs, branch)
     try:
@@ -208,6 +206,33 @@ def delete_branch(refs: Refs, name: str) -> None:
         refs.root.delete(path)
     if isinstance(of_branch.log, ExternalLog):
         of_branch.log.forget()
+
+
+def _check_are_remains(refs: Refs) -> None:
+    """Raise unless a folder has what is left of a branch that has no file.
+
+    Args:
+        refs: The references of the branch.
+
+    Raises:
+        NotFoundError: There is nothing.
+        InvalidInputError: It is the folder of a table of its own.
+    """
+    assert refs.branch is not None
+    if not _files(refs, refs.branch):
+        names = ", ".join(references.list_branches(refs))
+        there = f"there are: {names}" if names else "there are no branches"
+        raise NotFoundError(f"the table at {refs.root.uri} has no branch {refs.branch!r}; {there}")
+    try:
+        newest = refs.log.read_latest()
+    except NotFoundError:
+        return
+    if newest.branch != refs.branch:
+        raise InvalidInputError(
+            f"{refs.store.uri} has a table whose versions do not say that it is the branch "
+            f"{refs.branch!r}, and {refs.root.uri}/{branch_file_path(refs.branch)} does not exist: "
+            "it may be a table of its own, and was not deleted. If it is none, delete the folder"
+        )
 
 
 def _files(refs: Refs, branch: str) -> Sequence[str]:

@@ -282,7 +282,7 @@ def _as_identifier(content: Any) -> tuple[tuple[int, str], ...]:
     pairs = content.get("version_mapping", ()) if isinstance(content, dict) else ()
     try:
         return tuple((int(version), str(uuid)) for version, uuid in pairs)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return ()
 
 

@@ -19,6 +19,7 @@ from lance_stream.commit.manifest_stores.choice import place_of_files
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.opening import VersionSpec, checkout
+from lance_stream.snapshot.references import notes_on_missing_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag
 from lance_stream.storage.options.names import as_options
@@ -48,6 +49,12 @@ def shallow_clone(
         raise InvalidInputError(
             f"there is a dataset at {log.store.uri} already, at version {existing}: clone to a "
             "location without one"
+        )
+    if any(notes_on_missing_branch(log)):
+        raise InvalidInputError(
+            f"{log.store.uri} is where a branch of another table would be, whose cleanup takes a "
+            "clone there for one. Clone to another location; or create a branch: "
+            "ds.branches.create(name, version)"
         )
     target = TableVersion(os.fspath(target_uri), options, log.store, log, start.manifest)
     source = Source(start.store, start.manifest, start.files.base_paths, start.location)

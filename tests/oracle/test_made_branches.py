@@ -252,6 +252,13 @@ def test_a_branch_of_pylance_is_deleted_with_its_remains(uri: str) -> None:
     assert of_both(uri, "dev") == [1, 2, 3]
 
 
+def test_a_table_in_a_branchs_place_is_not_deleted(uri: str) -> None:
+    lance.write_dataset(rows(1), f"{uri}/tree/own")
+    with pytest.raises(InvalidInputError, match="may be a table of its own"):
+        open_dataset(uri).branches.delete("own")
+    assert ids(lance.dataset(f"{uri}/tree/own")) == [1]
+
+
 # --- killed, and at once
 
 

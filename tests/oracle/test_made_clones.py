@@ -166,6 +166,7 @@ def test_impossible_clones_are_refused(uri: str, tmp_path: Path) -> None:
     for attempt, error, match in (
         (lambda: ds.shallow_clone(tmp_path / "taken"), InvalidInputError, "already, at version 1"),
         (lambda: ds.shallow_clone(uri), InvalidInputError, "already"),
+        (lambda: ds.shallow_clone(f"{uri}/tree/new"), InvalidInputError, "create a branch"),
         (lambda: ds.shallow_clone(tmp_path / "x", 9), NotFoundError, "no version 9"),
         (lambda: ds.shallow_clone("memory://x"), UntrustedLocationError, "disk"),
         (lambda: ds.shallow_clone("ftp://x/y"), UnsupportedFeatureError, "ftp"),
