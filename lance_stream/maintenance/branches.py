@@ -28,7 +28,7 @@ from lance_stream.snapshot import references
 from lance_stream.snapshot.opening import VersionSpec, checkout
 from lance_stream.snapshot.references import Branch, Refs, as_branch, find_branch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import holding, list_tags
+from lance_stream.snapshot.tag_files import holding, list_tags, manifest_size
 from lance_stream.snapshot.timestamps import moment_at
 from lance_stream.table.paths import VERSIONS_DIRECTORY, branch_directory, branch_file_path
 
@@ -122,7 +122,7 @@ def create_branch(
                 (start.version, uuid.uuid4().hex),
             ),
         )
-        size = start.store.size(refs.log.manifest_path(start.version))
+        size = manifest_size(start.store, start.version)
         if not references.create_branch_file(refs, branch, size):
             raise _exists(new)
     return branch

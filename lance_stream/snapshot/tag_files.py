@@ -199,7 +199,7 @@ def create_tag(
         "version": version,
         "createdAt": now,
         "updatedAt": now,
-        "manifestSize": _manifest_size(refs.store, version),
+        "manifestSize": manifest_size(refs.store, version),
         "metadata": dict(metadata or {}),
     }
     if not create_if_absent(refs.root, path, _encode(content)):
@@ -226,7 +226,7 @@ def move_tag(refs: Refs, name: str, version: int, environment: Environment = MAC
         "branch": refs.branch,
         "version": version,
         "updatedAt": as_rfc3339(environment.now_nanos()),
-        "manifestSize": _manifest_size(refs.store, version),
+        "manifestSize": manifest_size(refs.store, version),
     }
     store.write(path, _encode(content))
     _check_is_still_there(refs.store, version, lambda: store.write(path, _encode(before)))
@@ -325,7 +325,7 @@ def _moment(name: str, text: object) -> datetime | None:
         ) from None
 
 
-def _manifest_size(store: Store, version: int) -> int:
+def manifest_size(store: Store, version: int) -> int:
     """Return the size in bytes of a version's manifest.
 
     Raises:
@@ -346,7 +346,7 @@ def _check_is_still_there(store: Store, version: int, undo: Callable[[], None]) 
         NotFoundError: The version no longer exists; the tag is unchanged.
     """
     try:
-        _manifest_size(store, version)
+        manifest_size(store, version)
     except NotFoundError:
         undo()
         raise

@@ -21,7 +21,7 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.opening import VersionSpec, checkout
 from lance_stream.snapshot.references import notes_on_missing_branch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag
+from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag, manifest_size
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import open_named
 from lance_stream.table.paths import CLONED_FROM
@@ -41,6 +41,9 @@ def shallow_clone(
         raise NotFoundError(f"there is no table at {table.uri} that could be cloned")
     options = as_options(table.storage_options if storage_options is None else storage_options)
     log = open_log(target_uri, options)
+    target = TableVersion(os.fspath(target_uri), options, log.store, log, start.manifest)
+    source = Source(start.store, start.manifest, start.files.base_paths, start.location)
+    _check_can_be_read(source, target)
     try:
         existing = log.latest()
     except NotFoundError:
@@ -56,9 +59,6 @@ def shallow_clone(
             "clone there for one. Clone to another location; or create a branch: "
             "ds.branches.create(name, version)"
         )
-    target = TableVersion(os.fspath(target_uri), options, log.store, log, start.manifest)
-    source = Source(start.store, start.manifest, start.files.base_paths, start.location)
-    _check_can_be_read(source, target, start.refs.log.manifest_path(start.version))
     if tag_source:
         _tag(start, target)
     manifest = publish_clone(log, source, None)
@@ -72,7 +72,7 @@ def shallow_clone(
     return target.at(manifest)
 
 
-def _check_can_be_read(source: Source, target: TableVersion, manifest_path: str) -> None:
+def _check_can_be_read(source: Source, target: TableVersion) -> None:
     """Raise unless the readers of a clone can open the files that it will name.
 
     Raises:
@@ -83,12 +83,15 @@ def _check_can_be_read(source: Source, target: TableVersion, manifest_path: str)
         open_named(target.store, place_of_files(base.path), target.storage_options)
     location = place_of_files(source.location)
     named = open_named(target.store, location, target.storage_options)
-    if not named.exists(manifest_path):
+    try:
+        manifest_size(named, source.manifest.version)
+    except NotFoundError as error:
         raise InvalidInputError(
             f"a clone at {target.uri} would look for the files of {source.location} with its own "
-            f"storage options, and with these there is no {manifest_path} at {named.uri}. Give "
-            "storage options that are valid for both, such as the endpoint of the source"
-        )
+            f"storage options, and with these there is no version {source.manifest.version} at "
+            f"{named.uri}. Give storage options that are valid for both, such as the endpoint of "
+            "the source"
+        ) from error
 
 
 def _tag(start: TableVersion, target: TableVersion) -> None:

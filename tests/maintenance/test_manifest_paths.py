@@ -144,9 +144,8 @@ def test_a_manifest_store_refuses_new_names(uri: str, tmp_path: Path) -> None:
 
 
 def test_branches_and_clones_of_an_old_table_have_new_names(uri: str, tmp_path: Path) -> None:
-    ds = open_dataset(uri)
-    ds.branches.create("dev", 2)
-    ds.shallow_clone(tmp_path / "clone")
+    open_dataset(uri, 2).branches.create("dev")
+    open_dataset(uri, 4).shallow_clone(tmp_path / "clone")
     open_dataset(uri, branch="dev").append(rows(9))
     for place in (f"{uri}/tree/dev", str(tmp_path / "clone")):
         assert schemes(place) == {NamingScheme.V2}
