@@ -144,7 +144,14 @@ def _sorted(
 
 
 def _in_order(table: pa.Table, keys: list[tuple[str, str]]) -> pa.Table:
+    columns = {str(place): _decoded(table[name]) for place, (name, _) in enumerate(keys)}
+    order = [(str(place), direction) for place, (_, direction) in enumerate(keys)]
     try:
-        return table.take(pc.sort_indices(table, sort_keys=keys))
+        return table.take(pc.sort_indices(pa.table(columns), sort_keys=order))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise InvalidInputError(f"--order-by cannot sort by these columns: {error}") from error
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    is_encoded = pa.types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if is_encoded else column

@@ -14,13 +14,40 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _values_of(column: pa.Array) -> list[Any]:
+    kind = _in_utc(column.type)
+    if kind != column.type:
+        column = column.cast(kind)
     if _has_nanoseconds(column.type):
-        column = pc.cast(column, pa.string())
+        column = _as_iso(pc.cast(column, pa.string()))
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):  # dates and times that Python lacks
         values = [_value_of(each) for each in column]
     return values
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose moments are in UTC; a table may name zones that no one knows."""
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([each.with_type(_in_utc(each.type)) for each in fields])
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
+
+
+def _as_iso(texts: pa.Array) -> pa.Array:
+    """Return times as Arrow prints them in the form in which Python does."""
+    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
+    return pc.replace_substring_regex(texts, "Z$", "+00:00")
 
 
 def _value_of(scalar: pa.Scalar) -> Any:

@@ -517,7 +517,7 @@ def test_all_kinds_of_values_become_json() -> None:
     )
     (row,) = rows_of(batch)
     assert json.loads(output.to_json(row)) == {
-        "ns": "2017-07-14 02:40:00.000000001",
+        "ns": "2017-07-14T02:40:00.000000001",
         "day": "1970-01-02",
         "d": "1.50",
         "f": "inf",
@@ -525,6 +525,34 @@ def test_all_kinds_of_values_become_json() -> None:
         "age": "1 day, 0:00:00",
         "none": None,
         "m": [["k", 1]],
+    }
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "+09:00", "Nowhere/Else", "\x1b[2J"])
+def test_moments_are_in_utc_whatever_zone_a_column_names(zone: str) -> None:
+    micros, nanos = pa.timestamp("us", zone), pa.timestamp("ns", zone)
+    nested = pa.struct([pa.field("l", pa.list_(micros)), pa.field("m", pa.map_(pa.int8(), micros))])
+    batch = pa.record_batch(
+        {
+            "us": pa.array([0], pa.int64()).cast(micros),
+            "ns": pa.array([1], pa.int64()).cast(nanos),
+            "f": pa.array([[0]], pa.list_(pa.int64(), 1)).cast(pa.list_(micros, 1)),
+            "big": pa.array([[0]], pa.large_list(pa.int64())).cast(pa.large_list(micros)),
+            "n": pa.array(
+                [{"l": [0], "m": [(1, 0)]}],
+                pa.struct([("l", pa.list_(pa.int64())), ("m", pa.map_(pa.int8(), pa.int64()))]),
+            ).cast(nested),
+        }
+    )
+    start = "1970-01-01T00:00:00+00:00"
+    (row,) = rows_of(batch)
+    assert json.loads(output.to_json(row)) == {
+        "us": start,
+        "ns": "1970-01-01T00:00:00.000000001+00:00",
+        "f": [start],
+        "big": [start],
+        "n": {"l": [start], "m": [[1, start]]},
     }
 
 
