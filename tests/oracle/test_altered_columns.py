@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from lance import LanceOperation
@@ -46,7 +47,7 @@ def rows(*ids: int, with_nulls: bool = True) -> pa.Table:
             "id": ids,
             "place": [place(each) for each in ids],
             "orders": [[{"price": each, "n": f"n{each}"}] * (each % 3) for each in ids],
-            "vector": [[each / 2, each] for each in ids],
+            "vector": [[np.float16(each / 2), np.float16(each)] for each in ids],
             "tags": [["a", None][: each % 3] for each in ids],
         },
         SCHEMA,

@@ -68,14 +68,12 @@ def test_parts_are_added_without_values(ds: Dataset) -> None:
     assert made.to_table(["place.city"])["place"].to_pylist()[:2] == [{"city": None}, None]
     assert made.changes(ds.version).read_all().num_rows == 0
     assert made.verify() == []
-    new = pa.table(
-        {
-            "id": [9],
-            "place": [{"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"}],
-            "orders": [[{"price": 2.0, "n": 3}]],
-        }
-    )
-    made = made.append(new.cast(pa.schema([made.schema.field(each) for each in new.schema.names])))
+    new = {
+        "id": [9],
+        "place": [{"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"}],
+        "orders": [[{"price": 2.0, "n": 3}]],
+    }
+    made = made.append(pa.table(new, pa.schema([made.schema.field(each) for each in new])))
     assert values(made, "place")[-1]["city"] == "x"
     assert values(made.compact(), "orders")[-1] == [{"price": 2.0, "n": 3}]
     feed = made.changes(0).read_all().to_pylist()
