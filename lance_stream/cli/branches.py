@@ -71,7 +71,8 @@ def delete(table: TableArgument, name: str, yes: bool, as_json: bool) -> int:
     """
     ds = table.open()
     question = f"Delete the branch {name} of {ds.uri}, with all rows that were written to it?"
-    if not may_go_on(question, is_sure=yes):
+    is_there = name in ds.branches.list()  # otherwise there is an error, or nothing but remains
+    if is_there and not may_go_on(question, is_sure=yes):
         print("nothing was deleted")
         return 1
     ds.branches.delete(name)

@@ -32,6 +32,9 @@ from lance_stream.table.paths import VERSIONS_DIRECTORY, NamingScheme, parse_man
 FEWER_FRAGMENTS: Final = 10
 """From so many fragments less on, a compaction is worth mentioning."""
 
+MANY_DEAD: Final = 1000
+"""From so many deleted rows on, it is, too, if they are a tenth of the rows to rewrite."""
+
 OLD_VERSIONS: Final = 10
 MANY_VERSIONS: Final = 1000
 """From so many removable old versions on, or so many versions of any age, a cleanup is."""
@@ -89,13 +92,13 @@ def _compaction(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[
     chosen = [fragments[place] for group in groups for place in group]
     physical = sum(map(ds.table.physical_rows, chosen))
     dead = physical - sum(map(ds.table.num_live_rows, chosen))
-    found = []
-    if len(chosen) - len(groups) >= FEWER_FRAGMENTS:
-        found.append(f"{len(chosen)} small fragments could be {len(groups)}")
-    if dead > MOST_DEAD * physical:
-        found.append(f"{output.count(dead, 'deleted row')} ({dead / physical:.0%}) take space")
-    if found:
-        yield Need("compact", "; ".join(found), _run(ds, "compact"))
+    is_dead = dead > MOST_DEAD * physical
+    if len(chosen) - len(groups) < FEWER_FRAGMENTS and not (is_dead and dead >= MANY_DEAD):
+        return
+    message = f"{output.count(len(chosen), 'fragment')} could be {len(groups)}"
+    if is_dead:
+        message += f", without {output.count(dead, 'deleted row')} ({dead / physical:.0%})"
+    yield Need("compact", message, _run(ds, "compact"))
 
 
 def _old_versions(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[Need]:

@@ -283,6 +283,8 @@ def test_a_branch_is_created_written_and_deleted(
     shown = on_terminal("branches", "delete", ds.uri, "dev", answer="n\n")
     assert (shown.code, "with all rows" in shown.text) == (1, True)
     assert on_terminal("branches", "delete", ds.uri, "dev", answer="y\n").code == 0
+    shown = on_terminal("branches", "delete", ds.uri, "dev")
+    assert (shown.code, "[y/N]" in shown.text) == (3, False)
     assert documents(capsys, "branches", "list", ds.uri, "--json") == []
 
 
@@ -389,11 +391,12 @@ def test_a_table_that_needs_nothing_says_nothing() -> None:
 def test_show_advises_a_compaction_until_it_is_done() -> None:
     made = grown(12)
     assert needs(made) == {"compact": f"lance-stream compact {made.uri}"}
-    assert "12 small fragments could be 1" in on_terminal("show", made.uri).text
+    assert "12 fragments could be 1" in on_terminal("show", made.uri).text
     assert program.main(["compact", made.uri]) == 0
     assert needs(made) == {}
-    deleted = grown(1).append(pa.table({"id": range(100)})).delete("id > 50")
-    assert list(needs(deleted)) == ["compact"]
+    large = grown(1).append(pa.table({"id": range(3000)}))
+    assert needs(large.delete("id > 2500")) == {}
+    assert list(needs(large.delete("id > 1500"))) == ["compact"]
 
 
 def test_show_advises_a_cleanup_of_old_versions_until_it_is_done() -> None:
