@@ -20,6 +20,7 @@ from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import total_size
 from lance_stream.table.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.version_marks import mark_of
 
 COUNTED_AT_ONCE: Final = 64
 """In how many versions rows are counted for one answer; later answers continue."""
@@ -105,7 +106,7 @@ class TableWatch:
         self._options = storage_options
         self._environment = environment
         self._table: TableVersion | None = None
-        self._size: tuple[int, _Size] | None = None
+        self._size: tuple[str, _Size] | None = None
         self._counted: dict[int, _Counted] = {}
         self._lock = threading.Lock()
 
@@ -117,17 +118,26 @@ class TableWatch:
             LanceStreamError, OSError: It cannot be read.
         """
         with self._lock:
-            if self._table is None:
-                self._table = open_table(self.uri, None, self._options)
+            known, self._table = self._table, None
+            if known is None:  # the first time, or the last one failed
+                self._size = None
+                self._counted.clear()
+                table = open_table(self.uri, None, self._options)
             else:
-                self._table = checkout(self._table, None)
-            return self._measured(self._table)
+                table = checkout(known, None)
+            if known is not None and table.version < known.version:  # another table
+                self._size = None
+                self._counted.clear()
+            measured = self._measured(table)
+            self._table = table
+            return measured
 
     def _measured(self, table: TableVersion) -> TableMeasures:
         now = self._environment.now_nanos() / 1e9
         committed_at = _seconds(table)
-        if self._size is None or self._size[0] != table.version:
-            self._size = table.version, _size_of(table)
+        mark = f"{table.version} {mark_of(table.manifest)}"
+        if self._size is None or self._size[0] != mark:
+            self._size = mark, _size_of(table)
         size = self._size[1]
         return TableMeasures(
             version=table.version,

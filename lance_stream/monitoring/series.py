@@ -21,6 +21,9 @@ from lance_stream.table.apply.index_coverage import coverage
 from lance_stream.table.fragments import Fragment, total_size
 from lance_stream.table.indices import decode_index_section
 
+MAX_SECONDS: Final = 1e9
+"""More seconds than this are no duration of a batch."""
+
 LOG_WORD: Final = "lance_sink "
 """What precedes the JSON in a line of the log "lance_stream.sink"."""
 
@@ -181,8 +184,12 @@ def _commit_of(entry: object, uri: str) -> CommitTimes | None:
         return None
     if not isinstance(version, int) or not isinstance(seconds, dict):
         return None
-    times = {str(k): float(v) for k, v in seconds.items() if isinstance(v, int | float)}
+    times = {str(name): each for name, each in seconds.items() if _is_duration(each)}
     return CommitTimes(version, times)
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < MAX_SECONDS
 
 
 def _place(uri: str) -> str:
@@ -247,7 +254,7 @@ def _consumers(
                 name=each.name,
                 version=each.version,
                 has_started=not each.is_beginning,
-                versions=len(unread) if is_all else table.version - finished,
+                versions=len(unread) if is_all else max(table.version - finished, len(unread)),
                 rows=rows if is_all and None not in counts else None,
                 seconds=0.0 if not unread else (now - first).total_seconds() if first else None,
                 updated_at=each.updated_at,

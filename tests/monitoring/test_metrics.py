@@ -1,7 +1,9 @@
 """Metrics: what reports add to them, their names, and the numbers of watched tables."""
 
 import re
+import shutil
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 import lance_stream
-from lance_stream import Dataset, InvalidInputError
+from lance_stream import Dataset, InvalidInputError, LanceStreamError
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import hold_beginning, record_progress
 from lance_stream.monitoring import (
@@ -240,6 +242,21 @@ def test_asking_again_costs_a_look_and_the_tags(monkeypatch: pytest.MonkeyPatch)
     )
     requests = service.kinds()
     assert sum(requests.values()) <= 6, requests
+
+
+def test_a_table_that_was_created_anew_is_measured_anew(tmp_path: Path) -> None:
+    watch = TableWatch(str(tmp_path / "t"))
+    for numbers in (range(5), range(2)):
+        shutil.rmtree(tmp_path / "t", ignore_errors=True)
+        ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+        for number in numbers:
+            ds = ds.append(rows(number, number + 10))
+        record_progress(ds.table.refs, "behind", 1)
+        with suppress(LanceStreamError):  # a look may find out that it is another table
+            watch.measure()
+        measured = watch.measure()
+        assert (measured.version, measured.rows) == (ds.version, 2 * len(numbers))
+        assert measured.consumers[0].rows == measured.rows
 
 
 def test_a_table_that_cannot_be_read_is_reported_once(

@@ -131,6 +131,14 @@ def test_lines_of_the_sinks_log_are_read(tmp_path: Path) -> None:
     assert commits_in_log(lines, f"{tmp_path}/t/") == [CommitTimes(3, {"write": 0.5})]
 
 
+@pytest.mark.parametrize("seconds", ["NaN", "-Infinity", "1e999", "9" * 400, "-1", '"1"', "null"])
+def test_impossible_durations_in_a_log_are_left_out(ds: Dataset, seconds: str) -> None:
+    line = f'lance_sink {{"table": {json.dumps(ds.uri)}, "version": 2, "seconds": {{"write": '
+    commits = commits_in_log([f'{line}{seconds}, "commit": 0.5}}}}'], ds.uri)
+    assert commits == [CommitTimes(2, {"commit": 0.5})]
+    assert ds.report(commits=commits).html
+
+
 def test_text_of_the_table_cannot_become_markup(ds: Dataset) -> None:
     parts = Parts(hostile(ds).html)
     assert [tag for tag, _ in parts.tags].count("script") == 3
