@@ -1,10 +1,13 @@
 """Tables on S3 that pylance and we write."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.contracts.shared_tables import Place, SharedTables, both_see, rows
+import lance_stream
+from lance_stream import UntrustedLocationError
+from tests.contracts.shared_tables import Place, SharedTables, as_dict, both_see, rows
 from tests.servers.buckets import Bucket
 
 pytestmark = pytest.mark.oracle
@@ -34,3 +37,19 @@ def test_both_open_a_uri_alike(s3_bucket: Bucket, path: str) -> None:
     place.they_append(rows(1))
     place.we_append(rows(2))
     assert both_see(place) == {1: "n1", 2: "n2"}
+
+
+def test_a_clone_on_disk_reads_trusted_files_in_a_bucket(s3_bucket: Bucket, tmp_path: Path) -> None:
+    options = s3_bucket.storage_options
+    uri = s3_bucket.uri.replace("s3:", "s3a:") + "/a table"
+    ds = lance_stream.create_dataset(uri, rows(1, 2), storage_options=options)
+    with pytest.raises(UntrustedLocationError, match="trusted_locations="):
+        ds.shallow_clone(tmp_path / "clone")
+    assert ds.tags.list() == {}
+    trusting = {**options, "trusted_locations": [f"{s3_bucket.uri}/a%20table"]}
+    clone = ds.shallow_clone(tmp_path / "clone", storage_options=trusting).append(rows(3))
+    assert clone.table.manifest.base_paths[0].path == f"{s3_bucket.uri}/a table"
+    again = lance_stream.open_dataset(tmp_path / "clone", storage_options=trusting)
+    assert as_dict(again.to_table()) == as_dict(rows(1, 2, 3))
+    with pytest.raises(UntrustedLocationError):
+        lance_stream.open_dataset(tmp_path / "clone", storage_options=options).to_table()
