@@ -47,6 +47,12 @@ if TYPE_CHECKING:
         forget_versions,
         leave_manifest_store,
     )
+    from lance_stream.quarantine.replay import (
+        QuarantinedRows,
+        Replayed,
+        list_quarantine,
+        replay_quarantine,
+    )
     from lance_stream.write.row_digests import RowsDigest, digest_rows
 
 __version__ = VERSION
@@ -64,6 +70,8 @@ __all__ = [
     "LanceStreamError",
     "NotFoundError",
     "OtherBatchError",
+    "QuarantinedRows",
+    "Replayed",
     "RetryableConflictError",
     "RowsDigest",
     "TableReplacedError",
@@ -74,9 +82,11 @@ __all__ = [
     "digest_rows",
     "forget_versions",
     "leave_manifest_store",
+    "list_quarantine",
     "migrate_manifest_paths",
     "migrate_to_stable_row_ids",
     "open_dataset",
+    "replay_quarantine",
 ]
 
 if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
@@ -92,6 +102,12 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "claim_versions",
             "forget_versions",
             "leave_manifest_store",
+        ),
+        "lance_stream.quarantine.replay": (
+            "QuarantinedRows",
+            "Replayed",
+            "list_quarantine",
+            "replay_quarantine",
         ),
         "lance_stream.write.row_digests": ("RowsDigest", "digest_rows"),
     }

@@ -60,7 +60,7 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> 
             functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
             kind="pandas",
         )
-        expression = udf(*[df[_quoted(name)] for name in df.columns])
+        expression = udf(*[df[quoted(name)] for name in df.columns])
         return DataFrame(java.mapInArrow(expression._jc, False, None), df.sparkSession)
     except (ImportError, AttributeError):
         return df.mapInArrow(function, schema)
@@ -220,7 +220,8 @@ def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T]
 _RESULTS = StructType([StructField("place", LongType()), StructField("result", BinaryType())])
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's expressions name it."""
     return "`" + name.replace("`", "``") + "`"  # otherwise a dot would be a path into a struct
 
 

@@ -7,6 +7,7 @@ for the newest committed batch:
     key      lance_stream.ledger.<app id, percent-encoded>
     value    {"batch": 41, "query": "<query id>", "version": 97,     JSON
               "rows": 50000, "digest": "<32 hex digits>", "rules": "<16 hex digits>",
+              "quarantined": "<32 hex digits>",
               "recent": [[40, 96, 50000, "<digest>", ""], ...]}
 
 The entry is set in the same commit as the batch's rows, and carried from manifest to manifest:
@@ -16,7 +17,8 @@ and again on every commit attempt.
 `rows` and `digest` identify the batch's rows, and `rules` the rules by which they were applied, so
 that a replay is distinguished from other rows under the same batch id. `recent` has the same for
 earlier batches, newest first (`MAX_RECENT`); rules there are "" if they are the entry's own, and
-null if unknown. Entries of older versions have none of the four.
+null if unknown. Entries of older versions have none of the four. `quarantined` is the digest of the
+newest batch's bad rows, if it had any that were set aside (see `quarantine.set_aside`).
 
 If a stream has had no batch for long (`MAX_SILENT_VERSIONS`), its entry loses `recent`: a table may
 have thousands of streams, and each manifest has all of their entries.
@@ -68,6 +70,8 @@ class LedgerEntry:
         digest: Their digest, 32 hexadecimal digits; empty if unknown.
         rules: A fingerprint of the rules by which they were applied; empty if unknown.
         recent: The batches of the stream before this one, newest first; at most `MAX_RECENT`.
+        quarantined: The digest of the batch's bad rows that were set aside; empty if there were
+            none, or if it is unknown.
     """
 
     batch_id: int
@@ -77,10 +81,11 @@ class LedgerEntry:
     digest: str = ""
     rules: str = ""
     recent: tuple["LedgerEntry", ...] = ()
+    quarantined: str = ""
 
     def before(self) -> tuple["LedgerEntry", ...]:
         """Return the earlier batches for the entry of the next batch."""
-        return (replace(self, query_id="", recent=()), *self.recent)[:MAX_RECENT]
+        return (replace(self, query_id="", recent=(), quarantined=""), *self.recent)[:MAX_RECENT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +208,7 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
         value["version"] = entry.version
     if entry.num_rows is not None:
         value["rows"] = entry.num_rows
-    for name in ("digest", "rules"):
+    for name in ("digest", "rules", "quarantined"):
         if getattr(entry, name):
             value[name] = getattr(entry, name)
     text = json.dumps(value)
@@ -314,9 +319,10 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
         names = ("batch", "query", "version", "rows", "digest", "rules")
         entry = _entry_of(*(parsed.get(name) for name in names))
         if entry is not None and isinstance(recent, list):
-            earlier = [_recent_of(each, entry.rules) for each in recent]
-            if all(earlier):
-                return replace(entry, recent=tuple(filter(None, earlier)))
+            earlier = tuple(_recent_of(each, entry.rules) for each in recent)
+            quarantined = parsed.get("quarantined", "")
+            if all(earlier) and isinstance(quarantined, str):
+                return replace(entry, recent=tuple(filter(None, earlier)), quarantined=quarantined)
     raise CorruptDataError(
         f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. Remove it from the "
         "table's config if another program put it there"

@@ -252,6 +252,7 @@ def upsert_in_parts(
     *,
     helpers: Sequence[str] = (),
     digest: Callable[[], RowsDigest] | None = None,
+    identity: Callable[[MicroBatch], MicroBatch] | None = None,
 ) -> Upserted:
     """Execute in parts what `upsert.upsert` does in one process.
 
@@ -266,6 +267,7 @@ def upsert_in_parts(
         environment: Randomness for file names; the clock, for remembered deletes.
         helpers: Columns of the batch that are not part of the digest of its rows.
         digest: Computes that digest if it is unknown and the table already has the batch id.
+        identity: Completes the micro-batch after each run, if `run` left out some of its rows.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
@@ -280,8 +282,12 @@ def upsert_in_parts(
         with attempts.phases("write"):
             remembered = _remembered(sequence, newest, rules, environment)
             parts = _done(newest, run(PartedUpsert(newest, rules, remembered, tuple(helpers))))
-            if attempts.micro_batch is not None and attempts.micro_batch.digest is None:
-                attempts.know_digest(add_up(each.digest for each in parts))
+            digest_of_parts = add_up(each.digest for each in parts)
+            if identity is not None and attempts.micro_batch is not None:
+                known = replace(attempts.micro_batch, digest=digest_of_parts)
+                attempts.micro_batch = identity(known)
+            elif attempts.micro_batch is not None and attempts.micro_batch.digest is None:
+                attempts.know_digest(digest_of_parts)
             fragments = tuple(each for part in parts for each in part.written.fragments)
             try:
                 stored = [name for name in columns if name not in rules.except_columns]

@@ -136,6 +136,8 @@ def append_fragments(
     micro_batch: MicroBatch | None = None,
     properties: Mapping[str, str] | None = None,
     environment: Environment = MACHINE,
+    *,
+    even_without_rows: bool = False,
 ) -> Outcome:
     """Append fragments that `write_fragments` has written on any worker.
 
@@ -146,6 +148,8 @@ def append_fragments(
             no version is committed.
         properties: Stored in the transaction.
         environment: The clock and randomness; sleeps between two attempts.
+        even_without_rows: Whether a version is committed even if there are no fragments, for its
+            ledger entry.
 
     The files are deleted if it is known that no version references them: the table already had the
     batch, or the commit was rejected.
@@ -155,7 +159,7 @@ def append_fragments(
             columns have changed so that the files no longer fit.
         CommitError: The fragments were not committed, or the outcome is unknown.
     """
-    if not fragments:
+    if not fragments and not even_without_rows:
         return Outcome(checkout(table, None), is_new=False)
     planned_on = table
 
@@ -172,9 +176,9 @@ def append_fragments(
             )
         except RetryableConflictError:
             planned_on = newest_of_same(planned_on)
-            if table.version:
+            if table.version and fragments:
                 check_still_fits(fragments, table.schema, planned_on)
-            else:
+            elif not table.version:
                 check_is_compatible(table, planned_on)
             raise
         except TableReplacedError:
@@ -182,7 +186,8 @@ def append_fragments(
         except IncompatibleConflictError:
             if micro_batch is not None:  # it is applied after the conflicting commit
                 planned_on = newest_of_same(planned_on)
-                _check_is_like(table, planned_on)
+                if fragments:
+                    _check_is_like(table, planned_on)
             raise
 
     try:

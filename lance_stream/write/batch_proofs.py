@@ -42,6 +42,7 @@ class MicroBatch:
         may_differ: Whether computing the batch again may give other rows, because the query's
             plan is not deterministic.
         claimed: Versions with rows of the same batch that other sinks of the query committed.
+        quarantined: The digest of its bad rows that were set aside; empty if there are none.
     """
 
     app_id: str
@@ -51,6 +52,7 @@ class MicroBatch:
     digest: RowsDigest | None = None
     may_differ: bool = False
     claimed: frozenset[int] = frozenset()
+    quarantined: str = ""
 
 
 def fingerprint(rules: Mapping[str, Any]) -> str:

@@ -40,6 +40,10 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import BLOB_KEY
 
 
+class ForbiddenNullError(InvalidInputError):
+    """A column that must not be null contains a null."""
+
+
 def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
     """Raise unless batches of a schema can be cast to a table's, as far as types show.
 
@@ -68,14 +72,23 @@ def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
         place = batch.schema.get_field_index(wanted.name)
         if place < 0:
             columns.append(pa.nulls(batch.num_rows, wanted.type))
-            continue
-        column = batch.column(place)
-        if _is_blob_input(column.type, wanted):
-            column = _bytes_of_blobs(column, wanted.name)
-        column = _cast(column, wanted.type, wanted.name)
-        _check_nulls(column, wanted, wanted.name)
-        columns.append(column)
+        else:
+            columns.append(cast_column(batch.column(place), wanted))
     return pa.RecordBatch.from_arrays(columns, schema=table)
+
+
+def cast_column(column: pa.Array, wanted: pa.Field) -> pa.Array:
+    """Return the values of a column in a table's type; `check_castable` has accepted its type.
+
+    Raises:
+        ForbiddenNullError: The column, or a part of it, must not be null and contains a null.
+        InvalidInputError: A value does not fit.
+    """
+    if _is_blob_input(column.type, wanted):
+        column = _bytes_of_blobs(column, wanted.name)
+    column = _cast(column, wanted.type, wanted.name)
+    _check_nulls(column, wanted, wanted.name)
+    return column
 
 
 def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -> None:
@@ -494,8 +507,8 @@ def _check_nulls_below(array: pa.Array, path: str) -> None:
             _check_nulls(entries.field(place), part, f"{path}.{part.name}")
 
 
-def _null_in(path: str, count: int) -> InvalidInputError:
-    return InvalidInputError(
+def _null_in(path: str, count: int) -> ForbiddenNullError:
+    return ForbiddenNullError(
         f"column {path!r} must not be null in the table, but contains {count} null"
         f"{'s' if count > 1 else ''}"
     )

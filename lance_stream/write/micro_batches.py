@@ -123,6 +123,7 @@ def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
         num_rows=None if digest is None else digest.num_rows,
         digest="" if digest is None else digest.text,
         rules=micro_batch.rules,
+        quarantined=micro_batch.quarantined,
     )
 
     def entries(newest: Manifest | None, version: int) -> dict[str, str]:

@@ -13,14 +13,21 @@ from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.maintenance.compaction.background import check_every
+from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.storage.preflight import check_can_write_to
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.incoming import UpsertRules, check_can_remember
 from lance_stream.write.batch_proofs import fingerprint
+from lance_stream.write.row_checks import Check
 
 MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
 
 SCHEMA_EVOLUTIONS: Final = ("none", "add_columns", "widen_types")
+
+QUARANTINE: Final = "quarantine"
+
+BAD_ROWS: Final = ("refuse", QUARANTINE)
+"""What happens to rows that do not fit the table: an error, or a table beside it."""
 
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
@@ -30,11 +37,15 @@ _TEXTS: Final[Mapping[str, str]] = {
     "delete_when": "a condition in Spark's SQL: delete_when=\"op = 'd'\"",
     "app_id": "a name for the stream: app_id='orders'",
     "file_version": "the version as a string: file_version='2.1'",
+    "quarantine_uri": "the location of a table: quarantine_uri='tables/bad_orders.lance'",
 }
 """What each argument that is a string has to be."""
 
 BY_KEY: Final = ("upsert", "apply_changes")
 """The modes that update rows of the table by their keys."""
+
+_OF_ROWS: Final = ("append", "upsert", "overwrite")
+"""Modes whose rows mean something each on its own; changes of a feed do not."""
 
 ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "on": BY_KEY,
@@ -42,6 +53,8 @@ ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "sequence_by": ("upsert",),
     "delete_when": ("upsert",),
     "tombstones": ("upsert",),
+    "expect": _OF_ROWS,
+    "quarantine_uri": _OF_ROWS,
 }
 """The modes that an argument applies to; all others apply to every mode."""
 
@@ -68,6 +81,9 @@ class SinkArguments:
         any_output_mode: Whether to accept an output mode that does not fit the mode.
         replays_may_differ: Whether a repeated batch may have different rows.
         branch: The branch to write, whose location is then `uri`; None for the main one.
+        expect: The conditions that each row has to meet.
+        bad_rows: One of `BAD_ROWS`.
+        quarantine_uri: The location of the quarantine; None for the one beside the table.
     """
 
     uri: str
@@ -87,6 +103,9 @@ class SinkArguments:
     any_output_mode: bool = False
     replays_may_differ: bool = False
     branch: str | None = None
+    expect: tuple[Check, ...] = ()
+    bad_rows: str = "refuse"
+    quarantine_uri: str | None = None
 
     def __post_init__(self) -> None:
         if not str(self.uri).strip():
@@ -96,6 +115,7 @@ class SinkArguments:
         if is_used_here:
             choose(self.uri, self.storage_options)
         check_one_of("mode", self.mode, MODES)
+        check_one_of("bad_rows", self.bad_rows, BAD_ROWS)
         if self.mode in BY_KEY and not self.on:
             raise InvalidInputError(
                 f"lance_sink(mode={self.mode!r}) needs the key columns that identify a row: "
@@ -103,10 +123,24 @@ class SinkArguments:
             )
         for name, modes in ONLY_WITH.items():
             if getattr(self, name) and self.mode not in modes:
+                value = getattr(self, name)
+                if name == "expect":
+                    value = {each.name: each.condition for each in self.expect}
                 raise InvalidInputError(
-                    f"lance_sink({name}={getattr(self, name)!r}) is for "
+                    f"lance_sink({name}={value!r}) is for "
                     f"mode={' or '.join(map(repr, modes))}, not for {self.mode!r}"
                 )
+        if self.sets_aside and self.mode not in _OF_ROWS:
+            raise InvalidInputError(
+                f'lance_sink(bad_rows="quarantine") is not for mode={self.mode!r}: the changes of '
+                "a feed build on each other, so the ones after a change that was set aside would "
+                "be applied to rows that they do not belong to"
+            )
+        if self.quarantine_uri is not None and not self.sets_aside:
+            raise InvalidInputError(
+                "lance_sink(quarantine_uri=...) is the table for rows that are set aside: it needs "
+                'bad_rows="quarantine", too'
+            )
         for name, example in _TEXTS.items():
             _check_text(name, getattr(self, name), example)
         for name in ("skip_unchanged", "any_output_mode", "replays_may_differ"):
@@ -114,6 +148,8 @@ class SinkArguments:
                 raise InvalidInputError(
                     f"{name} must be True or False, not {getattr(self, name)!r}"
                 )
+        if self.sets_aside:
+            self._check_quarantine(is_used_here=is_used_here)
         check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         hidden = sorted({*self.on} & {*self.except_columns})
         if hidden:
@@ -134,6 +170,24 @@ class SinkArguments:
     def fingerprint(self) -> str:
         """A fingerprint of the rules that determine how a batch's rows are applied."""
         return fingerprint_of(self)
+
+    def _check_quarantine(self, *, is_used_here: bool) -> None:
+        own = self.quarantine
+        if own.rstrip("/") == str(self.uri).rstrip("/"):
+            raise InvalidInputError(
+                f"quarantine_uri={own!r} is the table itself; bad rows need a table of their own"
+            )
+        check_can_write_to(own, self.storage_options, is_used_here=is_used_here)
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether bad rows are set aside, and the others committed."""
+        return self.bad_rows == QUARANTINE
+
+    @property
+    def quarantine(self) -> str:
+        """The location of the table for bad rows."""
+        return self.quarantine_uri or quarantine_uri(self.uri)
 
     @property
     def is_by_key(self) -> bool:

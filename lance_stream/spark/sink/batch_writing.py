@@ -6,7 +6,7 @@ and a Python task costs more than the writing.
 
 import pickle
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from lance_stream.errors import LanceStreamError
+from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.spark.arrow_jobs import (
     RECORDS_PER_BATCH,
     ArrowFunction,
@@ -27,6 +27,7 @@ from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 from lance_stream.write.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
 
 BYTES_PER_TASK: Final = 32 << 20
@@ -90,25 +91,46 @@ class TaskCount:
 
 
 @dataclass(frozen=True)
+class Checks:
+    """What the rows of a batch are checked for; picklable.
+
+    Attributes:
+        rules: The rules.
+        not_stored: Columns of the batch that only the checks need; not part of the digest.
+    """
+
+    rules: RowRules
+    not_stored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class WrittenBatch:
     """The files and the digest of a batch's rows.
 
     Attributes:
         fragments: Its data files, which no version names yet.
         digest: The digest of its rows, as Spark delivered them.
+        bad: Those of its rows that were not written; see `RowRules`.
     """
 
     fragments: list[Fragment]
     digest: RowsDigest
+    bad: BadRows = field(default_factory=BadRows)
 
 
-def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> WrittenBatch:
+def write_batch(
+    df: DataFrame,
+    target: WriteTarget,
+    num_tasks: int | None,
+    checks: Checks | None = None,
+) -> WrittenBatch:
     """Write the rows of a batch to data files that no version names yet, in Spark's tasks.
 
     Args:
         df: The batch.
         target: The destination of the files.
         num_tasks: The maximum number of tasks; None for one per partition.
+        checks: What each row is checked for; None if all rows are written.
 
     Raises:
         InvalidInputError: A value does not fit the table; no file is left behind.
@@ -116,18 +138,33 @@ def write_batch(df: DataFrame, target: WriteTarget, num_tasks: int | None) -> Wr
     if num_tasks is not None:
         df = df.coalesce(num_tasks)
     with settings(df.sparkSession, RECORDS_PER_BATCH):
-        rows = map_in_arrow(df, _writing(target), _OUTCOME).collect()
+        rows = map_in_arrow(df, _writing(target, checks), _OUTCOME).collect()
     fragments = [decode_fragment(bytes(row.fragment)) for row in rows if row.fragment]
     for row in rows:
         if row.error is not None:
             delete_files(target.store, fragments)
             raise pickle.loads(row.error)
     digests = [RowsDigest.parse(row.rows, row.digest) for row in rows if row.digest]
-    return WrittenBatch(fragments, add_up(digests))
+    bad = BadRows()
+    try:
+        for row in rows:
+            if row.bad:
+                bad.add_encoded(bytes(row.bad))
+    except InvalidInputError:
+        delete_files(target.store, fragments)
+        raise
+    return WrittenBatch(fragments, add_up(digests), bad)
 
 
-def write_collected(df: DataFrame, target: WriteTarget) -> WrittenBatch | None:
+def write_collected(
+    df: DataFrame, target: WriteTarget, checks: Checks | None = None
+) -> WrittenBatch | None:
     """Write the rows of a batch in the driver; return None if it cannot collect them all.
+
+    Args:
+        df: The batch.
+        target: The destination of the files.
+        checks: What each row is checked for; None if all rows are written.
 
     Raises:
         InvalidInputError: A value does not fit the table; no file is left behind.
@@ -135,7 +172,10 @@ def write_collected(df: DataFrame, target: WriteTarget) -> WrittenBatch | None:
     rows = collect_rows(df)
     if rows is None:
         return None
-    return WrittenBatch(write_fragments(rows.to_batches(), target), digest_of(rows))
+    if checks is None:
+        return WrittenBatch(write_fragments(rows.to_batches(), target), digest_of(rows))
+    read = CheckedBatches(rows.to_batches(), checks.rules, checks.not_stored)
+    return WrittenBatch(write_fragments(read, target), read.digest, read.bad)
 
 
 def collect_rows(df: DataFrame, limit: Size = MAX_COLLECTED) -> pa.Table | None:
@@ -159,6 +199,7 @@ _OUTCOME: Final = StructType(
         StructField("fragment", BinaryType()),
         StructField("rows", LongType()),
         StructField("digest", StringType()),
+        StructField("bad", BinaryType()),
         StructField("error", BinaryType()),
     ]
 )
@@ -167,15 +208,16 @@ _OUTCOME_SCHEMA: Final = pa.schema(
         ("fragment", pa.binary()),
         ("rows", pa.int64()),
         ("digest", pa.string()),
+        ("bad", pa.binary()),
         ("error", pa.binary()),
     ]
 )
 
 
-def _writing(target: WriteTarget) -> ArrowFunction:
+def _writing(target: WriteTarget, checks: Checks | None) -> ArrowFunction:
     """Return the function that writes one partition in a worker.
 
-    It returns a row per file, and one with the digest of the partition's rows.
+    It returns a row per file, and one with the digest of the partition's rows, and the bad ones.
 
     An error of lance-stream is also returned as a row: a second attempt of the task would fail the
     same way, and the driver can raise the original error. Spark handles all other errors.
@@ -183,10 +225,14 @@ def _writing(target: WriteTarget) -> ArrowFunction:
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            read = DigestingBatches(batches)
+            read: DigestingBatches | CheckedBatches = DigestingBatches(batches)
+            if checks is not None:
+                read = CheckedBatches(batches, checks.rules, checks.not_stored)
             fragments = write_fragments(read, target)
             rows: list[dict[str, Any]] = [{"fragment": encode_fragment(each)} for each in fragments]
             rows.append({"rows": read.digest.num_rows, "digest": read.digest.text})
+            if isinstance(read, CheckedBatches) and read.bad:
+                rows[-1]["bad"] = read.bad.encode()
         except LanceStreamError as error:
             error.add_note("while a Spark task wrote its part of a batch; nothing was committed")
             rows = [{"error": pickle.dumps(error)}]

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -26,6 +26,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.plain_errors import briefly
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import SinkArguments, as_creation, evolutions, names
+from lance_stream.spark.sink.bad_rows import keep_committed_attempt
 from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.compaction import writer_of
@@ -42,6 +43,7 @@ from lance_stream.storage.trust import with_trusted
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.phases import Phases
+from lance_stream.write.row_checks import as_checks
 
 _log = logging.getLogger("lance_stream.sink")
 
@@ -70,6 +72,9 @@ def lance_sink(
     branch: str | None = None,
     trusted_locations: Sequence[str] | None = None,
     on_commit: Callable[[SinkCommit], object] | None = None,
+    expect: str | Iterable[str] | Mapping[str, str] | None = None,
+    bad_rows: str = "refuse",
+    quarantine_uri: str | os.PathLike[str] | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
@@ -140,6 +145,19 @@ def lance_sink(
             The next batch waits for it. An exception in it is logged (in "lance_stream.sink") and
             neither fails nor repeats the batch. If the program dies after the commit, it is not
             called for that commit; the repeated batch is reported as skipped.
+        expect: Conditions that each row has to meet: one, several, or a mapping from a name to
+            each, for example {"price": "price >= 0"}. They are SQL in the dialect of `scan`'s
+            filters, over the columns of the batch, in the types of the table. A condition that is
+            null for a row is not met, as in Delta's constraints; write "price IS NULL OR price >=
+            0" to let nulls pass. Rows that delete are not checked. Not for "apply_changes".
+        bad_rows: What happens to rows that do not meet a condition, that have a null in a required
+            column or in a key, or a value that the table's type does not hold. "refuse": the
+            batch fails, and nothing is written. "quarantine": they are written to a table beside
+            the table, with the reason, and the others are committed, both exactly once; see
+            `lance_stream.replay_quarantine`. A problem of the batch as a whole (an unknown column,
+            a missing one, a narrowing type) is always refused. Not for "apply_changes".
+        quarantine_uri: The location of that table; by default `orders_quarantine.lance` for
+            `orders.lance`. Each table has its own; all sinks of a table may share it.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
     depth; structs in lists and maps need all their fields. In an append they are null.
@@ -168,6 +186,9 @@ def lance_sink(
             any_output_mode=any_output_mode,
             replays_may_differ=replays_may_differ,
             branch=as_branch(branch),
+            expect=as_checks(expect),
+            bad_rows=bad_rows,
+            quarantine_uri=None if quarantine_uri is None else text_of(quarantine_uri),
         ),
         on_commit,
     )
@@ -346,6 +367,7 @@ def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> 
     if entry is None:
         call.digest = None
         return None
+    keep_committed_attempt(batch.arguments, batch.micro_batch)
     return replace(commit, version=entry.version, skipped=True, rows_differ=differs)
 
 

@@ -16,7 +16,7 @@ whole table, or all rows of the batch.
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from lance_stream.spark.arrow_jobs import (
     measure,
     settings,
 )
+from lance_stream.spark.sink.bad_rows import Sorting
 from lance_stream.spark.sink.replays import digest_by_tasks
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.spark.work_units import number_of_tasks, pack
@@ -43,6 +44,8 @@ from lance_stream.upsert.in_parts import Bundle, Part, PartedUpsert, upsert_in_p
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
+from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
+from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up
 
 ROWS_PER_TASK: Final = 1 << 20
 """About how many rows, of the batch and the table together, a task holds at once, and ..."""
@@ -55,16 +58,29 @@ _BUNDLES: Final = StructType(
         StructField("part", LongType()),
         StructField("is_stored", BooleanType()),
         StructField("data", BinaryType()),
+        StructField("bad", BinaryType()),
         StructField("error", BinaryType()),
     ]
 )
 _BUNDLES_SCHEMA: Final = pa.schema(
-    [("part", pa.int64()), ("is_stored", pa.bool_()), ("data", pa.binary()), ("error", pa.binary())]
+    [
+        ("part", pa.int64()),
+        ("is_stored", pa.bool_()),
+        ("data", pa.binary()),
+        ("bad", pa.binary()),
+        ("error", pa.binary()),
+    ]
 )
 _OUTCOME: Final = StructType(
-    [StructField("part", BinaryType()), StructField("error", BinaryType())]
+    [
+        StructField("part", BinaryType()),
+        StructField("bad", BinaryType()),
+        StructField("error", BinaryType()),
+    ]
 )
-_OUTCOME_SCHEMA: Final = pa.schema([("part", pa.binary()), ("error", pa.binary())])
+_OUTCOME_SCHEMA: Final = pa.schema(
+    [("part", pa.binary()), ("bad", pa.binary()), ("error", pa.binary())]
+)
 
 
 def upsert_by_tasks(
@@ -75,6 +91,7 @@ def upsert_by_tasks(
     phases: Phases,
     size: Size | None = None,
     helpers: Sequence[str] = (),
+    sorting: Sorting | None = None,
 ) -> Upserted:
     """Run an upsert in Spark's tasks; `upsert.upsert.upsert` runs it in one process.
 
@@ -86,19 +103,42 @@ def upsert_by_tasks(
         phases: Records the duration of "write" (all work of the tasks) and "commit".
         size: The size of the batch; None if it has not been measured.
         helpers: Columns that are not part of the rows' digest.
+        sorting: Sorts out bad rows; None if rows are not checked.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: The commit failed, or its outcome is unknown.
     """
     known = size
+    left_out = NO_ROWS
 
     def run(parted: PartedUpsert) -> list[Part | LanceStreamError]:
-        nonlocal known
+        nonlocal known, left_out
         if known is None:
             known = measure(df)
         num_parts = number_of_parts(known, count_rows(parted.table))
-        return _run(df, replace(parted, num_parts=num_parts))
+        rules = None if sorting is None else sorting.rules(parted.table)
+        outcomes = _run(df, replace(parted, num_parts=num_parts), rules)
+        left_out = add_up(each.digest for each in outcomes if isinstance(each, _LeftOut))
+        done = [each for each in outcomes if not isinstance(each, _LeftOut)]
+        if sorting is None or any(isinstance(each, LanceStreamError) for each in done):
+            return done
+        num_good = sum(each.num_rows for each in done if isinstance(each, Part))
+        try:
+            bad = BadRows()
+            for each in outcomes:
+                if isinstance(each, _LeftOut):
+                    bad.add_encoded(each.rows)
+            sorting.settle(bad, num_good + left_out.num_rows)
+        except LanceStreamError as error:
+            return [*done, error]
+        return done
+
+    def identity(batch: MicroBatch) -> MicroBatch:
+        if sorting is None:
+            return batch
+        good = NO_ROWS if batch.digest is None else batch.digest
+        return sorting.identity(good + left_out)
 
     # Only this column: a helper column may have a type that cannot be stored.
     ordering = [each for each in df.schema.toNullable() if each.name == rules.sequence_by]
@@ -113,6 +153,7 @@ def upsert_by_tasks(
         phases,
         helpers=helpers,
         digest=lambda: digest_by_tasks(df.drop(*helpers)),
+        identity=identity,
     )
 
 
@@ -127,13 +168,29 @@ def number_of_parts(size: Size, table_rows: int) -> int:
     return max(by_rows, -(-size.num_bytes // BYTES_PER_TASK), 1)
 
 
-def _run(df: DataFrame, parted: PartedUpsert) -> list[Part | LanceStreamError]:
+@dataclass(frozen=True)
+class _LeftOut:
+    """Bad rows that a task found.
+
+    Attributes:
+        rows: The rows; see `BadRows.encode`.
+        digest: The digest of the same rows, as received.
+    """
+
+    rows: bytes
+    digest: RowsDigest
+
+
+def _run(
+    df: DataFrame, parted: PartedUpsert, rules: RowRules | None
+) -> list[Part | LanceStreamError | _LeftOut]:
+    splitting = _bundles_of(parted.split_rows) if rules is None else _sorted_bundles(parted, rules)
     with settings(df.sparkSession, RECORDS_PER_BATCH):
-        rows = map_in_arrow(df, _bundles_of(parted.split_rows), _BUNDLES)
+        rows = map_in_arrow(df, splitting, _BUNDLES)
         together = rows.union(_keys(df.sparkSession, parted))
         together = together.repartitionById(parted.num_parts, together["part"].cast("int"))
         outcomes = map_in_arrow(together, _deciding(parted), _OUTCOME).collect()
-    return [pickle.loads(row.part if row.error is None else row.error) for row in outcomes]
+    return [pickle.loads(row.error or row.bad or row.part) for row in outcomes]
 
 
 def _bundles_of(
@@ -152,6 +209,19 @@ def _bundles_of(
         except LanceStreamError as error:
             error.add_note("while a Spark task read its part of an upsert; nothing was committed")
             yield _row(_BUNDLES_SCHEMA, part=0, error=pickle.dumps(error))
+
+    return run
+
+
+def _sorted_bundles(parted: PartedUpsert, rules: RowRules) -> ArrowFunction:
+    """Return the function of a task that sorts out bad rows, and splits the others."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        checked = CheckedBatches(batches, rules, parted.helpers, digests_good=False)
+        yield from _bundles_of(parted.split_rows)(checked)
+        if checked.bad:
+            left_out = _LeftOut(checked.bad.encode(), checked.digest)
+            yield _row(_BUNDLES_SCHEMA, part=0, bad=pickle.dumps(left_out))
 
     return run
 
@@ -179,8 +249,12 @@ def _deciding(parted: PartedUpsert) -> ArrowFunction:
         parts: dict[int, list[Bundle]] = {}
         error: bytes | None = None
         for batch in batches:
-            for number, is_stored, data, failed in zip(*_values(batch), strict=True):
+            for number, is_stored, data, bad, failed in zip(*_values(batch), strict=True):
                 error = error or failed
+                if bad is not None:
+                    yield _row(_OUTCOME_SCHEMA, bad=bad)
+                if bad is not None or failed is not None:
+                    continue
                 parts.setdefault(number, []).append(Bundle(number, is_stored, data))
         if error is not None:
             yield _row(_OUTCOME_SCHEMA, error=error)

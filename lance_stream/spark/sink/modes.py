@@ -18,11 +18,13 @@ from pyspark.sql import DataFrame, functions
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.read.scan import count_rows
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import Size, measure
+from lance_stream.spark.arrow_jobs import Size, measure, quoted
 from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments
+from lance_stream.spark.sink.bad_rows import Sorting, keep_committed_attempt, sorting_of
 from lance_stream.spark.sink.batch_types import check_compared, check_readable, is_condition
 from lance_stream.spark.sink.batch_writing import (
+    Checks,
     TaskCount,
     WrittenBatch,
     collect_rows,
@@ -43,10 +45,11 @@ from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable
-from lance_stream.write.fragments import write_target
+from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import Outcome
+from lance_stream.write.row_checks import CheckedBatches
 from lance_stream.write.row_digests import RowsDigest, digest_of
 
 DELETES: Final = "_lance_stream_deletes"
@@ -194,39 +197,80 @@ def _check_fits(incoming: pa.Schema, table: TableVersion, *, is_partial: bool) -
 
 def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Append the rows to the table."""
-    written = _write(batch, table)
+    written, sorting = _write(batch, table)
     fragments = written.fragments
-    if not fragments:
-        return commit
+    if not fragments and not written.bad:
+        return _sorted_out(commit, sorting)
     with batch.phases("commit"):
-        done = append_fragments(table, fragments, batch.with_rows(written.digest))
-    return _committed(commit, done, fragments)
+        done = append_fragments(
+            table, fragments, _identity(batch, written, sorting), even_without_rows=True
+        )
+    return _sorted_out(_committed(commit, done, fragments), sorting)
 
 
 def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Replace all rows of the table."""
-    written = _write(batch, table)
+    written, sorting = _write(batch, table)
     fragments = written.fragments
     num_before = count_rows(table)
-    if not fragments and not num_before:
-        return commit
+    if not fragments and not num_before and not written.bad:
+        return _sorted_out(commit, sorting)
+    identity = _identity(batch, written, sorting)
     with batch.phases("commit"):
-        micro_batch = batch.with_rows(written.digest)
-        done = overwrite_fragments(table, fragments, None, micro_batch)
-    committed = _committed(commit, done, fragments)
+        done = overwrite_fragments(table, fragments, None, identity)
+    committed = _sorted_out(_committed(commit, done, fragments), sorting)
     return replace(committed, rows_deleted=num_before) if done.is_new else committed
 
 
-def _write(batch: Batch, table: TableVersion) -> WrittenBatch:
-    df, target = batch.stored(), write_target(table)
+def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, Sorting | None]:
+    """Write the rows; if some are bad, refuse the batch, or set them aside."""
+    df = batch.stored()
+    sorting = sorting_of(batch.arguments, batch.df, batch.micro_batch)
+    if sorting is None:
+        return _write_rows(batch, df, table), None
+    rules = sorting.rules(table)
+    needed = {check.column_of(each) for check in rules.checks for each in check.columns}
+    helpers = tuple(each for each in batch.df.columns if each in needed - {*df.columns})
+    df = batch.df.select(*[batch.df[quoted(each)] for each in (*df.columns, *helpers)])
+    written = _write_rows(batch, df, table, Checks(rules, helpers))
+    try:
+        sorting.settle(written.bad, written.digest.num_rows)
+    except LanceStreamError:
+        delete_files(table.store, written.fragments)
+        raise
+    return written, sorting
+
+
+def _identity(batch: Batch, written: WrittenBatch, sorting: Sorting | None) -> MicroBatch:
+    return batch.with_rows(written.digest) if sorting is None else sorting.identity(written.digest)
+
+
+def _sorted_out(commit: SinkCommit, sorting: Sorting | None) -> SinkCommit:
+    """Return the outcome of a batch with the rows that were set aside."""
+    if sorting is None:
+        return commit
+    if commit.skipped:  # another driver's attempt counts
+        keep_committed_attempt(sorting.arguments, sorting.micro_batch)
+        return commit
+    sorting.end()
+    counts = sorting.counts or {}
+    return replace(
+        commit, rows_in=commit.rows_in + sum(counts.values()), rows_quarantined=dict(counts)
+    )
+
+
+def _write_rows(
+    batch: Batch, df: DataFrame, table: TableVersion, checks: Checks | None = None
+) -> WrittenBatch:
+    target = write_target(table)
     if batch.tasks.is_for_driver(batch.last, df.sparkSession):
         with batch.phases("write"):
-            collected = write_collected(df, target)
+            collected = write_collected(df, target, checks)
         if collected is not None:
             return collected
     num_tasks = batch.tasks.after(batch.last)
     with batch.phases("write"):
-        written = write_batch(df, target, num_tasks)
+        written = write_batch(df, target, num_tasks, checks)
     batch.tasks.learn(num_tasks, batch.phases.seconds["write"])
     return written
 
@@ -252,19 +296,45 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     df = batch.with_deletes()
     deletes = None if batch.arguments.delete_when is None else DELETES
     rules = batch.arguments.upsert_rules(batch.df.columns, deletes)
+    sorting = sorting_of(batch.arguments, df, batch.micro_batch, deletes)
+    if sorting is not None:
+        sorting.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
     with batch.phases("collect"):
         size = _size_of_large(df, batch.last)
         rows = None if size is not None and _is_too_large(size) else _collect(df)
     if rows is None:
         helpers = () if deletes is None else (deletes,)
-        done = upsert_by_tasks(df, table, rules, batch.micro_batch, batch.phases, size, helpers)
+        done = upsert_by_tasks(
+            df, table, rules, batch.micro_batch, batch.phases, size, helpers, sorting
+        )
     elif not rows.num_rows:
-        return commit
+        return _sorted_out(commit, sorting)
     else:
-        micro_batch = batch.with_rows(digest_of(rows.select(batch.df.columns)))
-        done = upsert(table, rows, rules, micro_batch, workers=workers, phases=batch.phases)
-    return _upserted(commit, done)
+        digest = digest_of(rows.select(batch.df.columns))
+        micro_batch = batch.with_rows(digest)
+        if sorting is not None:
+            rows = _good_rows(rows, table, sorting)
+            micro_batch = sorting.identity(digest)
+        done = Upserted(table)
+        if rows.num_rows:
+            done = upsert(table, rows, rules, micro_batch, workers=workers, phases=batch.phases)
+    committed = _upserted(commit, done)
+    if sorting is not None and sorting.attempt and not done.is_new and not committed.skipped:
+        # No good row has changed anything, but the ledger has to name the bad ones.
+        identity = sorting.identity(sorting.digest)
+        recorded = append_fragments(table, [], identity, even_without_rows=True)
+        skipped = not recorded.is_new
+        version = recorded.already_committed_in if skipped else recorded.table.version
+        committed = replace(committed, version=version, skipped=skipped)
+    return _sorted_out(committed, sorting)
+
+
+def _good_rows(rows: pa.Table, table: TableVersion, sorting: Sorting) -> pa.Table:
+    checked = CheckedBatches(rows.to_batches(), sorting.rules(table), digests_good=False)
+    good = list(checked)
+    sorting.settle(checked.bad, rows.num_rows)
+    return pa.Table.from_batches(good, rows.schema) if checked.bad else rows
 
 
 def _size_of_large(df: DataFrame, last: SinkCommit | None) -> Size | None:

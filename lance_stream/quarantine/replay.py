@@ -1,0 +1,503 @@
+"""Lists the rows in a table's quarantine, and writes them to the table once they fit.
+
+A replay moves rows in steps that can be killed at any moment:
+
+    1  claim    the rows get the replay's number
+    2  commit   the table gets them, and its ledger the number, in one version
+    3  delete   rows with the number leave the quarantine
+
+The next replay first settles what an earlier one has left: rows whose number the table's ledger has
+are deleted. Otherwise the ledger gets the number without rows, so that a replay that is still
+running cannot commit it any more, and the rows lose their claim.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    OtherBatchError,
+)
+from lance_stream.expressions.predicates import evaluate, parse_expression, parse_predicate
+from lance_stream.quarantine.table import (
+    READY,
+    UNCOMMITTED,
+    open_quarantine,
+    quarantine_uri,
+    state_of,
+)
+from lance_stream.read.scan import scan
+from lance_stream.read.take import take
+from lance_stream.schema.system_columns import ROW_ID
+from lance_stream.snapshot.opening import newest_of_same, open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table import ledger
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import one_batch, upsert
+from lance_stream.verbs.append import append, append_fragments
+from lance_stream.verbs.delete import delete
+from lance_stream.verbs.update import update
+from lance_stream.write.casting import check_castable
+from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.row_checks import Check, RowRules, as_checks
+from lance_stream.write.row_digests import NO_ROWS, digest_of
+from lance_stream.write.rows_as_json import rows_from_json
+
+APP_ID: Final = "lance_stream.quarantine"
+"""The app id of replays in the ledger of the table."""
+
+ROWS_PER_COMMIT: Final = 10_000
+"""How many rows a replay moves at once."""
+
+_DELETES: Final = "_lance_stream_deletes"
+
+_WITHOUT_ORDER: Final = (
+    "without sequence_by it is unknown whether they are newer than the table's rows; "
+    "replace_existing=True writes them"
+)
+_OVERWRITTEN: Final = (
+    "their batch overwrote the table, as each later one does: correct what the query computes"
+)
+
+Mend: TypeAlias = Callable[[pa.Table], pa.Table] | Mapping[str, str]
+"""What mends rows: a function of a table of them, or SQL expressions for some columns."""
+
+
+@dataclass(frozen=True)
+class QuarantinedRows:
+    """Rows in quarantine that belong together.
+
+    Attributes:
+        app_id: Their stream.
+        batch_id: Their batch.
+        reason: Why they were set aside: a check, "null key", "null" or "type".
+        column: The column at fault; None if there is not one.
+        num_rows: How many there are.
+        time: When the first one was set aside.
+        message: The problem of the first one.
+        row: The first one, as JSON.
+        state: "ready": a replay writes them, if they fit. "uncommitted": their batch is not
+            committed yet. "stale": they are left from an attempt at their batch that did not
+            count, and the next batch, or replay of it, removes them.
+    """
+
+    app_id: str
+    batch_id: int
+    reason: str
+    column: str | None
+    num_rows: int
+    time: datetime
+    message: str
+    row: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The outcome of a replay.
+
+    Attributes:
+        rows_replayed: Rows that left the quarantine: the table has them, or a newer row of their
+            key (`sequence_by`).
+        rows_left: Rows that stay in quarantine, by the reason why.
+        rows_uncommitted: Rows that stay because their batch is not committed yet.
+    """
+
+    rows_replayed: int = 0
+    rows_left: Mapping[str, int] = field(default_factory=dict)
+    rows_uncommitted: int = 0
+
+
+def list_quarantine(
+    uri: str,
+    *,
+    quarantine: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[QuarantinedRows]:
+    """Return the rows in a table's quarantine, grouped by batch and reason, oldest batch first.
+
+    Args:
+        uri: The table.
+        quarantine: The location of its quarantine, if it is not beside the table.
+        storage_options: Settings of the store.
+
+    Raises:
+        InvalidInputError: There is another table at the quarantine's location.
+    """
+    found = _open(uri, quarantine, storage_options)
+    if found is None:
+        return []
+    table, bad = found
+    columns = ["app_id", "batch_id", "attempt", "reason", "column", "time", "message", "row"]
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for batch in scan(bad, columns):
+        for each in batch.to_pylist():
+            key = tuple(each[name] for name in columns[:5])
+            group = groups.setdefault(key, [0, each])
+            group[0] += 1
+            if each["time"] < group[1]["time"]:
+                group[1] = each
+    listed = [
+        QuarantinedRows(
+            app_id,
+            batch_id,
+            reason,
+            column,
+            num_rows,
+            first["time"],
+            first["message"],
+            first["row"],
+            state_of(table, app_id, batch_id, attempt),
+        )
+        for (app_id, batch_id, attempt, reason, column), (num_rows, first) in groups.items()
+    ]
+    return sorted(listed, key=lambda each: (each.app_id, each.batch_id, each.reason))
+
+
+def replay_quarantine(
+    uri: str,
+    *,
+    quarantine: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    where: str | None = None,
+    mend: Mend | None = None,
+    expect: object = None,
+    replace_existing: bool = False,
+    environment: Environment = MACHINE,
+) -> Replayed:
+    """Write the rows in a table's quarantine that fit the table now, each exactly once.
+
+    Rows are appended, or upserted by the key of the sink that set them aside; they leave the
+    quarantine. Rows that still do not fit stay. A replay that is interrupted is repeated.
+
+    Args:
+        uri: The table.
+        quarantine: The location of its quarantine, if it is not beside the table.
+        storage_options: Settings of the store.
+        where: A SQL condition on the quarantine's columns, such as "reason = 'price'"; None for all
+            rows.
+        mend: Corrects rows before they are checked: a SQL expression for each column to change,
+            for example {"price": "abs(price)"}; or a function that takes a `pyarrow.Table` of rows
+            and returns one with as many rows, in the same order.
+        expect: The conditions that rows have to meet, as in `lance_sink`; by default those of the
+            sink at that time. An empty mapping for none.
+        replace_existing: Whether upserted rows without an order (`sequence_by`) may replace rows of
+            the table, which may be newer. By default such rows stay in quarantine.
+        environment: The clock and randomness.
+
+    Returns:
+        How many rows were replayed, and how many stay.
+
+    Raises:
+        InvalidInputError: An argument is invalid, or the location has another table.
+        CommitError: The rows were not committed, or another replay is running.
+    """
+    checks = None if expect is None else as_checks(expect)
+    found = _open(uri, quarantine, storage_options)
+    if found is None:
+        return Replayed()
+    table, bad = found
+    if where is not None:
+        parse_predicate(where, bad.arrow_schema)
+    bad = _settle_claims(table, bad, environment)
+    replay = _Replay(table, bad, checks, mend, environment, replace_existing=replace_existing)
+    try:
+        return replay.run(where)
+    except OtherBatchError as error:
+        raise CommitConflictError(
+            f"another replay of the quarantine of {uri} ran at the same time. Rows that were not "
+            "replayed are still in quarantine; run it again"
+        ) from error
+
+
+def _open(
+    uri: str, quarantine: str | None, storage_options: Mapping[str, Any] | None
+) -> tuple[TableVersion, TableVersion] | None:
+    options = dict(storage_options or {})
+    table = open_table(uri, storage_options=options)
+    named = None if quarantine is None else uri
+    bad = open_quarantine(quarantine or quarantine_uri(uri), options, named)
+    return None if bad is None else (table, bad)
+
+
+# --- claims of earlier replays
+
+
+def _settle_claims(
+    table: TableVersion, bad: TableVersion, environment: Environment
+) -> TableVersion:
+    """Finish or undo what earlier replays have left, and return the quarantine's newest version.
+
+    Raises:
+        InvalidInputError: It is unknown whether one has committed its rows.
+    """
+    claims: set[int] = set()
+    for batch in scan(bad, ["replay"], "replay IS NOT NULL"):
+        claims.update(batch.column(0).to_pylist())
+    for number in sorted(claims):
+        if _is_committed(table, number, environment):
+            bad = delete(bad, f"replay = {number}", environment)
+        else:
+            bad = update(bad, {"replay": "NULL"}, f"replay = {number}", environment)
+    return bad
+
+
+def _is_committed(table: TableVersion, number: int, environment: Environment) -> bool:
+    """Return whether a table has the rows of a replay; if not, it never will.
+
+    Raises:
+        InvalidInputError: The ledger does not tell.
+    """
+    fence = MicroBatch(APP_ID, number, digest=NO_ROWS)
+    newest = append_fragments(
+        newest_of_same(table), [], fence, environment=environment, even_without_rows=True
+    ).table
+    entry = ledger.read_entry(newest.manifest.config, APP_ID)
+    known = () if entry is None else (entry, *entry.recent)
+    for each in known:
+        if each.batch_id == number:
+            return bool(each.num_rows)
+    if len(known) <= ledger.MAX_RECENT or known[-1].batch_id < number:
+        return False
+    raise InvalidInputError(
+        f"it is unknown whether the table {table.uri} has the rows that replay {number} was moving "
+        "out of quarantine: more than eight replays have run since. Look for one of them in the "
+        f"table; if it is there, delete the rows of the quarantine with replay = {number}, "
+        "otherwise set that column to NULL"
+    )
+
+
+# --- one replay
+
+
+class _Replay:
+    """One replay, and its outcome so far."""
+
+    def __init__(
+        self,
+        table: TableVersion,
+        bad: TableVersion,
+        checks: tuple[Check, ...] | None,
+        mend: Mend | None,
+        environment: Environment,
+        *,
+        replace_existing: bool,
+    ) -> None:
+        self._table = table
+        self._bad = bad
+        self._checks = checks
+        self._mend = mend
+        self._environment = environment
+        self._replace_existing = replace_existing
+        self._num_replayed = 0
+        self._left: Counter[str] = Counter()
+
+    def run(self, where: str | None) -> Replayed:
+        """Replay the rows that a condition selects."""
+        num_uncommitted = 0
+        columns = ["app_id", "batch_id", "attempt", "rules", "types"]
+        condition = "replay IS NULL" if where is None else f"replay IS NULL AND ({where})"
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        states: dict[tuple[Any, ...], str] = {}
+        for batch in scan(self._bad, columns, condition, with_row_id=True):
+            for values in zip(*(each.to_pylist() for each in batch.columns), strict=True):
+                *identity, rules, types, row_id = values
+                key = tuple(identity)
+                if key not in states:
+                    states[key] = state_of(self._table, *identity)
+                if states[key] == UNCOMMITTED:
+                    num_uncommitted += 1
+                if states[key] != READY:
+                    continue
+                recorded = _recorded(rules)
+                has_order = recorded["mode"] != "upsert" or recorded["sequence_by"]
+                of_batch = () if has_order else (identity[1], identity[0])
+                groups.setdefault((of_batch, rules, types), []).append(row_id)
+        for (_, rules, types), row_ids in sorted(groups.items(), key=lambda each: each[0][0]):
+            for start in range(0, len(row_ids), ROWS_PER_COMMIT):
+                self._move(row_ids[start : start + ROWS_PER_COMMIT], _recorded(rules), types)
+        return Replayed(self._num_replayed, dict(self._left.most_common()), num_uncommitted)
+
+    def _move(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> None:
+        """Move some rows to the table, as far as they fit it."""
+        if recorded["mode"] == "overwrite":
+            self._left[_OVERWRITTEN] += len(row_ids)
+            return
+        is_ordered = recorded["mode"] != "upsert" or recorded["sequence_by"]
+        if not is_ordered and not self._replace_existing:
+            self._left[_WITHOUT_ORDER] += len(row_ids)
+            return
+        fitting = self._fitting(row_ids, recorded, types)
+        if not fitting.num_rows:
+            return
+        number = self._next_number()
+        chosen = ", ".join(map(str, fitting[ROW_ID].to_pylist()))
+        claimed = update(
+            self._bad,
+            {"replay": str(number)},
+            f"replay IS NULL AND {ROW_ID} IN ({chosen})",
+            self._environment,
+        )
+        mine: list[int] = []
+        for batch in scan(claimed, ["replay"], f"replay = {number}", with_row_id=True):
+            mine.extend(batch.column(ROW_ID).to_pylist())
+        is_mine = pa.array([each in set(mine) for each in fitting[ROW_ID].to_pylist()])
+        self._commit(fitting.filter(is_mine).drop_columns([ROW_ID]), recorded, number)
+        delete(claimed, f"replay = {number}", self._environment)
+        self._num_replayed += len(mine)
+
+    def _next_number(self) -> int:
+        """Return a number that no replay has had: ascending, and different in each process."""
+        newest = newest_of_same(self._table)
+        entry = ledger.read_entry(newest.manifest.config, APP_ID)
+        after = -1 if entry is None else entry.batch_id
+        return max(self._environment.now_nanos(), after + 1 + self._environment.random_id() % 1024)
+
+    def _commit(self, rows: pa.Table, recorded: Mapping[str, Any], number: int) -> None:
+        if not rows.num_rows:
+            return
+        hidden = [
+            each for each in (*recorded["except_columns"], _DELETES) if each in rows.column_names
+        ]
+        batch = MicroBatch(APP_ID, number, digest=digest_of(rows))
+        if recorded["mode"] != "upsert":
+            append(self._table, rows.drop_columns(hidden), batch, self._environment)
+            return
+        seconds = recorded.get("tombstones")
+        rules = UpsertRules(
+            on=tuple(recorded["on"]),
+            sequence_by=recorded["sequence_by"],
+            delete_when=f"{_DELETES} = true",
+            except_columns=tuple(hidden),
+            skip_unchanged=bool(recorded.get("skip_unchanged")),
+            tombstones=None if seconds is None else timedelta(seconds=seconds),
+        )
+        upsert(self._table, rows, rules, batch, environment=self._environment)
+
+    def _fitting(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> pa.Table:
+        """Return those of some rows that fit the table, mended, with their row ids."""
+        stored = take(self._bad, row_ids=row_ids, columns=["row", "deletes", "reason"])
+        rows = rows_from_json(stored["row"].to_pylist(), types)
+        rows = _mended(rows, self._mend)
+        self._table = newest_of_same(self._table)
+        table = self._table.arrow_schema
+        not_stored = set(recorded["except_columns"])
+        incoming = pa.schema([each for each in rows.schema if each.name not in not_stored])
+        is_by_key = recorded["mode"] == "upsert"
+        wanted = table
+        if is_by_key:
+            wanted = pa.schema([each for each in table if each.name in incoming.names])
+        rows = rows.append_column(ROW_ID, pa.array(row_ids, pa.uint64()))
+        rows = rows.append_column(_DELETES, stored["deletes"])
+        rules = RowRules(
+            stored=pa.schema([each for each in table if each.name in incoming.names]),
+            checks=_recorded_checks(recorded) if self._checks is None else self._checks,
+            keys=tuple(recorded["on"]),
+            sequence_by=recorded["sequence_by"],
+            deletes=_DELETES,
+            casts=False,
+            hidden=(_DELETES, ROW_ID),
+        )
+        try:
+            check_castable(incoming, wanted)
+        except InvalidInputError as error:
+            self._left[str(error)] += rows.num_rows
+            return rows.slice(0, 0)
+        rules.check_batch(rows.schema)
+        verdict = rules.judge(one_batch(rows))
+        if verdict.bad.num_rows:
+            bad = zip(
+                verdict.bad["reason"].to_pylist(), verdict.bad["rows"].to_pylist(), strict=True
+            )
+            for reason, num_rows in bad:
+                self._left[reason] += num_rows
+        return pa.Table.from_batches([verdict.good])
+
+
+def _mended(rows: pa.Table, mend: Mend | None) -> pa.Table:
+    """Return rows with the user's corrections.
+
+    Raises:
+        InvalidInputError: The function does not return as many rows, or an expression is invalid.
+    """
+    if mend is None:
+        return rows
+    if not isinstance(mend, Mapping):
+        mended = mend(rows)
+        if not isinstance(mended, pa.Table) or mended.num_rows != rows.num_rows:
+            got = f"{mended.num_rows}" if isinstance(mended, pa.Table) else type(mended).__name__
+            raise InvalidInputError(
+                f"the function that mends rows was given a table of {rows.num_rows} rows, and must "
+                f"return one with as many, in the same order; it returned {got}"
+            )
+        return mended
+    batch = one_batch(rows)
+    for name, text in mend.items():
+        values = evaluate(parse_expression(text), batch)
+        place = rows.schema.get_field_index(name)
+        if place < 0:
+            rows = rows.append_column(name, values)
+        else:
+            rows = rows.set_column(place, name, _as_before(values, rows.field(place)))
+    return rows
+
+
+def _as_before(values: pa.Array, column: pa.Field) -> pa.Array:
+    """Return the values of an expression in its column's type: arithmetic widens types.
+
+    Raises:
+        InvalidInputError: One does not fit.
+    """
+    try:
+        return values.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(
+            f"the expression for {column.name!r} gives values that are no {column.type}: {error}"
+        ) from None
+
+
+def _recorded(text: str) -> dict[str, Any]:
+    """Return the rules that a sink has recorded with a row.
+
+    Raises:
+        CorruptDataError: They are none.
+    """
+    try:
+        rules = json.loads(text)
+        lists = [rules["on"], rules["except_columns"]]
+        is_valid = rules["mode"] in ("append", "upsert", "overwrite") and all(
+            isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists
+        )
+        is_valid &= isinstance(rules["sequence_by"], str | None) and isinstance(
+            rules["expect"], dict
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        is_valid = False
+    if not is_valid:
+        raise CorruptDataError(
+            f"the rules of a row in quarantine are damaged: {text[:200]!r}. Delete "
+            "such rows, or select others by a condition on the quarantine's columns (where)"
+        )
+    return dict(rules)
+
+
+def _recorded_checks(recorded: Mapping[str, Any]) -> tuple[Check, ...]:
+    try:
+        return tuple(
+            Check(name, each["condition"], tuple(each["columns"].items()))
+            for name, each in recorded["expect"].items()
+        )
+    except (TypeError, KeyError, AttributeError):
+        raise CorruptDataError(
+            f"the checks of a row in quarantine are not as they were written: "
+            f"{str(recorded['expect'])[:200]}"
+        ) from None

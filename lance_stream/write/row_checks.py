@@ -1,0 +1,576 @@
+"""Row checks: which rows of a batch do not fit their table, or fail a condition of the user.
+
+A row is bad for the first of these reasons:
+
+    null key      a key column of an upsert is null
+    null          a null in a column, or in a part of one, that must not be null
+    type          a value that the column's type does not hold: out of range, of another length,
+                  text that is not UTF-8
+    <a check>     a condition of the user that is not true for the row
+
+The verdict on a row depends on nothing but the row, the table's columns and the rules: each process
+that looks at a row finds the same. A condition is evaluated on the values as they would be stored.
+If it is null for a row, it is not true, as in Delta's constraints and in a filter here: rows that
+pass are those that `scan(filter=condition)` selects. A row that deletes has a key and no values, so
+only its key, and its sequence, are checked.
+
+What concerns the batch as a whole is no property of a row, and always an error: a column that the
+table lacks, one that is missing, a type that could lose values, a condition with an unknown column.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.expressions.predicates import (
+    evaluate_predicate,
+    parse_expression,
+    parse_predicate,
+)
+from lance_stream.write.casting import ForbiddenNullError, cast_column, check_castable
+from lance_stream.write.row_digests import NO_ROWS, digest_of
+from lance_stream.write.rows_as_json import rows_to_json
+
+NULL_KEY: Final = "null key"
+NULL: Final = "null"
+TYPE: Final = "type"
+
+BUILT_IN_REASONS: Final = (NULL_KEY, NULL, TYPE)
+
+BAD_ROWS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("column", pa.string()),
+        pa.field("message", pa.string(), nullable=False),
+        pa.field("row", pa.string(), nullable=False),
+        pa.field("types", pa.string(), nullable=False),
+        pa.field("deletes", pa.bool_(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+    ]
+)
+"""Bad rows: why, in which column, the row as JSON and its types (see `rows_as_json`), whether it
+deletes, and how many rows the line stands for: 1, or all of a reason if they are only counted."""
+
+MAX_BAD_BYTES: Final = 256 << 20
+"""How many bytes of bad rows a batch may have; they pass through the driver's memory."""
+
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition that each row has to meet.
+
+    Attributes:
+        name: Its name; by default the condition.
+        condition: A SQL condition, in the dialect of filters.
+        spelled: The batch's columns by the names that the condition uses, where these differ.
+    """
+
+    name: str
+    condition: str
+    spelled: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The top-level columns that the condition names."""
+        paths = parse_expression(self.condition).paths
+        return tuple(dict.fromkeys(path[0] for path in paths))
+
+    def column_of(self, name: str) -> str:
+        """Return the batch's column that a name in the condition means."""
+        return dict(self.spelled).get(name, name)
+
+
+def as_checks(expect: object) -> tuple[Check, ...]:
+    """Return the user's conditions: one, several, or a mapping from a name to each.
+
+    Raises:
+        InvalidInputError: They are none of these, one does not parse, or a name occurs twice.
+    """
+    if expect is None:
+        return ()
+    if isinstance(expect, str):
+        named: list[tuple[object, object]] = [(expect, expect)]
+    elif isinstance(expect, Mapping):
+        named = list(expect.items())
+    elif isinstance(expect, Iterable) and not isinstance(expect, bytes):
+        named = [(each, each) for each in expect]
+    else:
+        named = [(expect, expect)]
+    checks = []
+    for name, condition in named:
+        if not isinstance(name, str) or not name.strip() or not isinstance(condition, str):
+            raise InvalidInputError(
+                "expect must be a condition, several, or a mapping from a name to each: "
+                f"expect={{'price': 'price >= 0'}}; not {expect!r:.200}"
+            )
+        if name in BUILT_IN_REASONS:
+            raise InvalidInputError(
+                f"a check cannot be named {name!r}, which is a reason of its own; choose another "
+                f"name: expect={{'{name} check': {condition!r:.100}}}"
+            )
+        check = Check(name, condition)
+        if not check.columns:
+            raise InvalidInputError(
+                f"the check {name!r}, {condition!r:.200}, names no column, so it is the same for "
+                "all rows"
+            )
+        checks.append(check)
+    names = [each.name for each in checks]
+    if len(set(names)) != len(names):
+        raise InvalidInputError(f"expect has a check twice: {', '.join(names)}")
+    return tuple(checks)
+
+
+class Verdict(NamedTuple):
+    """A batch after the checks.
+
+    Attributes:
+        good: The rows to write.
+        bad: The others, as `BAD_ROWS_SCHEMA`.
+        left_out: The same, as received.
+    """
+
+    good: pa.RecordBatch
+    bad: pa.RecordBatch
+    left_out: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """The rules for the rows of a batch; picklable.
+
+    Attributes:
+        stored: The table's columns that the batch has.
+        checks: The user's conditions.
+        keys: The key columns of an upsert; a null in them is refused.
+        sequence_by: The column that orders rows of one key, if there is one.
+        deletes: A boolean column of the batch, true for rows that delete; None if none does.
+        casts: Whether good rows are returned in the table's types, without other columns.
+        keeps_rows: Whether bad rows are kept; if not, they are counted, with one example.
+        hidden: Columns of the batch that are neither kept nor shown.
+    """
+
+    stored: pa.Schema
+    checks: tuple[Check, ...] = ()
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    deletes: str | None = None
+    casts: bool = True
+    keeps_rows: bool = False
+    hidden: tuple[str, ...] = ()
+
+    def check_batch(self, incoming: pa.Schema) -> None:
+        """Raise if batches with these columns cannot be checked, whatever their rows are.
+
+        Raises:
+            InvalidInputError: A column does not fit the table, or a condition is invalid.
+        """
+        stored = [each for each in incoming if each.name in self.stored.names]
+        check_castable(pa.schema(stored), self.stored)
+        known = [
+            self.stored.field(each.name) if each.name in self.stored.names else each
+            for each in incoming
+            if each.name not in self.hidden
+        ]
+        for check in self.checks:
+            _check_condition(check, pa.schema(known))
+
+    def judge(self, batch: pa.RecordBatch) -> Verdict:
+        """Return the good rows of a batch, and why the others are bad.
+
+        Args:
+            batch: As received; `check_batch` has accepted its columns.
+
+        Raises:
+            InvalidInputError: A bad row cannot be kept.
+        """
+        judging = _Judging(self, batch)
+        columns = judging.cast_columns()
+        for check in self.checks:
+            judging.evaluate(check, columns)
+        good = judging.is_good()
+        if good.all():
+            return Verdict(self._good(batch, columns), _NO_BAD_ROWS, batch.slice(0, 0))
+        mask = pa.array(good)
+        rows = batch.filter(mask)
+        if self.casts:
+            kept = np.flatnonzero(good)
+            columns = {name: each.of_rows(kept) for name, each in columns.items()}
+        left_out = batch.filter(pa.array(~good))
+        return Verdict(self._good(rows, columns), judging.bad_rows(), left_out)
+
+    def _good(self, rows: pa.RecordBatch, columns: "Mapping[str, _Column]") -> pa.RecordBatch:
+        if not self.casts:
+            return rows
+        names = [each for each in rows.schema.names if each in columns]
+        fields = [self.stored.field(each) for each in names]
+        return pa.RecordBatch.from_arrays(
+            [columns[each].values for each in names], schema=pa.schema(fields)
+        )
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The values of some rows in the table's type.
+
+    Attributes:
+        rows: The rows, ascending; None for all.
+        values: Their values.
+    """
+
+    rows: npt.NDArray[np.int64] | None
+    values: pa.Array
+
+    def of_rows(self, rows: npt.NDArray[np.int64]) -> "_Column":
+        """Return the values of some of the rows."""
+        places = rows if self.rows is None else np.searchsorted(self.rows, rows)
+        return _Column(rows, self.values.take(pa.array(places)))
+
+
+class _Judging:
+    """The verdict on the rows of one batch, reason by reason."""
+
+    def __init__(self, rules: RowRules, batch: pa.RecordBatch) -> None:
+        self._rules = rules
+        self._batch = batch
+        self._reasons: dict[int, tuple[str, str | None, str]] = {}
+        num_rows = batch.num_rows
+        self._deletes: _Mask = np.zeros(num_rows, np.bool_)
+        if rules.deletes is not None:
+            marks = batch.column(rules.deletes).fill_null(False)
+            self._deletes = np.asarray(marks.to_numpy(zero_copy_only=False), np.bool_)
+
+    def is_good(self) -> _Mask:
+        good = np.ones(self._batch.num_rows, np.bool_)
+        good[list(self._reasons)] = False
+        return good
+
+    def bad_rows(self) -> pa.RecordBatch:
+        """Return the bad rows; or for each reason one, and how many there are."""
+        hidden = [each for each in self._rules.hidden if each in self._batch.schema.names]
+        shown = self._batch.drop_columns(hidden) if hidden else self._batch
+        found = sorted(self._reasons.items())
+        counts: Counter[tuple[str, str | None]] = Counter()
+        if not self._rules.keeps_rows:
+            first: dict[tuple[str, str | None], tuple[int, tuple[str, str | None, str]]] = {}
+            for row, reason in found:
+                counts[reason[:2]] += 1
+                first.setdefault(reason[:2], (row, reason))
+            found = list(first.values())
+        rows = [row for row, _ in found]
+        texts, types = rows_to_json(shown.take(pa.array(rows, pa.int64())))
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array([reason for _, (reason, _, _) in found], pa.string()),
+                pa.array([column for _, (_, column, _) in found], pa.string()),
+                pa.array([message for _, (_, _, message) in found], pa.string()),
+                pa.array(texts, pa.string()),
+                pa.array([types] * len(rows), pa.string()),
+                pa.array(self._deletes[rows]),
+                pa.array([counts.get(reason[:2], 1) for _, reason in found], pa.int64()),
+            ],
+            schema=BAD_ROWS_SCHEMA,
+        )
+
+    def cast_columns(self) -> dict[str, _Column]:
+        """Return the stored columns in the table's types, of rows that are good so far.
+
+        A key is also cast for rows that delete; other columns only for those that do not.
+        """
+        rules = self._rules
+        found: dict[str, _Column] = {}
+        for name in rules.keys:
+            column = self._batch.column(name)
+            if column.null_count:
+                missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+                self._mark(missing, NULL_KEY, name, "the key is null, and null equals nothing")
+        for name in self._batch.schema.names:
+            if name in rules.stored.names:
+                always = name in rules.keys or name == rules.sequence_by
+                found[name] = self._cast(name, None if always else self._deletes)
+        return found
+
+    def _cast(self, name: str, left_out: _Mask | None) -> _Column:
+        wanted, values = self._rules.stored.field(name), self._batch.column(name)
+        rows: npt.NDArray[np.int64] | None = None
+        if left_out is not None and left_out.any():
+            rows = np.flatnonzero(~left_out)
+            values = values.take(pa.array(rows))
+        if name in self._rules.keys and values.null_count:  # already marked
+            rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+            values = values.take(pa.array(rows))
+        try:
+            return _Column(rows, _fitted(values, wanted))
+        except InvalidInputError:
+            bad = dict(_unfit(values, wanted))
+        places = np.array(sorted(bad), np.int64)
+        for place in places.tolist():
+            row = place if rows is None else int(rows[place])
+            self._mark([row], *bad[place])
+        kept = np.delete(np.arange(len(values)), places)
+        values = values.take(pa.array(kept))
+        return _Column(kept if rows is None else rows[kept], _fitted(values, wanted))
+
+    def evaluate(self, check: Check, columns: Mapping[str, _Column]) -> None:
+        """Mark the rows for which a condition is not true, or cannot be computed."""
+        is_candidate = self.is_good() & ~self._deletes
+        if is_candidate.all() and all(each.rows is None for each in columns.values()):
+            rows = None
+            candidates = np.arange(self._batch.num_rows)
+        else:
+            rows = candidates = np.flatnonzero(is_candidate)
+        if not len(candidates):
+            return
+        arrays, names = [], []
+        for name in check.columns:
+            own = check.column_of(name)
+            column = columns.get(own)
+            if column is not None:
+                arrays.append(column.values if rows is None else column.of_rows(rows).values)
+            else:
+                values = self._batch.column(own)
+                arrays.append(values if rows is None else values.take(pa.array(rows)))
+            names.append(name)
+        for place, message in _not_true(check, pa.RecordBatch.from_arrays(arrays, names)):
+            column_name = check.column_of(names[0]) if len(names) == 1 else None
+            self._mark([int(candidates[place])], check.name, column_name, message)
+
+    def _mark(self, rows: Iterable[Any], reason: str, column: str | None, message: str) -> None:
+        for row in rows:
+            self._reasons.setdefault(int(row), (reason, column, message))
+
+
+def _fitted(values: pa.Array, wanted: pa.Field) -> pa.Array:
+    """Return values in a table's type.
+
+    Raises:
+        InvalidInputError: One does not fit, or is text that is not UTF-8.
+    """
+    fitted = cast_column(values, wanted)
+    if _holds_text(wanted.type):
+        try:
+            fitted.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(f"column {wanted.name!r}: {error}") from None
+    return fitted
+
+
+def _holds_text(arrow: pa.DataType) -> bool:
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _holds_text(arrow.storage_type)
+    if pa.types.is_dictionary(arrow):
+        return _holds_text(arrow.value_type)
+    if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
+        return True
+    return any(_holds_text(arrow.field(place).type) for place in range(arrow.num_fields))
+
+
+def _unfit(values: pa.Array, wanted: pa.Field) -> Iterator[tuple[int, tuple[str, str | None, str]]]:
+    """Yield the places of values that do not fit, and why: by halving what does not fit."""
+    pending = [(0, len(values))]
+    while pending:
+        start, stop = pending.pop()
+        if stop == start:
+            continue
+        try:
+            _fitted(values.slice(start, stop - start), wanted)
+        except InvalidInputError as error:
+            if stop - start == 1:
+                reason = NULL if isinstance(error, ForbiddenNullError) else TYPE
+                yield start, (reason, wanted.name, str(error))
+            else:
+                middle = (start + stop) // 2
+                pending += [(start, middle), (middle, stop)]
+
+
+def _not_true(check: Check, rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
+    """Yield the rows for which a condition is not true, and why."""
+    expression = parse_expression(check.condition)
+    pending = [(0, rows.num_rows)]
+    while pending:
+        start, stop = pending.pop()
+        try:
+            met = evaluate_predicate(expression, rows.slice(start, stop - start))
+        except InvalidInputError as error:
+            if stop - start == 1:
+                yield start, f"the condition cannot be computed: {error}"
+            else:
+                middle = (start + stop) // 2
+                pending += [(start, middle), (middle, stop)]
+            continue
+        if not met.null_count and met.true_count == len(met):
+            continue
+        is_null = met.is_null().to_numpy(zero_copy_only=False)
+        is_true = met.fill_null(False).to_numpy(zero_copy_only=False)
+        for place in np.flatnonzero(~is_true).tolist():
+            what = "null" if is_null[place] else "false"
+            yield start + place, f"the condition {check.condition!r:.500} is {what}"
+
+
+def _check_condition(check: Check, known: pa.Schema) -> None:
+    names = check.columns
+    missing = [each for each in names if check.column_of(each) not in known.names]
+    if missing:
+        raise InvalidInputError(
+            f"the check {check.name!r:.200} names the column {missing[0]!r}, which the batch does "
+            f"not have; it has: {', '.join(known.names)}"
+        )
+    schema = pa.schema([known.field(check.column_of(each)).with_name(each) for each in names])
+    try:
+        parse_predicate(check.condition, schema)
+    except LanceStreamError as error:
+        raise InvalidInputError(
+            f"the check {check.name!r:.200} is not a condition on the batch's rows: {error}"
+        ) from None
+
+
+_NO_BAD_ROWS: Final = pa.RecordBatch.from_pylist([], schema=BAD_ROWS_SCHEMA)
+
+
+class CheckedBatches:
+    """Batches that are digested and checked while they are read: only good rows are yielded.
+
+    Args:
+        batches: The rows as received.
+        rules: The rules for them.
+        not_digested: Columns that are no part of the rows' digest.
+        digests_good: Whether good rows are digested, too.
+
+    Attributes:
+        digest: The digest of the rows read so far, good and bad.
+        bad: The bad rows so far.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        rules: RowRules,
+        not_digested: Sequence[str] = (),
+        *,
+        digests_good: bool = True,
+    ) -> None:
+        self._batches = batches
+        self._rules = rules
+        self._not_digested = not_digested
+        self._digests_good = digests_good
+        self._known: pa.Schema | None = None
+        self.digest = NO_ROWS
+        self.bad = BadRows()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            if self._known is None or not batch.schema.equals(self._known):
+                self._rules.check_batch(batch.schema)
+                self._known = batch.schema
+            good, bad, left_out = self._rules.judge(batch)
+            digested = batch if self._digests_good else left_out
+            hidden = [each for each in self._not_digested if each in batch.schema.names]
+            self.digest += digest_of(digested.drop_columns(hidden) if hidden else digested)
+            if bad.num_rows:
+                self.bad.add(bad)
+            yield good
+
+
+@dataclass
+class BadRows:
+    """The bad rows of a batch, or of a part of it.
+
+    Attributes:
+        batches: As `BAD_ROWS_SCHEMA`.
+    """
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add some rows.
+
+        Raises:
+            InvalidInputError: There are too many.
+        """
+        self.batches.append(rows)
+        if sum(each.nbytes for each in self.batches) > MAX_BAD_BYTES:
+            raise InvalidInputError(
+                f"more than {MAX_BAD_BYTES >> 20} MB of the batch's rows do not fit the table, for "
+                f"example: {_shown(self.batches[0], 0)}. So many are no exception: correct the "
+                "table's columns, the checks or the stream. Nothing was committed"
+            )
+
+    def encode(self) -> bytes:
+        """Return the rows as an Arrow stream, for another process."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, BAD_ROWS_SCHEMA) as writer:
+            for each in self.batches:
+                writer.write_batch(each)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+    def add_encoded(self, data: bytes) -> None:
+        """Add what another process has found."""
+        with pa.ipc.open_stream(data) as reader:
+            for each in reader:
+                self.add(each)
+
+    def __bool__(self) -> bool:
+        return any(each.num_rows for each in self.batches)
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows, as `BAD_ROWS_SCHEMA`."""
+        return pa.Table.from_batches(self.batches, BAD_ROWS_SCHEMA)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows there are of each reason, the most frequent first."""
+        found: Counter[str] = Counter()
+        for each in self.batches:
+            pairs = zip(each["reason"].to_pylist(), each["rows"].to_pylist(), strict=True)
+            for reason, count in pairs:
+                found[reason] += count
+        return dict(found.most_common())
+
+    def error(self, uri: str, num_rows: int) -> InvalidInputError:
+        """Return the error for a batch with bad rows that are not set aside.
+
+        Args:
+            uri: The table.
+            num_rows: How many rows the batch has.
+        """
+        counts = self.counts()
+        total = sum(counts.values())
+        reasons = []
+        for reason in counts:
+            batch, place = next(
+                (each, names.index(reason))
+                for each in self.batches
+                if reason in (names := each["reason"].to_pylist())
+            )
+            reasons.append(f"{_phrase(reason, counts[reason])}, for example {_shown(batch, place)}")
+        verb = "does" if total == 1 else "do"
+        return InvalidInputError(
+            f"{total} of {num_rows} rows {verb} not fit the table {uri}: {'; '.join(reasons)}. "
+            "Nothing was committed. Correct or filter out these rows before the sink, change the "
+            "check or the column; or let the sink set such rows aside and commit the others: "
+            'bad_rows="quarantine"'
+        )
+
+
+def _phrase(reason: str, count: int) -> str:
+    if reason == NULL_KEY:
+        return f"{count} with a null key"
+    if reason == NULL:
+        return f"{count} with a null where none may be"
+    if reason == TYPE:
+        return f"{count} with a value that its column does not hold"
+    return f"{count} for which the check {reason!r:.200} is not true"
+
+
+def _shown(batch: pa.RecordBatch, place: int) -> str:
+    row, message = batch["row"][place].as_py(), batch["message"][place].as_py()
+    return f"{row[:500]}{'...' if len(row) > 500 else ''} ({message[:300]})"

@@ -1,0 +1,298 @@
+"""Rows leave the quarantine for the table, each exactly once."""
+
+import itertools
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
+from lance_stream.quarantine import replay as replaying
+from lance_stream.quarantine.table import quarantine_uri, set_aside
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.verbs.append import append, append_fragments
+from lance_stream.write.batch_proofs import MicroBatch
+from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
+
+COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.uint8())])
+WIDE = pa.schema([("id", pa.int64()), ("x", pa.int16())])
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = str(tmp_path / "t.lance")
+    lance_stream.create_dataset(uri, COLUMNS)
+    return uri
+
+
+def rules_of(mode="append", sequence_by=None, expect=(), on=()):
+    return {
+        "mode": mode,
+        "on": list(on),
+        "sequence_by": sequence_by,
+        "except_columns": [],
+        "expect": {
+            each.name: {"condition": each.condition, "columns": {}} for each in as_checks(expect)
+        },
+    }
+
+
+def take_in(uri, batch_id, rows, *, schema=WIDE, expect=(), commits=True, app_id="app", **rules):
+    """Do what a sink does with a batch: first the bad rows, then the good ones."""
+    columns = lance_stream.open_dataset(uri).schema
+    batch = pa.RecordBatch.from_pylist(rows, schema)
+    sorting = RowRules(columns, as_checks(expect), keeps_rows=True)
+    checked = CheckedBatches([batch], sorting)
+    good = pa.Table.from_batches(list(checked))
+    attempt = ""
+    if checked.bad:
+        recorded = rules_of(expect=expect, **rules)
+        options = {}
+        attempt = set_aside(
+            quarantine_uri(uri), options, checked.bad.rows, app_id, batch_id, recorded, uri
+        )
+    if commits:
+        table = lance_stream.open_dataset(uri).table
+        identity = MicroBatch(app_id, batch_id, digest=checked.digest, quarantined=attempt)
+        if good.num_rows:
+            append(table, good, identity)
+        else:
+            append_fragments(table, [], identity, even_without_rows=True)
+
+
+def rows_of(uri):
+    rows = lance_stream.open_dataset(uri).to_table().to_pylist()
+    return sorted((each["id"], each["x"]) for each in rows)
+
+
+def left_in(uri):
+    return lance_stream.open_dataset(quarantine_uri(uri)).count_rows()
+
+
+def test_rows_stay_until_they_fit(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}, {"id": None, "x": 2}])
+    assert rows_of(uri) == [(1, 1)]
+    done = lance_stream.replay_quarantine(uri)
+    assert done == lance_stream.Replayed(0, {"type": 1, "null": 1}, 0)
+    done = lance_stream.replay_quarantine(uri, mend={"x": "x % 200"})
+    assert (done.rows_replayed, done.rows_left) == (1, {"null": 1})
+    done = lance_stream.replay_quarantine(
+        uri, mend=lambda rows: rows.set_column(0, "id", rows["id"].fill_null(7))
+    )
+    assert (done.rows_replayed, done.rows_left) == (1, {})
+    assert rows_of(uri) == [(1, 1), (2, 100), (7, 2)]
+    assert left_in(uri) == 0
+    assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
+    assert lance.dataset(uri).to_table().num_rows == 3
+    assert lance.dataset(quarantine_uri(uri)).count_rows() == 0
+
+
+def test_rows_are_replayed_once_the_table_has_evolved(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    lance_stream.open_dataset(uri).drop_columns("x").add_columns(pa.field("x", pa.int32()))
+    assert lance_stream.replay_quarantine(uri).rows_replayed == 1
+    assert rows_of(uri) == [(1, 300)]
+
+
+def test_a_column_that_the_table_has_lost_keeps_rows_in_quarantine(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    lance_stream.open_dataset(uri).drop_columns("x")
+    (problem,) = lance_stream.replay_quarantine(uri).rows_left
+    assert "no column 'x'" in problem
+    done = lance_stream.replay_quarantine(uri, mend=lambda rows: rows.drop_columns(["x"]))
+    assert done.rows_replayed == 1
+
+
+def test_recorded_checks_apply_unless_others_are_given(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 3}, {"id": 2, "x": 2}], expect={"large": "x > 9"})
+    assert lance_stream.replay_quarantine(uri).rows_left == {"large": 2}
+    done = lance_stream.replay_quarantine(uri, expect="x > 2")
+    assert (done.rows_replayed, done.rows_left) == (1, {"x > 2": 1})
+    assert lance_stream.replay_quarantine(uri, expect={}).rows_replayed == 1
+    assert rows_of(uri) == [(1, 3), (2, 2)]
+
+
+def test_only_selected_rows_are_replayed(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 1}], expect={"large": "x > 9"})
+    take_in(uri, 1, [{"id": 2, "x": 1}], expect={"large": "x > 9"})
+    done = lance_stream.replay_quarantine(uri, where="batch_id = 1", expect={})
+    assert done.rows_replayed == 1
+    assert rows_of(uri) == [(2, 1)]
+
+
+def test_rows_of_a_batch_that_is_not_committed_stay(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}], commits=False)
+    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["uncommitted"]
+    done = lance_stream.replay_quarantine(uri, mend={"x": "1"})
+    assert done == lance_stream.Replayed(0, {}, 1)
+    take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}])
+    assert left_in(uri) == 1, "the same attempt is set aside once"
+    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["ready"]
+    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 1
+
+
+def test_rows_of_an_attempt_that_does_not_count_stay(uri: str) -> None:
+    rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
+    take_in(uri, 0, rows, commits=False)
+    take_in(uri, 0, rows, expect="x > 1", commits=False)
+    take_in(uri, 0, rows, expect="x > 1")
+    found = lance_stream.list_quarantine(uri)
+    assert sorted((each.state, each.num_rows) for each in found) == [
+        ("ready", 1),
+        ("ready", 1),
+        ("stale", 1),
+    ]
+    done = lance_stream.replay_quarantine(uri, mend={"x": "5"})
+    assert done.rows_replayed == 2
+    assert rows_of(uri) == [(1, 5), (2, 5)]
+
+
+def test_rows_that_left_quarantine_come_back_with_a_forgotten_stream(uri: str) -> None:
+    rows = [{"id": 2, "x": 300}]
+    take_in(uri, 0, rows)
+    lance_stream.replay_quarantine(uri, mend={"x": "1"})
+    ds = lance_stream.open_dataset(uri).delete("true")
+    ds.update_config({"lance_stream.ledger.app": None})
+    take_in(uri, 0, rows)
+    assert left_in(uri) == 1
+
+
+def test_an_upsert_is_replayed_by_its_order(uri: str) -> None:
+    lance_stream.open_dataset(uri).add_columns(pa.field("lsn", pa.int64()))
+    schema = WIDE.append(pa.field("lsn", pa.int64()))
+    by_key = {"schema": schema, "mode": "upsert", "on": ["id"], "sequence_by": "lsn"}
+    take_in(uri, 0, [{"id": 1, "x": 300, "lsn": 5}, {"id": 2, "x": 300, "lsn": 5}], **by_key)
+    newer = pa.table({"id": [1], "x": pa.array([9], pa.uint8()), "lsn": [7]})
+    lance_stream.open_dataset(uri).upsert(newer, on="id", sequence_by="lsn")
+    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 2
+    assert rows_of(uri) == [(1, 9), (2, 1)]
+    assert left_in(uri) == 0
+
+
+def test_an_upsert_without_an_order_replaces_rows_only_on_request(uri: str) -> None:
+    by_key = {"mode": "upsert", "on": ["id"]}
+    take_in(uri, 0, [{"id": 1, "x": 300}], **by_key)
+    take_in(uri, 1, [{"id": 1, "x": 301}], **by_key)
+    (problem,) = lance_stream.replay_quarantine(uri, mend={"x": "x - 299"}).rows_left
+    assert "replace_existing" in problem
+    done = lance_stream.replay_quarantine(uri, mend={"x": "x - 299"}, replace_existing=True)
+    assert done.rows_replayed == 2
+    assert rows_of(uri) == [(1, 2)]
+
+
+@pytest.mark.some_cases(one_in=4)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("commits", [1, 2])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_replay_killed_at_any_commit_is_repeated(
+    uri: str, monkeypatch: pytest.MonkeyPatch, when: str, commits: int, mode: str
+) -> None:
+    """The process dies before or after each version that a replay publishes; then it runs again."""
+    by_key = {"mode": "upsert", "on": ["id"], "sequence_by": "x"} if mode == "upsert" else {}
+    bad = [{"id": number, "x": 300 + number} for number in range(3)]
+    publish = LocalStore.create_once
+    deaths = 0
+    for last in itertools.count():
+        take_in(uri, last, [{"id": 100 + last, "x": 1}, *bad], **by_key)
+        published = 0
+
+        def die(store, path, *args, last=last, **kwargs):
+            nonlocal published
+            is_version = path.endswith(".manifest")
+            published += is_version
+            if is_version and published == last + 1 and when == "before":
+                raise Killed
+            made = publish(store, path, *args, **kwargs)
+            if is_version and published == last + 1:
+                raise Killed
+            return made
+
+        monkeypatch.setattr(LocalStore, "create_once", die)
+        try:
+            lance_stream.replay_quarantine(uri, mend={"x": "x - 299"})
+        except Killed:
+            deaths += 1
+        else:
+            monkeypatch.undo()
+            break
+        monkeypatch.undo()
+        for _ in range(commits):
+            lance_stream.replay_quarantine(uri, mend={"x": "x - 299"})
+    assert deaths >= 3
+    rounds = 1 if mode == "upsert" else last + 1
+    wanted = [(each["id"], each["x"] - 299) for each in bad] * rounds
+    wanted += [(100 + number, 1) for number in range(last + 1)]
+    assert rows_of(uri) == sorted(wanted)
+    assert left_in(uri) == 0
+
+
+def test_a_late_replay_does_not_commit_what_another_has_taken_over(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay stops between claim and commit; another one takes over, with another result."""
+    take_in(uri, 0, [{"id": 1, "x": 300}, {"id": 2, "x": 301}])
+    commit = replaying.append
+    calls = []
+
+    def be_late(*args, **kwargs):
+        monkeypatch.setattr(replaying, "append", commit)
+        calls.append(lance_stream.replay_quarantine(uri, mend={"x": "x - 299"}))
+        return commit(*args, **kwargs)
+
+    monkeypatch.setattr(replaying, "append", be_late)
+    with pytest.raises(CommitConflictError, match="another replay"):
+        lance_stream.replay_quarantine(uri, mend={"x": "7"})
+    assert calls[0].rows_replayed == 2
+    lance_stream.replay_quarantine(uri, mend={"x": "9"})
+    assert rows_of(uri) == [(1, 1), (2, 2)]
+
+
+def test_nothing_in_quarantine_is_nothing_to_do(uri: str) -> None:
+    assert lance_stream.list_quarantine(uri) == []
+    assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
+
+
+def test_another_table_is_no_quarantine(uri: str) -> None:
+    lance_stream.create_dataset(quarantine_uri(uri), pa.schema([("a", pa.int64())]))
+    for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
+        with pytest.raises(InvalidInputError, match="is not a quarantine"):
+            act(uri)
+
+
+def test_a_named_quarantine_belongs_to_one_table(uri: str, tmp_path: Path) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    other = str(tmp_path / "other.lance")
+    lance_stream.create_dataset(other, COLUMNS)
+    with pytest.raises(InvalidInputError, match="is the quarantine of"):
+        lance_stream.replay_quarantine(other, quarantine=quarantine_uri(uri))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"row": "'x'"}, {"types": "'x'"}, {"rules": "'x'"}, {"rules": "'{}'"}, {"types": "''"}],
+)
+def test_damaged_rows_are_refused(uri: str, values: dict[str, str]) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    lance_stream.open_dataset(quarantine_uri(uri)).update(values)
+    with pytest.raises(CorruptDataError, match="quarantine"):
+        lance_stream.replay_quarantine(uri)
+    assert rows_of(uri) == []
+
+
+def test_invalid_arguments_are_refused(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    for arguments, problem in (
+        ({"where": "nothing = 1"}, "nothing"),
+        ({"mend": {"x": "x +"}}, "SQL"),
+        ({"mend": lambda _rows: None}, "as many"),
+        ({"mend": {"x": "1000000"}}, "no int16"),
+        ({"expect": 5}, "expect"),
+    ):
+        with pytest.raises(lance_stream.LanceStreamError, match=problem):
+            lance_stream.replay_quarantine(uri, **arguments)

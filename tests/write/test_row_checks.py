@@ -1,0 +1,175 @@
+"""Each row is judged by itself, however the rows arrive."""
+
+import json
+import pickle
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.write.row_checks import (
+    BadRows,
+    CheckedBatches,
+    RowRules,
+    as_checks,
+)
+from lance_stream.write.row_digests import digest_of
+
+TABLE = pa.schema(
+    [
+        pa.field("id", pa.int32(), nullable=False),
+        pa.field("small", pa.uint8()),
+        pa.field("price", pa.decimal128(4, 2)),
+        pa.field("vector", pa.list_(pa.float32(), 2)),
+        pa.field("name", pa.string(), nullable=False),
+    ]
+)
+INCOMING = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("small", pa.int16()),
+        ("price", pa.decimal128(6, 2)),
+        ("vector", pa.list_(pa.float32())),
+        ("name", pa.string()),
+        ("_deletes", pa.bool_()),
+    ]
+)
+CHECKS = as_checks({"cheap": "price < 50", "short": "name LIKE '__'"})
+RULES = RowRules(TABLE, CHECKS, keys=("id",), deletes="_deletes", keeps_rows=True, casts=False)
+
+
+def reason_of(row):
+    """Why a row is bad, by the definition."""
+    if row["id"] is None:
+        return "null key"
+    if row["_deletes"]:
+        return None
+    if row["small"] is not None and not 0 <= row["small"] <= 255:
+        return "type"
+    if row["price"] is not None and abs(row["price"]) >= 100:
+        return "type"
+    if row["vector"] is not None and len(row["vector"]) != 2:
+        return "type"
+    if row["name"] is None:
+        return "null"
+    if row["price"] is None or row["price"] >= 50:
+        return "cheap"
+    if len(row["name"]) != 2:
+        return "short"
+    return None
+
+
+ROWS = st.fixed_dictionaries(
+    {
+        "id": st.none() | st.integers(0, 9),
+        "small": st.none() | st.integers(-1, 300),
+        "price": st.none() | st.decimals(-200, 200, places=2),
+        "vector": st.none() | st.lists(st.just(1.0), min_size=1, max_size=3),
+        "name": st.sampled_from([None, "ab", "abc"]),
+        "_deletes": st.sampled_from([None, False, False, True]),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ROWS, max_size=12), st.integers(1, 5))
+def test_rows_are_judged_by_the_definition_in_any_batches(rows, batch_rows):
+    batches = [
+        pa.RecordBatch.from_pylist(rows[start : start + batch_rows], INCOMING)
+        for start in range(0, len(rows), batch_rows)
+    ]
+    checked = CheckedBatches(batches, pickle.loads(pickle.dumps(RULES)))
+    good = [row for batch in checked for row in batch.to_pylist()]
+    assert good == [row for row in rows if reason_of(row) is None]
+    bad = checked.bad.rows.to_pylist()
+    wanted = [reason for row in rows if (reason := reason_of(row))]
+    assert [each["reason"] for each in bad] == wanted
+    names = [json.loads(each["row"])["name"] for each in bad]
+    assert names == [row["name"] for row in rows if reason_of(row)]
+    whole = pa.Table.from_batches(batches, INCOMING).combine_chunks().to_batches()
+    assert not rows or checked.digest == digest_of(whole[0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=12))
+def test_counted_rows_have_the_counts_of_kept_ones(rows):
+    batch = pa.RecordBatch.from_pylist(rows, INCOMING)
+    counting = RowRules(TABLE, CHECKS, keys=("id",), deletes="_deletes", casts=False)
+    bad = BadRows([counting.judge(batch).bad])
+    wanted = Counter(reason for row in rows if (reason := reason_of(row)))
+    assert bad.counts() == dict(wanted)
+
+
+def test_good_rows_come_in_the_types_of_the_table():
+    rows = [{"id": 1, "small": 2, "price": None, "vector": [1.0, 2.0], "name": "ab"}]
+    batch = pa.RecordBatch.from_pylist(rows, INCOMING).drop_columns(["_deletes"])
+    good = RowRules(TABLE).judge(batch).good
+    assert good.schema.types == TABLE.types
+
+
+def test_a_condition_that_is_null_is_not_met():
+    rules = RowRules(pa.schema([("a", pa.int64())]), as_checks("a >= 0"))
+    batch = pa.RecordBatch.from_pydict({"a": [1, None, -1]})
+    assert rules.judge(batch).good.column(0).to_pylist() == [1]
+    rules = RowRules(rules.stored, as_checks("a IS NULL OR a >= 0"))
+    assert rules.judge(batch).good.column(0).to_pylist() == [1, None]
+
+
+def test_a_condition_that_cannot_be_computed_for_a_row_is_not_met_by_it():
+    rules = RowRules(pa.schema([("a", pa.string())]), as_checks("CAST(a AS bigint) > 0"))
+    batch = pa.RecordBatch.from_pydict({"a": ["1", "x", "2"]})
+    verdict = rules.judge(batch)
+    assert verdict.good.column(0).to_pylist() == ["1", "2"]
+    assert "cannot be computed" in verdict.bad["message"][0].as_py()
+
+
+def test_text_that_is_not_utf8_does_not_fit():
+    plain = pa.array([b"ok", b"\xff"])
+    text = pa.Array.from_buffers(pa.string(), 2, plain.buffers())
+    verdict = RowRules(pa.schema([("s", pa.string())])).judge(
+        pa.RecordBatch.from_arrays([text], ["s"])
+    )
+    assert verdict.good.column(0).to_pylist() == ["ok"]
+    assert verdict.bad["reason"].to_pylist() == ["type"]
+
+
+def test_a_null_in_a_required_part_is_a_null():
+    part = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    batch = pa.RecordBatch.from_pydict(
+        {"s": pa.array([{"x": 1}, {"x": None}, None], pa.struct([("x", pa.int64())]))}
+    )
+    verdict = RowRules(pa.schema([("s", part)])).judge(batch)
+    assert verdict.good.column(0).to_pylist() == [{"x": 1}, None]
+    assert verdict.bad["reason"].to_pylist() == ["null"]
+
+
+@pytest.mark.parametrize(
+    ("expect", "problem"),
+    [
+        (5, "expect must be"),
+        ([1], "expect must be"),
+        ({"a": None}, "expect must be"),
+        ({"": "a > 0"}, "expect must be"),
+        (b"a > 0", "expect must be"),
+        ("a >", "is not a SQL expression"),
+        ("true", "names no column"),
+        ({"null": "a > 0"}, "reason of its own"),
+        (["a > 0", "a > 0"], "twice"),
+    ],
+)
+def test_conditions_that_are_none_are_refused(expect, problem):
+    with pytest.raises(InvalidInputError, match=problem):
+        as_checks(expect)
+
+
+@pytest.mark.parametrize(
+    ("condition", "problem"),
+    [("b > 0", "names the column 'b'"), ("a + 1", "is a int64"), ("a > 'x'", "check")],
+)
+def test_conditions_that_do_not_fit_the_columns_are_refused(condition, problem):
+    schema = pa.schema([("a", pa.int64())])
+    with pytest.raises(InvalidInputError, match=problem):
+        RowRules(schema, as_checks(condition)).check_batch(schema)
