@@ -42,6 +42,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "compact": Entry(_CARE, "merge small fragments, and drop deleted rows"),
     "cleanup": Entry(_CARE, "remove old versions, and files that are no longer needed"),
     "restore": Entry(_CARE, "make the content of an older version the newest"),
+    "quarantine": Entry(_CARE, "list rows that a stream has set aside, or write them"),
     "migrate": Entry(_CARE, "give a table a newer feature of the format"),
     "tags": Entry(_NAMES, "list, create, move and delete names for versions"),
     "branches": Entry(_NAMES, "list, create and delete histories beside the main one"),

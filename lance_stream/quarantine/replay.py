@@ -186,7 +186,7 @@ def replay_quarantine(
         where: A SQL condition on the quarantine's columns, such as "reason = 'price'"; None for all
             rows.
         mend: Corrects rows before they are checked: a SQL expression for each column to change,
-            for example {"price": "abs(price)"}; or a function that takes a `pyarrow.Table` of rows
+            for example {"price": "-price"}; or a function that takes a `pyarrow.Table` of rows
             and returns one with as many rows, in the same order.
         expect: The conditions that rows have to meet, as in `lance_sink`; by default those of the
             sink at that time. An empty mapping for none.
@@ -224,8 +224,7 @@ def _open(
 ) -> tuple[TableVersion, TableVersion] | None:
     options = dict(storage_options or {})
     table = open_table(uri, storage_options=options)
-    named = None if quarantine is None else uri
-    bad = open_quarantine(quarantine or quarantine_uri(uri), options, named)
+    bad = open_quarantine(quarantine or quarantine_uri(uri), options, uri)
     return None if bad is None else (table, bad)
 
 

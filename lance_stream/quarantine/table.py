@@ -83,7 +83,8 @@ def open_quarantine(
     Args:
         uri: Its location.
         storage_options: Settings of its store.
-        table_uri: The table whose quarantine it has to be; None if its location says so.
+        table_uri: The table whose quarantine it has to be; None to open any. If it is beside the
+            table, only the table's name counts: both may have been moved together.
 
     Raises:
         InvalidInputError: It is another table, or the quarantine of another table.
@@ -106,13 +107,22 @@ def open_quarantine(
             "location, quarantine_uri=..."
         )
     of = table.manifest.config.get(TABLE_KEY, "")
-    if table_uri is not None and of != _normalized(table_uri):
+    if table_uri is not None and not _is_same(
+        of, table_uri, is_beside=uri == quarantine_uri(table_uri)
+    ):
         raise InvalidInputError(
             f"the table {uri} is the quarantine of {of or 'another table'}, not of {table_uri}; "
             "each table needs its own. If the table has moved: "
             f"open_dataset({uri!r}).update_config({{{TABLE_KEY!r}: {_normalized(table_uri)!r}}})"
         )
     return table
+
+
+def _is_same(recorded: str, uri: str, *, is_beside: bool) -> bool:
+    own = _normalized(uri)
+    if is_beside:
+        return recorded.rpartition("/")[2] == own.rpartition("/")[2]
+    return recorded == own
 
 
 def _normalized(uri: str) -> str:

@@ -60,6 +60,8 @@ READING = [
     ["tags", "list", "URI"],
     ["branches", "list", "URI"],
     ["consumers", "list", "URI"],
+    ["quarantine", "list", "URI"],
+    ["quarantine", "replay", "URI"],
     ["cleanup", "URI", "--dry-run"],
     ["restore", "URI", "1", "--dry-run"],
     ["compact", "URI"],

@@ -1,6 +1,7 @@
 """Rows leave the quarantine for the table, each exactly once."""
 
 import itertools
+import json
 from pathlib import Path
 
 import lance
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
 from lance_stream.quarantine import replay as replaying
 from lance_stream.quarantine.table import quarantine_uri, set_aside
@@ -253,6 +255,24 @@ def test_a_late_replay_does_not_commit_what_another_has_taken_over(
     assert rows_of(uri) == [(1, 1), (2, 2)]
 
 
+def test_the_command_line_lists_and_replays(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 2}], expect={"large": "x > 9"})
+    assert program.main(["quarantine", "list", uri]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split()[:5] == ["app", "0", "large", "2", "ready"]
+    assert program.main(["quarantine", "list", uri, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_rows"] == 2
+    assert program.main(["quarantine", "replay", uri, "--set", "x=x + 8"]) == 0
+    assert capsys.readouterr().out == "replayed 1 row\nleft 1 row: large\n"
+    replay = ["quarantine", "replay", uri, "--json", "--where", "reason = 'large'", "--no-checks"]
+    assert program.main(replay) == 0
+    assert json.loads(capsys.readouterr().out)["rows_replayed"] == 1
+    assert rows_of(uri) == [(1, 1), (2, 10)]
+    for words in (["--set", "x"], ["--no-checks", "--expect", "x > 1"], ["--branch", "dev"]):
+        assert program.main(["quarantine", "replay", uri, *words]) == 2
+    assert program.main(["quarantine", "list", f"{uri}x"]) == 3
+
+
 def test_nothing_in_quarantine_is_nothing_to_do(uri: str) -> None:
     assert lance_stream.list_quarantine(uri) == []
     assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
@@ -271,6 +291,22 @@ def test_a_named_quarantine_belongs_to_one_table(uri: str, tmp_path: Path) -> No
     lance_stream.create_dataset(other, COLUMNS)
     with pytest.raises(InvalidInputError, match="is the quarantine of"):
         lance_stream.replay_quarantine(other, quarantine=quarantine_uri(uri))
+    twin = uri.removesuffix(".lance")
+    lance_stream.create_dataset(twin, COLUMNS)
+    assert quarantine_uri(twin) == quarantine_uri(uri)
+    with pytest.raises(InvalidInputError, match="is the quarantine of"):
+        lance_stream.list_quarantine(twin)
+
+
+def test_a_quarantine_moves_with_its_table(uri: str, tmp_path: Path) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for each in (uri, quarantine_uri(uri)):
+        Path(each).rename(moved / Path(each).name)
+    assert (
+        lance_stream.replay_quarantine(str(moved / "t.lance"), mend={"x": "1"}).rows_replayed == 1
+    )
 
 
 @pytest.mark.parametrize(

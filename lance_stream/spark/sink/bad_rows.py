@@ -63,10 +63,7 @@ class Sorting:
         """
         if self.arguments.sets_aside:
             own, batch = self.arguments, self.micro_batch
-            is_named = own.quarantine_uri is not None
-            table = open_quarantine(
-                own.quarantine, own.storage_options, own.uri if is_named else None
-            )
+            table = open_quarantine(own.quarantine, own.storage_options, own.uri)
             self._may_have_others = may_have_attempts(table, batch.app_id, batch.batch_id)
 
     def rules(self, table: TableVersion) -> RowRules:

@@ -202,10 +202,15 @@ def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     if not fragments and not written.bad:
         return _sorted_out(commit, sorting)
     with batch.phases("commit"):
-        done = append_fragments(
-            table, fragments, _identity(batch, written, sorting), even_without_rows=True
-        )
+        done = _append(table, fragments, _identity(batch, written, sorting))
     return _sorted_out(_committed(commit, done, fragments), sorting)
+
+
+def _append(table: TableVersion, fragments: Sequence[Fragment], identity: MicroBatch) -> Outcome:
+    """Append the files of a batch, or, if all of its rows are bad, its ledger entry alone."""
+    if fragments:
+        return append_fragments(table, fragments, identity)
+    return append_fragments(table, [], identity, even_without_rows=True)
 
 
 def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
@@ -323,7 +328,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     if sorting is not None and sorting.attempt and not done.is_new and not committed.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.
         identity = sorting.identity(sorting.digest)
-        recorded = append_fragments(table, [], identity, even_without_rows=True)
+        recorded = _append(table, [], identity)
         skipped = not recorded.is_new
         version = recorded.already_committed_in if skipped else recorded.table.version
         committed = replace(committed, version=version, skipped=skipped)

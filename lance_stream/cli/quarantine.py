@@ -1,0 +1,145 @@
+"""Lists the rows that a table's streams have set aside, or writes them to the table."""
+
+from dataclasses import asdict
+
+import click
+
+from lance_stream.cli import output
+from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.tables import print_table
+
+_at_option = click.option(
+    "--quarantine", metavar="URI", help="The quarantine.  [default: beside the table]"
+)
+
+
+@click.group("quarantine", cls=Group, context_settings=SETTINGS)
+def command() -> None:
+    """List the rows that a sink has set aside, or write them to the table.
+
+    A sink with bad_rows="quarantine" sets rows aside that do not fit the table or fail a check.
+    """
+
+
+@new_command("list")
+@takes_table
+@_at_option
+@json_option
+def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int:
+    """List the rows in quarantine by batch and reason, each with an example."""
+    from lance_stream.quarantine.replay import list_quarantine
+
+    _check_is_main(table)
+    table.open()
+    found = list_quarantine(table.uri, quarantine=quarantine, storage_options=table.storage_options)
+    if as_json:
+        for each in found:
+            print(output.to_json(asdict(each)))
+        return 0
+    rows = [
+        [
+            each.app_id,
+            str(each.batch_id),
+            each.reason,
+            str(each.num_rows),
+            each.state,
+            output.moment(each.time),
+            each.row,
+        ]
+        for each in found
+    ]
+    header = ["STREAM", "BATCH", "REASON", "ROWS", "STATE", "SINCE", "EXAMPLE"]
+    print_table(header, rows, numbers=("BATCH", "ROWS"))
+    return 0
+
+
+@new_command("replay")
+@takes_table
+@_at_option
+@click.option("--where", metavar="CONDITION", help="Only rows of the quarantine that it selects.")
+@click.option(
+    "--set",
+    "values",
+    metavar="COLUMN=EXPRESSION",
+    multiple=True,
+    help="Set a column of the rows to a SQL expression first. Can be repeated.",
+)
+@click.option(
+    "--expect",
+    metavar="CONDITION",
+    multiple=True,
+    help="What rows have to meet, instead of the sink's checks. Can be repeated.",
+)
+@click.option("--no-checks", is_flag=True, help="Rows need not meet the sink's checks.")
+@click.option(
+    "--replace-existing",
+    is_flag=True,
+    help="Upserted rows without sequence_by replace the table's, which may be newer.",
+)
+@json_option
+def replay(
+    table: TableArgument,
+    quarantine: str | None,
+    where: str | None,
+    values: tuple[str, ...],
+    expect: tuple[str, ...],
+    no_checks: bool,
+    replace_existing: bool,
+    as_json: bool,
+) -> int:
+    """Write the rows that fit now to the table, each exactly once; the others stay.
+
+    A replay that was interrupted can be repeated.
+    """
+    from lance_stream.errors import InvalidInputError
+    from lance_stream.quarantine.replay import replay_quarantine
+
+    _check_is_main(table)
+    if expect and no_checks:
+        raise InvalidInputError("--expect gives checks, and --no-checks none: choose one of them")
+    mend = dict(_parse_value(each) for each in values)
+    checks: object = {} if no_checks else list(expect) if expect else None
+    done = replay_quarantine(
+        table.uri,
+        quarantine=quarantine,
+        storage_options=table.storage_options,
+        where=where,
+        mend=mend or None,
+        expect=checks,
+        replace_existing=replace_existing,
+    )
+    if as_json:
+        print(output.to_json(asdict(done)))
+        return 0
+    print(f"replayed {output.count(done.rows_replayed, 'row')}")
+    for reason, num_rows in done.rows_left.items():
+        print(f"left {output.count(num_rows, 'row')}: {reason}")
+    if done.rows_uncommitted:
+        rows = output.count(done.rows_uncommitted, "row")
+        print(f"left {rows}: their batch is not committed yet")
+    return 0
+
+
+def _check_is_main(table: TableArgument) -> None:
+    from lance_stream.errors import InvalidInputError
+
+    if table.branch is not None:
+        raise InvalidInputError(
+            "rows are set aside, and replayed, by the table's location: name the branch in it"
+        )
+
+
+def _parse_value(text: str) -> tuple[str, str]:
+    from lance_stream.errors import InvalidInputError
+
+    name, equals, expression = text.partition("=")
+    if not name.strip() or not equals or not expression.strip():
+        raise InvalidInputError(
+            f"--set needs COLUMN=EXPRESSION, such as --set price=-price, not {text!r}"
+        )
+    return name.strip(), expression
+
+
+command.add_command(list_all)
+command.add_command(replay)
