@@ -30,7 +30,6 @@ def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int
     """List the rows in quarantine by batch and reason, each with an example."""
     from lance_stream.quarantine.replay import list_quarantine
 
-    _check_is_main(table)
     table.open()
     found = list_quarantine(table.uri, quarantine=quarantine, storage_options=table.storage_options)
     if as_json:
@@ -95,13 +94,13 @@ def replay(
     from lance_stream.errors import InvalidInputError
     from lance_stream.quarantine.replay import replay_quarantine
 
-    _check_is_main(table)
     if expect and no_checks:
         raise InvalidInputError("--expect gives checks, and --no-checks none: choose one of them")
     mend = dict(_parse_value(each) for each in values)
     checks: object = {} if no_checks else list(expect) if expect else None
     done = replay_quarantine(
         table.uri,
+        branch=table.branch,
         quarantine=quarantine,
         storage_options=table.storage_options,
         where=where,
@@ -119,15 +118,6 @@ def replay(
         rows = output.count(done.rows_uncommitted, "row")
         print(f"left {rows}: their batch is not committed yet")
     return 0
-
-
-def _check_is_main(table: TableArgument) -> None:
-    from lance_stream.errors import InvalidInputError
-
-    if table.branch is not None:
-        raise InvalidInputError(
-            "rows are set aside, and replayed, by the table's location: name the branch in it"
-        )
 
 
 def _parse_value(text: str) -> tuple[str, str]:

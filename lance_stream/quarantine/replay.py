@@ -38,7 +38,7 @@ from lance_stream.quarantine.table import (
 from lance_stream.read.scan import scan
 from lance_stream.read.take import take
 from lance_stream.schema.system_columns import ROW_ID
-from lance_stream.snapshot.opening import newest_of_same, open_table
+from lance_stream.snapshot.opening import branch_uri, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
 from lance_stream.upsert.incoming import UpsertRules
@@ -120,6 +120,7 @@ class Replayed:
 def list_quarantine(
     uri: str,
     *,
+    branch: str | None = None,
     quarantine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[QuarantinedRows]:
@@ -127,13 +128,14 @@ def list_quarantine(
 
     Args:
         uri: The table.
+        branch: The branch that the sink writes; None for the main one.
         quarantine: The location of its quarantine, if it is not beside the table.
         storage_options: Settings of the store.
 
     Raises:
         InvalidInputError: There is another table at the quarantine's location.
     """
-    found = _open(uri, quarantine, storage_options)
+    found = _open(branch_uri(uri, branch), quarantine, storage_options)
     if found is None:
         return []
     table, bad = found
@@ -166,6 +168,7 @@ def list_quarantine(
 def replay_quarantine(
     uri: str,
     *,
+    branch: str | None = None,
     quarantine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     where: str | None = None,
@@ -181,6 +184,7 @@ def replay_quarantine(
 
     Args:
         uri: The table.
+        branch: The branch that the sink writes; None for the main one.
         quarantine: The location of its quarantine, if it is not beside the table.
         storage_options: Settings of the store.
         where: A SQL condition on the quarantine's columns, such as "reason = 'price'"; None for all
@@ -202,7 +206,7 @@ def replay_quarantine(
         CommitError: The rows were not committed, or another replay is running.
     """
     checks = None if expect is None else as_checks(expect)
-    found = _open(uri, quarantine, storage_options)
+    found = _open(branch_uri(uri, branch), quarantine, storage_options)
     if found is None:
         return Replayed()
     table, bad = found

@@ -432,7 +432,9 @@ def _check_condition(check: Check, known: pa.Schema) -> None:
         ) from None
 
 
-_NO_BAD_ROWS: Final = pa.RecordBatch.from_pylist([], schema=BAD_ROWS_SCHEMA)
+_NO_BAD_ROWS: Final = pa.RecordBatch.from_arrays(  # from_pylist would load pandas
+    [pa.nulls(0, each.type) for each in BAD_ROWS_SCHEMA], schema=BAD_ROWS_SCHEMA
+)
 
 
 class CheckedBatches:

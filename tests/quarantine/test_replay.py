@@ -268,7 +268,7 @@ def test_the_command_line_lists_and_replays(uri: str, capsys: pytest.CaptureFixt
     assert program.main(replay) == 0
     assert json.loads(capsys.readouterr().out)["rows_replayed"] == 1
     assert rows_of(uri) == [(1, 1), (2, 10)]
-    for words in (["--set", "x"], ["--no-checks", "--expect", "x > 1"], ["--branch", "dev"]):
+    for words in (["--set", "x"], ["--no-checks", "--expect", "x > 1"]):
         assert program.main(["quarantine", "replay", uri, *words]) == 2
     assert program.main(["quarantine", "list", f"{uri}x"]) == 3
 

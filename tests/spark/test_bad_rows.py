@@ -215,6 +215,7 @@ def test_invalid_checks_are_refused(spark: Any, uri: str) -> None:
         ({"expect": "x >"}, "SQL"),
         ({"bad_rows": "drop"}, "bad_rows must be"),
         ({"quarantine_uri": "q.lance"}, "bad_rows"),
+        ({"bad_rows": "quarantine", "branch": "dev"}, "bad rows of a branch"),
         ({"bad_rows": "quarantine", "quarantine_uri": uri}, "table itself"),
         ({"mode": "apply_changes", "on": "id", "expect": "x > 0"}, "not for 'apply_changes'"),
         ({"mode": "apply_changes", "on": "id", "bad_rows": "quarantine"}, "build on each other"),
@@ -325,6 +326,19 @@ def test_a_quarantine_of_another_table_is_refused(spark: Any, uri: str, tmp_path
     with pytest.raises(InvalidInputError, match="is not a quarantine"):
         lance_sink(uri, **settings)(df, 1)
     assert rows_of(uri) == [(1,)]
+
+
+def test_a_branch_has_a_quarantine_of_its_own(spark: Any, uri: str, tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(uri, pa.table({"id": [0]}))
+    ds.branches.create("dev")
+    where = {"branch": "dev", "quarantine_uri": str(tmp_path / "dev_bad.lance")}
+    sink = lance_sink(uri, app_id="app", expect="id > 0", bad_rows="quarantine", **where)
+    sink(spark.createDataFrame([(1,), (-1,)], "id bigint"), 0)
+    at = {"branch": "dev", "quarantine": where["quarantine_uri"]}
+    assert [each.num_rows for each in lance_stream.list_quarantine(uri, **at)] == [1]
+    assert lance_stream.replay_quarantine(uri, mend={"id": "-id"}, **at).rows_replayed == 1
+    assert lance_stream.open_dataset(uri, ("dev", None)).count_rows() == 3
+    assert rows_of(uri) == [(0,)]
 
 
 def test_a_batch_of_too_many_bad_rows_is_refused(

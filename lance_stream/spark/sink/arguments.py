@@ -172,6 +172,10 @@ class SinkArguments:
         return fingerprint_of(self)
 
     def _check_quarantine(self, *, is_used_here: bool) -> None:
+        if self.branch is not None and self.quarantine_uri is None:
+            raise InvalidInputError(
+                "bad rows of a branch need a location outside of the table: quarantine_uri=..."
+            )
         own = self.quarantine
         if own.rstrip("/") == str(self.uri).rstrip("/"):
             raise InvalidInputError(
