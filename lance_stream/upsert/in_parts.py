@@ -284,8 +284,8 @@ def upsert_in_parts(
             parts = _done(newest, run(PartedUpsert(newest, rules, remembered, tuple(helpers))))
             digest_of_parts = add_up(each.digest for each in parts)
             if identity is not None and attempts.micro_batch is not None:
-                known = replace(attempts.micro_batch, digest=digest_of_parts)
-                attempts.micro_batch = identity(known)
+                digested = replace(attempts.micro_batch, digest=digest_of_parts)
+                attempts.micro_batch = identity(digested)
             elif attempts.micro_batch is not None and attempts.micro_batch.digest is None:
                 attempts.know_digest(digest_of_parts)
             fragments = tuple(each for part in parts for each in part.written.fragments)

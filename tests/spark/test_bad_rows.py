@@ -217,7 +217,7 @@ def test_invalid_checks_are_refused(spark: Any, uri: str) -> None:
         ({"quarantine_uri": "q.lance"}, "bad_rows"),
         ({"bad_rows": "quarantine", "branch": "dev"}, "bad rows of a branch"),
         ({"bad_rows": "quarantine", "quarantine_uri": uri}, "table itself"),
-        ({"mode": "apply_changes", "on": "id", "expect": "x > 0"}, "not for 'apply_changes'"),
+        ({"mode": "apply_changes", "on": "id", "expect": "x > 0"}, "build on each other"),
         ({"mode": "apply_changes", "on": "id", "bad_rows": "quarantine"}, "build on each other"),
     ):
         with pytest.raises(InvalidInputError, match=problem):

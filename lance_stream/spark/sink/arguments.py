@@ -53,8 +53,6 @@ ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "sequence_by": ("upsert",),
     "delete_when": ("upsert",),
     "tombstones": ("upsert",),
-    "expect": _OF_ROWS,
-    "quarantine_uri": _OF_ROWS,
 }
 """The modes that an argument applies to; all others apply to every mode."""
 
@@ -123,18 +121,16 @@ class SinkArguments:
             )
         for name, modes in ONLY_WITH.items():
             if getattr(self, name) and self.mode not in modes:
-                value = getattr(self, name)
-                if name == "expect":
-                    value = {each.name: each.condition for each in self.expect}
                 raise InvalidInputError(
-                    f"lance_sink({name}={value!r}) is for "
+                    f"lance_sink({name}={getattr(self, name)!r}) is for "
                     f"mode={' or '.join(map(repr, modes))}, not for {self.mode!r}"
                 )
-        if self.sets_aside and self.mode not in _OF_ROWS:
+        if (self.expect or self.sets_aside) and self.mode not in _OF_ROWS:
+            name = "bad_rows" if self.sets_aside else "expect"
             raise InvalidInputError(
-                f'lance_sink(bad_rows="quarantine") is not for mode={self.mode!r}: the changes of '
-                "a feed build on each other, so the ones after a change that was set aside would "
-                "be applied to rows that they do not belong to"
+                f"lance_sink({name}=...) is for mode={' or '.join(map(repr, _OF_ROWS))}, not for "
+                f"{self.mode!r}: the changes of a feed build on each other, so those after a change "
+                "that was left out would be applied to rows that they do not belong to"
             )
         if self.quarantine_uri is not None and not self.sets_aside:
             raise InvalidInputError(
