@@ -129,7 +129,7 @@ class SinkArguments:
             name = "bad_rows" if self.sets_aside else "expect"
             raise InvalidInputError(
                 f"lance_sink({name}=...) is for mode={' or '.join(map(repr, _OF_ROWS))}, not for "
-                f"{self.mode!r}: the changes of a feed build on each other, so those after a change "
+                f"{self.mode!r}: the changes of a feed build on each other, so those after one "
                 "that was left out would be applied to rows that they do not belong to"
             )
         if self.quarantine_uri is not None and not self.sets_aside:
