@@ -122,8 +122,9 @@ KINDS: Final = {
     "deleted": "rows_deleted",
     "unchanged": "rows_unchanged",
     "late": "rows_late",
+    "quarantined": "rows_quarantined",
 }
-"""By label, the attribute of a batch's report."""
+"""By label, the attribute of a batch's report: a number, or numbers by reason."""
 
 _PHASES: Final = frozenset({"plan", "collect", "scan", "write", "commit", "replay"})
 
@@ -270,7 +271,9 @@ def samples_of(report: BatchReport, table: str) -> Iterator[Sample]:
     outcome = "skipped" if report.skipped else "empty" if report.version is None else "committed"
     yield Sample(BATCHES, (table, outcome), 1)
     for kind, attribute in KINDS.items():
-        yield Sample(ROWS, (table, kind), getattr(report, attribute))
+        number = getattr(report, attribute, 0)
+        total = sum(number.values()) if isinstance(number, Mapping) else number
+        yield Sample(ROWS, (table, kind), total)
     yield Sample(ATTEMPTS, (table,), report.attempts)
     yield Sample(FILES, (table,), report.num_files)
     yield Sample(BYTES, (table,), report.bytes_written)

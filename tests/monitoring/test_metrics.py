@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from lance_stream.monitoring import (
 from lance_stream.monitoring import measures as measuring
 from lance_stream.monitoring import metrics as table_of_metrics
 from lance_stream.monitoring.measures import ConsumerLag, TableWatch
-from lance_stream.monitoring.metrics import KINDS, MAX_NAMES, Metric
+from lance_stream.monitoring.metrics import KINDS, MAX_NAMES, ROWS, Metric, samples_of
 from lance_stream.spark.metrics import FeedListener, lag_of
 from lance_stream.spark.sink.reports import SinkCommit
 from tests.contracts.object_service import ObjectService
@@ -173,6 +174,16 @@ def test_every_kind_of_row_of_a_report_is_counted() -> None:
     """A number of rows that is added to the report is not forgotten here."""
     numbers = {name for name in vars(REPORT) if name.startswith("rows_")}
     assert numbers - set(KINDS.values()) == {"rows_in", "rows_differ"}
+
+
+def test_numbers_by_reason_are_added_up() -> None:
+    """Reasons are the user's words, so they are no label."""
+    report: Any = SimpleNamespace(
+        **vars(REPORT) | {"rows_quarantined": {"price > 0": 2, "null": 3}}
+    )
+    found = {each.labels: each.value for each in samples_of(report, "t") if each.metric is ROWS}
+    assert found["t", "quarantined"] == 5
+    assert found["t", "inserted"] == 4
 
 
 def test_a_table_is_measured(ds: Dataset) -> None:
