@@ -25,7 +25,13 @@ from lance_stream.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
 from lance_stream.snapshot.opening import branch_uri
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.timestamps import parse_moment
-from lance_stream.spark.sink.arguments import BY_KEY, MODES, ONLY_WITH, check_one_of
+from lance_stream.spark.sink.arguments import (
+    BY_KEY,
+    MODES,
+    ONLY_WITH,
+    check_one_of,
+    evolutions,
+)
 from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
 from lance_stream.storage.trust import with_trusted
@@ -108,7 +114,7 @@ class WriteOptions:
         txn_version: The number of that write; it increases from write to write.
         file_version: File version of the data files of a new table.
         primary_key: The columns of its primary key; None for none.
-        add_columns: Whether columns that the table lacks are added to it.
+        schema_evolution: How rows may change the columns: see `sink.arguments.SCHEMA_EVOLUTIONS`.
         replays_may_differ: Whether a repeated batch may have different rows.
         branch: The branch to write, whose location is then `uri`; None for the main one.
         mode: What the rows mean, as for `lance_sink`; None if Spark's mode says it.
@@ -128,7 +134,7 @@ class WriteOptions:
     txn_version: int | None = None
     file_version: str | None = None
     primary_key: tuple[str, ...] | None = None
-    add_columns: bool = False
+    schema_evolution: tuple[str, ...] = ()
     replays_may_differ: bool = False
     branch: str | None = None
     mode: str | None = None
@@ -588,13 +594,11 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _schema_evolution(name: str, text: str) -> bool:
+def _schema_evolution(name: str, text: str) -> tuple[str, ...]:
     try:
-        return {"none": False, "add_columns": True}[text.strip().lower()]
-    except KeyError:
-        raise InvalidInputError(
-            f"the option {name!r} must be none or add_columns, not {text!r}"
-        ) from None
+        return evolutions(_columns(name, text.lower()))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"the option {name!r}: {error}") from None
 
 
 def _one_path(name: str, text: str) -> None:
@@ -673,7 +677,7 @@ _WRITE_OPTIONS = _by_name(
     _Option("txnVersion", "txn_version", _whole_number(0)),
     _Option("fileVersion", "file_version", _text),
     _Option("primaryKey", "primary_key", _columns),
-    _Option("schemaEvolution", "add_columns", _schema_evolution),
+    _Option("schemaEvolution", "schema_evolution", _schema_evolution),
     _Option("mode", "mode", _mode),
     _Option("on", "on", _columns),
     _Option("sequenceBy", "sequence_by", _text),

@@ -38,6 +38,7 @@ from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_ro
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.jobs import check_is_asked_for, is_committed, ledger_entries
+from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable
 from lance_stream.write.micro_batches import MicroBatch
 
@@ -220,7 +221,10 @@ def _prepare(job: UpsertJob) -> TableVersion:
             storage_options=asked.storage_options,
         )
     check_is_asked_for(table, asked.file_version, asked.primary_key)
-    if asked.add_columns:
+    adds_columns = "add_columns" in asked.schema_evolution
+    if "widen_types" in asked.schema_evolution:
+        table = widen_columns(table, job.incoming, may_have_new=adds_columns)
+    if adds_columns:
         table = add_missing_columns(table, job.incoming, case_sensitive=job.case_sensitive)
     wanted = [each for each in table.arrow_schema if each.name in job.incoming.names]
     check_castable(job.incoming, pa.schema(wanted))  # missing columns keep their values

@@ -45,6 +45,7 @@ from lance_stream.verbs.create import (
     with_primary_key,
 )
 from lance_stream.verbs.overwrite import overwrite_fragments
+from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable
 from lance_stream.write.fragments import WriteTarget, delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
@@ -109,6 +110,7 @@ def plan_job(
     *,
     overwrite: bool = False,
     add_columns: bool = False,
+    widen_types: bool = False,
     file_version: str | None = None,
     primary_key: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -123,6 +125,7 @@ def plan_job(
         incoming: The rows' schema.
         overwrite: Whether they replace all rows of the table.
         add_columns: Whether columns that the table lacks are added to it now.
+        widen_types: Whether its columns are widened now, where the rows' types need it.
         file_version: The file version of a table to be created; the expected one of a table that
             exists.
         primary_key: The same for the columns of the primary key.
@@ -161,6 +164,9 @@ def plan_job(
     if overwrite:
         target = replace(target, schema=_columns_after(table, incoming, primary_key))
     else:
+        if widen_types:
+            table = widen_columns(table, incoming, may_have_new=add_columns)
+            target = write_target(table)
         known = [each for each in table.arrow_schema if each.name in incoming.names]
         check_castable(pa.schema(known) if add_columns else incoming, table.arrow_schema)
         if add_columns:  # which also checks the types

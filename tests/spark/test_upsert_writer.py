@@ -18,7 +18,7 @@ from lance_stream.spark.delete_conditions import settle_condition
 from lance_stream.spark.options import parse_write_options
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.upsert_writer import UpsertJob, plan_upsert
-from lance_stream.spark.writers import BatchWriter, Part, StreamWriter
+from lance_stream.spark.writers import BatchWriter, Part, StreamWriter, plan
 from lance_stream.table import ledger
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert import staged_rows
@@ -346,6 +346,27 @@ def test_lost_staged_rows_are_cleaned_up(uri: str) -> None:
     with pytest.raises(NotFoundError):
         BatchWriter(planned(uri, rows), None).commit([part])
     assert lance_stream.open_dataset(uri).version == 1
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_columns_evolve_on_request(uri: str, mode: str) -> None:
+    """New columns are added, and types widened, before the tasks write."""
+    narrow = pa.table({"id": pa.array([1, 2], pa.int64()), "x": pa.array([1, 2], pa.int32())})
+    wide = pa.table({"id": pa.array([3], pa.int64()), "x": pa.array([2**40]), "y": ["new"]})
+    lance_stream.create_dataset(uri, narrow)
+    by_key = {"on": "id"} if mode == "upsert" else {}
+    options = {"path": uri, "mode": mode, **by_key}
+    for evolution in ("none", "add_columns", "widen_types"):
+        asked = parse_write_options({**options, "schemaEvolution": evolution}, False)
+        with pytest.raises(InvalidInputError, match=r"'x'|'y'"):
+            plan(asked, spark_schema(carrier_schema(wide.schema)), False)
+    both = {"schemaEvolution": "add_columns, widen_types"}
+    asked = parse_write_options({**options, **both}, False)
+    job = plan(asked, spark_schema(carrier_schema(wide.schema)), False)
+    part = BatchWriter(job, None).write(iter(wide.to_batches()))
+    BatchWriter(job, None).commit([part])
+    assert rows_of(uri) == [(1, 1, None), (2, 2, None), (3, 2**40, "new")]
+    assert lance_stream.open_dataset(uri).verify() == []
 
 
 def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
