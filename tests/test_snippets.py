@@ -46,7 +46,7 @@ for name, blocks in documents.items():
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"{name}, block {number}", "exec"), names)
     print(f"ran {len(blocks)} of {name}")
-    if "spark" in names:
+    if "spark" in names and "spark.stop()" not in blocks[-1]:
         for query in names["spark"].streams.active:
             query.stop()
 """
