@@ -186,7 +186,7 @@ def test_show_costs_few_requests(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["quary"], "Did you mean query?"),
+        (["querry"], "Did you mean query"),
         (["compacy", "x"], "Did you mean compact"),
         (["query", "x", "--wher", "a = 1"], "there is no dataset"),  # an abbreviation
         (["query", "x", "--wheer", "a = 1"], "--where"),
