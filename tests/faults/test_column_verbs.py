@@ -14,12 +14,16 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.maintenance import stable_row_ids
 from tests.contracts.watched_stores import WatchedStore
 
-SCHEMA = pa.schema([("id", pa.int32()), ("name", pa.string())])
+SCHEMA = pa.schema(
+    [("id", pa.int32()), ("name", pa.string()), ("s", pa.struct([("a", pa.int8())]))]
+)
 
 VERBS: dict[str, Callable[[Dataset], Dataset]] = {
     "add_columns": lambda ds: ds.add_columns({"double": "id * 2"}),
     "drop_columns": lambda ds: ds.drop_columns(["name"]),
     "rename_columns": lambda ds: ds.rename_columns({"name": "title"}),
+    "add_part": lambda ds: ds.add_columns(pa.field("s.b", pa.string())),
+    "compute_part": lambda ds: ds.add_columns({"s.b": "id * 2"}),
     "cast": lambda ds: ds.alter_columns({"path": "id", "data_type": pa.int64(), "name": "key"}),
     "non-null": lambda ds: ds.alter_columns({"path": "name", "nullable": False}),
     "migrate": lambda ds: Dataset(stable_row_ids.migrate(ds.table)),
@@ -36,7 +40,8 @@ def fresh() -> Dataset:
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
     for ids in ([1, 2], [3, 4]):
-        made = made.append(pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, SCHEMA))
+        rows = {"id": ids, "name": [f"n{e}" for e in ids], "s": [{"a": e} for e in ids]}
+        made = made.append(pa.table(rows, SCHEMA))
     return made.delete("id = 2")
 
 
