@@ -213,6 +213,25 @@ def test_planning_a_job_adds_columns(uri: str) -> None:
     assert lance_stream.open_dataset(uri).to_table()["price"].to_pylist() == [None, 1.5]
 
 
+def test_planning_a_job_adds_parts_of_structs(uri: str) -> None:
+    """And none, if the rows do not fit nevertheless."""
+    place = pa.field("place", pa.struct([("zip", pa.int32())]))
+    lance_stream.create_dataset(uri, pa.schema([SCHEMA.field("id"), place]))
+    wider = pa.struct([("city", pa.string()), ("zip", pa.int16())])
+    incoming = pa.schema([SCHEMA.field("id"), ("place", wider)])
+    with pytest.raises(InvalidInputError, match=r"no column 'place\.city'"):
+        plan_job(uri, incoming)
+    with pytest.raises(InvalidInputError, match="'id' is string"):
+        plan_job(uri, pa.schema([("id", pa.string()), ("place", wider)]), add_columns=True)
+    assert lance_stream.open_dataset(uri).version == 1
+    job = plan_job(uri, incoming, add_columns=True)
+    data = pa.table({"id": [1], "place": [{"city": "x", "zip": 2}]}, incoming)
+    commit_job(job, write_fragments(data.to_batches(), job.target))
+    assert lance_stream.open_dataset(uri).to_table().to_pylist() == [
+        {"id": 1, "place": {"zip": 2, "city": "x"}}
+    ]
+
+
 def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
     required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     lance_stream.create_dataset(uri, required)
