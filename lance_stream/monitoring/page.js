@@ -24,6 +24,7 @@
     if (axis === "time" && trace.type === "bar") {
       // bars have no width between uneven moments
       Object.assign(made, { type: "scatter", mode: "markers" });
+      made.y = made.y.map((each) => each || null);
       made.marker.size = 5;
     }
     return made;

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.monitoring.series import commits_in_log
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.spark.sink import batch_writing, modes, spark_workers
 
@@ -504,3 +505,5 @@ def test_the_log_has_one_line_per_batch(
     entry = json.loads(record.getMessage().removeprefix("lance_sink "))
     assert (entry["table"], entry["batch_id"], entry["rows_inserted"]) == (uri, 0, 2)
     assert set(entry["seconds"]) == {"plan", "collect", "scan", "write", "commit"}
+    (times,) = commits_in_log([f"26/11/23 INFO {record.getMessage()}\n"], uri)
+    assert (times.version, dict(times.seconds)) == (1, entry["seconds"])
