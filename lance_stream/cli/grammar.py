@@ -43,6 +43,8 @@ class NothingAskedError(click.UsageError):
     """A command that only has subcommands was called without one."""
 
 
+_WHOLE: Final = 1000  # letters
+
 ARGUMENTS: Final = {
     "URI": "The table's directory: a path, or a URI such as s3://bucket/table.",
     "VERSION": "A number, a tag, or a time (in UTC if it has no zone).",
@@ -96,6 +98,14 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the subcommands, as they were added."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the subcommands, each with the whole of its first sentence."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        records = [(name, each.get_short_help_str(_WHOLE)) for name, each in found if each]
+        if records:
+            with formatter.section("Commands"):
+                formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words after the group's name."""

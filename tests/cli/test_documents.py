@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -52,6 +53,32 @@ def test_a_wrong_call_would_be_found() -> None:
     assert len(CALLS) > 30
     with pytest.raises(click.UsageError):
         parse(["cleanup", "x", "--oldest", "7d"])
+
+
+def every_context() -> Iterator[click.Context]:
+    """Yield the context of each command and subcommand."""
+    waiting: list[click.Context] = [
+        click.Context(make_program(), info_name="lance-stream", terminal_width=80)
+    ]
+    while waiting:
+        context = waiting.pop()
+        yield context
+        if isinstance(context.command, click.Group):
+            for name in context.command.list_commands(context):
+                found = context.command.get_command(context, name)
+                assert found is not None
+                waiting.append(
+                    click.Context(found, parent=context, info_name=name, terminal_width=80)
+                )
+
+
+def test_help_fits_80_columns_and_is_whole() -> None:
+    pages = [each.get_help() for each in every_context()]
+    assert len(pages) > len(COMMANDS)
+    lines = [line for page in pages for line in page.splitlines()]
+    assert [line for line in lines if len(line) > 80 or line.endswith(("...", "\\b"))] == [
+        line for line in lines if line.endswith(("COMMAND [ARGS]...", "COMMAND [ARGUMENTS]..."))
+    ]
 
 
 def test_every_command_is_described() -> None:
