@@ -74,7 +74,7 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(ROWS, max_size=12), st.integers(1, 5))
 def test_rows_are_judged_by_the_definition_in_any_batches(rows, batch_rows):
     batches = [
@@ -93,7 +93,7 @@ def test_rows_are_judged_by_the_definition_in_any_batches(rows, batch_rows):
     assert not rows or checked.digest == digest_of(whole[0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=12))
 def test_counted_rows_have_the_counts_of_kept_ones(rows):
     batch = pa.RecordBatch.from_pylist(rows, INCOMING)

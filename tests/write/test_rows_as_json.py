@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
@@ -71,6 +71,7 @@ def columns(draw):
     return flat
 
 
+@settings(max_examples=50, deadline=None)
 @given(columns(), columns(), st.integers(0, 3))
 def test_rows_come_back_exactly_from_json(first, second, start):
     batch = pa.RecordBatch.from_arrays([first, second], ["a", 'q"x']).slice(start)
