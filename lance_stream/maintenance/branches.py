@@ -19,11 +19,12 @@ Differs: The reference leaves the versions of a deleted branch if another branch
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 
 from lance_stream.commit.cloning import Source, publish_clone
 from lance_stream.commit.external_log import ExternalLog
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot import references
 from lance_stream.snapshot.opening import VersionSpec, checkout
 from lance_stream.snapshot.references import Branch, Refs, as_branch, find_branch
@@ -71,7 +72,8 @@ class Branches:
                 dataset's version.
 
         Raises:
-            InvalidInputError: The branch already exists, or the name is invalid.
+            InvalidInputError: The branch already exists, the name is invalid, or the versions of
+                the table are published in a manifest store that is not given.
             NotFoundError: The version does not exist.
             UnsupportedFeatureError: The version has a feature that we may not write.
         """
@@ -88,7 +90,8 @@ class Branches:
 
         Raises:
             NotFoundError: There is no such branch; the message lists those that exist.
-            InvalidInputError: A tag, a consumer or another branch needs it; or it is the main one.
+            InvalidInputError: A tag, a consumer or another branch needs it; it is the main one; or
+                its versions are published in a manifest store that is not given.
             CorruptDataError: The file of a branch is damaged, so it may need this one.
         """
         delete_branch(self._table.refs, name)
@@ -106,6 +109,7 @@ def create_branch(
     if not start.version:
         raise NotFoundError(f"there is no table at {table.uri} that a branch could start from")
     refs = start.refs
+    refs.log.check_may_follow(start.manifest)
     _check_is_free(refs, new)
     log = refs.log_of(new)
     with holding(refs, start.version):
@@ -194,6 +198,8 @@ def delete_branch(refs: Refs, name: str) -> None:
     of_branch = Refs(refs.log_of(branch), branch)
     if find_branch(refs, branch) is None:
         _check_are_remains(of_branch)
+    with suppress(NotFoundError, BadDataError):  # it has no version, or a damaged one
+        of_branch.log.check_may_follow(of_branch.log.read_latest())
     _check_is_not_needed(refs, branch)
     said = references.delete_branch_file(refs, branch)
     try:

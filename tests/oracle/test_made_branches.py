@@ -252,11 +252,38 @@ def test_a_branch_of_pylance_is_deleted_with_its_remains(uri: str) -> None:
     assert of_both(uri, "dev") == [1, 2, 3]
 
 
+def test_a_damaged_branch_can_be_deleted(uri: str) -> None:
+    open_dataset(uri).branches.create("dev")
+    (manifest,) = Path(uri, "tree/dev/_versions").glob("*.manifest")
+    manifest.write_bytes(b"?")
+    open_dataset(uri).branches.delete("dev")
+    assert lance.dataset(uri).branches.list() == {}
+
+
 def test_a_table_in_a_branchs_place_is_not_deleted(uri: str) -> None:
     lance.write_dataset(rows(1), f"{uri}/tree/own")
     with pytest.raises(InvalidInputError, match="may be a table of its own"):
         open_dataset(uri).branches.delete("own")
     assert ids(lance.dataset(f"{uri}/tree/own")) == [1]
+
+
+def test_branches_stay_in_the_manifest_store_of_their_table(tmp_path: Path) -> None:
+    stored = {"manifest_store": f"sqlite://{tmp_path}/manifests.db"}
+    ds = lance_stream.create_dataset(tmp_path / "t", rows(1), storage_options=stored)
+    ds.branches.create("dev")
+    dev = open_dataset(tmp_path / "t", storage_options=stored, branch="dev").append(rows(2))
+    assert dev.verify() == []
+    for attempt in (
+        lambda: open_dataset(tmp_path / "t").branches.create("other"),
+        lambda: open_dataset(tmp_path / "t").branches.delete("dev"),
+        lambda: open_dataset(tmp_path / "t", branch="dev").append(rows(3)),
+    ):
+        with pytest.raises(InvalidInputError, match="published in an external manifest store"):
+            attempt()
+    ds.branches.delete("dev")
+    ds.branches.create("dev", 1)
+    again = open_dataset(tmp_path / "t", storage_options=stored, branch="dev").append(rows(4))
+    assert (again.version, ids(again)) == (2, [1, 4])
 
 
 # --- killed, and at once
