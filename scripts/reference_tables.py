@@ -55,12 +55,14 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "storageOptions": "Settings of the store, without secrets: Spark shows them in plans.",
     "secretStorageOptions": "Settings of the store; Spark shows them nowhere.",
     "trustedLocations": "Locations below which the table may name files elsewhere.",
+    "schemaEvolution": "How rows may change the columns, as for `lance_sink`.",
+    "mode": "What the rows mean, as for `lance_sink`; by default what Spark's mode says.",
     "versionAsOf": "The number of the version to read; by default the newest.",
     "timestampAsOf": "Reads the newest version committed at or before this time.",
     "tag": "Reads the version that the tag names.",
     "branch": "The branch to read or write, which has to exist; by default the main one.",
 }
-"""What several options of one attribute mean, each by itself."""
+"""What options mean that share an attribute, or whose attribute is described for programmers."""
 
 _BY_KEY: Final = {"mode": "upsert", "on": "id"}
 _FITTING: Final[Sequence[Mapping[str, str]]] = (
@@ -111,7 +113,7 @@ def write_options() -> str:
 
 def _option_row(option: Any, cls: type, meanings: Mapping[str, str], where: str) -> list[str]:
     meaning = _MEANINGS.get(option.name) or meanings[option.attribute]
-    meaning = re.sub(r"; None (?:means|for) ", "; by default ", meaning)
+    meaning = re.sub(r"; None (?:means|for|if they are) ", "; by default ", meaning)
     default = _default_of(option, cls)
     value = f"{value_of(option)}; {default}" if default else value_of(option)
     return [f"`{option.name}`", meaning, value, where]
