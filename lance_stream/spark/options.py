@@ -315,6 +315,10 @@ def _hint(name: str, known: Mapping[str, "_Option"]) -> str:
     return f"; the options are: {', '.join(sorted(each.name for each in known.values()))}"
 
 
+_CHECKED = (
+    "rows are checked, and bad ones set aside, by foreachBatch(lance_sink(path, expect=..., "
+    "bad_rows=...))"
+)
 _ELSEWHERE: Mapping[str, str] = {
     "version": "the version to read is selected by 'versionAsOf', 'timestampAsOf' or 'tag'",
     "timestamp": "the time to read at is selected by 'timestampAsOf'",
@@ -337,6 +341,8 @@ _ELSEWHERE: Mapping[str, str] = {
         "foreachBatch(lance_sink(path, compact_every=...)), or call Dataset.compact() from time to "
         "time"
     ),
+    "expect": _CHECKED,
+    "badrows": _CHECKED,
     "createoptions": (
         "create the table first, by lance_stream.create_dataset(path, schema, ...), to choose the "
         "types of its columns"

@@ -54,10 +54,10 @@ from lance_stream.write.micro_batches import MicroBatch
 NUM_PARTS: Final = 256
 """Into how many parts staged rows are divided."""
 
-MAX_ROWS: Final = 1_000_000
+MAX_ROWS: Final = 500_000
 """The committing process holds at most so many rows at a time, ..."""
 
-MAX_BYTES: Final = 256 << 20
+MAX_BYTES: Final = 128 << 20
 """... and so many bytes of them."""
 
 _MANY_TASKS: Final = 32

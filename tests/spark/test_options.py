@@ -265,6 +265,7 @@ def test_a_writer_takes_options_of_its_own() -> None:
         ({**PATH, "mode": "append", "skipUnchanged": "true"}, False, "the mode is append"),
         ({**UPSERT, "tombstones": "7"}, False, "'tombstones'.*'7 days'"),
         ({**UPSERT, "anyOutputMode": "true"}, False, "belongs to a stream"),
+        ({**UPSERT, "expect": "id > 0"}, True, r"'expect'.*lance_sink\(path, expect="),
         ({**UPSERT, "sequenceB": "x"}, False, "did you mean 'sequenceBy'"),
         ({**UPSERT, "compactEvery": "4"}, True, r"compact_every.*Dataset\.compact"),
         ({**PATH, "fileVersio": "2.1"}, False, "did you mean 'fileVersion'"),
