@@ -163,6 +163,8 @@ def upsert_staged(
     sequence: pa.DataType | None,
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
+    *,
+    divided_for: pa.Schema,
 ) -> Upserted:
     """Execute the upsert of all staged rows, in this process, and commit it.
 
@@ -175,6 +177,8 @@ def upsert_staged(
         micro_batch: Which micro-batch they are, with their digest. If the table already has it,
             nothing happens.
         environment: Randomness for file names; the clock, for remembered deletes.
+        divided_for: The table's columns as the tasks knew them, whose types decide the part of a
+            row. The table may have wider ones by now.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
@@ -190,7 +194,7 @@ def upsert_staged(
     def run(planned: PartedUpsert) -> list[Part | LanceStreamError]:
         done: list[Part | LanceStreamError] = []
         try:
-            for rows in _groups(planned, staged):
+            for rows in _groups(planned, staged, divided_for):
                 done.append(planned.do_rows(rows))
         except LanceStreamError as error:
             done.append(error)
@@ -218,14 +222,16 @@ def _read(store: Store, staged: StagedRows, bundles: _Numbers) -> Iterator[pa.Re
             yield from decode_rows(data)
 
 
-def _groups(planned: PartedUpsert, staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
+def _groups(
+    planned: PartedUpsert, staged: Sequence[StagedRows], divided_for: pa.Schema
+) -> Iterator[pa.Table]:
     """Yield all rows, as many at a time as fit the limits; rows of one key together."""
-    table, store = planned.table.arrow_schema, planned.table.store
+    store = planned.table.store
     kept = [
         part
         for each in staged
         if each.kept
-        for part in divide_rows(decode_rows(each.kept), table, planned.rules, NUM_PARTS)
+        for part in divide_rows(decode_rows(each.kept), divided_for, planned.rules, NUM_PARTS)
     ]
     sizes = np.zeros((NUM_PARTS, 2), np.int64)
     for number, rows in kept:

@@ -1,0 +1,51 @@
+"""Rows that tasks have staged are applied to whatever the table is by the time of the commit."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.upsert import staged_rows
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.staged_rows import stage_rows, upsert_staged
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pa.int32(), pa.int64()),
+        (pa.decimal128(10, 2), pa.decimal128(12, 4)),
+        (pa.timestamp("s"), pa.timestamp("us")),
+    ],
+)
+def test_a_key_that_is_widened_between_tasks_and_commit_stays_one_key(
+    tmp_path: Path, before: pa.DataType, after: pa.DataType
+) -> None:
+    """One task has written its rows to a file, by parts; the other has them in its message."""
+    uri = str(tmp_path / "t.lance")
+    numbers = pa.array(range(200), pa.int64())
+    whole = pa.decimal128(21, 2) if pa.types.is_decimal(before) else pa.int64()
+    ids = numbers.cast(whole).cast(before)
+    rows = pa.record_batch({"id": ids, "v": numbers})
+    table = lance_stream.create_dataset(uri, rows.schema).table
+    rules = UpsertRules(on=("id",), sequence_by="v")
+    later = pa.record_batch({"id": ids.slice(150), "v": pa.array(range(1000, 1050), pa.int64())})
+    with (
+        patch.object(staged_rows, "MAX_ROWS", 50),
+        patch.object(staged_rows, "_MANY_TASKS", 1),
+        patch.object(staged_rows, "_KEPT_BYTES", 0),
+    ):
+        staged = [
+            stage_rows([each], table.store, table.arrow_schema, rules, task=task)
+            for task, each in enumerate([rows, later])
+        ]
+        assert [bool(each.path) for each in staged] == [True, False]
+        altered = lance_stream.open_dataset(uri).alter_columns({"path": "id", "data_type": after})
+        own = rules, rows.schema.names, pa.int64()
+        upsert_staged(altered.table, staged, *own, divided_for=table.arrow_schema)
+    made = lance.dataset(uri).to_table()
+    assert sorted(made["v"].to_pylist()) == [*range(150), *range(1000, 1050)]
+    assert made.num_rows == len(set(made["id"].to_pylist())) == 200
