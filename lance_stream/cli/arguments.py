@@ -93,7 +93,10 @@ def takes_table(function: Function) -> Function:
 
 
 def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for a table's store; the command is called with a `TableArgument` first."""
+    """Add the options for a table's store; the command is called with a `TableArgument` first.
+
+    `-o` is short for `--storage-option`, unless the command has an `-o` of its own.
+    """
 
     @wraps(function)
     def called(
@@ -105,8 +108,9 @@ def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
         options = parse_storage_options(storage_option, trusted_location)
         return function(None if uri is None else TableArgument(uri, options), **others)
 
+    own = [name for each in getattr(function, "__click_params__", ()) for name in each.opts]
     return click.option(
-        "-o",
+        *([] if "-o" in own else ["-o"]),
         "--storage-option",
         cls=StoreOption,
         metavar="KEY=VALUE",

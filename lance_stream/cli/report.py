@@ -11,6 +11,7 @@ from lance_stream.cli.grammar import new_command
 @new_command("report")
 @takes_table
 @click.option(
+    "-o",
     "--output",
     "output_file",
     metavar="FILE",

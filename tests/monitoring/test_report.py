@@ -239,7 +239,7 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     entry = {"table": ds.uri, "version": 2, "seconds": {"write": 0.5}}
     log.write_text(f"INFO lance_sink {json.dumps(entry)}\n", encoding="utf-8")
     file = tmp_path / "report.html"
-    assert main(["report", ds.uri, "--output", str(file), "--sink-log", str(log)]) == 0
+    assert main(["report", ds.uri, "-o", str(file), "--sink-log", str(log)]) == 0
     assert capsys.readouterr().out.strip() == str(file)
     assert trace(file.read_text(encoding="utf-8"), "latency", "write")["y"] == [0.5]
     assert main(["report", ds.uri, "--output", str(tmp_path / "no" / "x.html")]) == 1
