@@ -13,7 +13,7 @@ CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ] && n=8; echo $$n)
 SPARK_JOBS  ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
-ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed spark golden commit/test_manifest_stores_on_servers.py)
+ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
 ALL_FLOORS   = --spark-processes $(SPARK_JOBS) -m "not slow" $(ON_FLOORS) $(WITH_SPARK)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 HISTORIES   := oracle.three_writers faults.store_histories faults.replaced_histories \
