@@ -10,6 +10,11 @@ An *attempt* is the digest of a batch's bad rows and of their reasons. A batch t
 after a crash usually has the same bad rows: the attempt is here already, and nothing is written.
 But the table's columns or the checks may have changed, or the query may compute other rows. Then
 both attempts are here until the commit of the good rows decides which one counts (`state_of`).
+
+The batch may also be repeated by a sink without a quarantine, which commits all of its rows, or by
+another program. Then the table's ledger names no attempt of it, or that of an earlier batch, and
+its rows here count nothing. The next sink with a quarantine marks them (`mark_unnamed`), before
+later batches are named.
 """
 
 import json
@@ -35,6 +40,7 @@ from lance_stream.table import ledger
 from lance_stream.verbs.append import append_fragments, write_input
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.delete import delete
+from lance_stream.verbs.update import update
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_digests import digest_of
 
@@ -63,6 +69,9 @@ _DIGESTED: Final = ("reason", "column", "row", "types", "deletes", "rules")
 
 TABLE_KEY: Final = "lance_stream.quarantine_of"
 """The config key of the location of the table whose quarantine it is."""
+
+_UNNAMED: Final = "unnamed"
+"""The attempt of rows whose batch was committed, and whose attempt was not named."""
 
 READY: Final = "ready"
 UNCOMMITTED: Final = "uncommitted"
@@ -155,7 +164,7 @@ def set_aside(
     """
     rows = _rows_of(bad, app_id, batch_id, rules, environment)
     attempt: str = rows["attempt"][0].as_py()
-    known = open_quarantine(uri, storage_options)
+    known = open_quarantine(uri, storage_options, table_uri)
     if known is None:
         config = {TABLE_KEY: _normalized(table_uri)}
         options = dict(storage_options)
@@ -163,7 +172,7 @@ def set_aside(
     try:
         _commit(known or planned, rows, environment)
     except TableReplacedError:  # another writer has created it with other columns
-        known = open_quarantine(uri, storage_options)
+        known = open_quarantine(uri, storage_options, table_uri)
         if known is None:
             raise
         _commit(known, rows, environment)
@@ -243,6 +252,36 @@ def delete_other_attempts(table: TableVersion, app_id: str, batch_id: int, attem
     delete(table, f"{_where(app_id, batch_id)} AND attempt <> {_quoted(attempt)}")
 
 
+def mark_unnamed(table: TableVersion | None, target: TableVersion, app_id: str) -> None:
+    """Mark rows of committed batches whose attempts the ledger has not named: usually none.
+
+    Args:
+        table: The quarantine; None if there is none.
+        target: The table; the batch that is about to be written is not in its ledger.
+        app_id: The stream.
+    """
+    entry = ledger.read_entry(target.manifest.config, app_id)
+    here = None if table is None else ledger.read_entry(table.manifest.config, app_id)
+    if table is None or entry is None or here is None:
+        return
+    last, attempt = entry.newest_quarantined or (-1, "")
+    if here.batch_id < last or (here.batch_id == last and not _has_others(table, app_id, last)):
+        return
+    update(
+        table,
+        {"attempt": _quoted(_UNNAMED)},
+        f"app_id = {_quoted(app_id)} AND attempt <> {_quoted(_UNNAMED)} "
+        f"AND batch_id <= {entry.batch_id} "
+        f"AND (batch_id > {last} OR (batch_id = {last} AND attempt <> {_quoted(attempt)}))",
+    )
+
+
+def _has_others(table: TableVersion, app_id: str, batch_id: int) -> bool:
+    """Return whether there was more than one attempt at a batch; see `_commit`."""
+    others = ledger.config_key(f"{app_id} {batch_id} ")
+    return any(each.startswith(others) for each in table.manifest.config)
+
+
 def state_of(table: TableVersion, app_id: str, batch_id: int, attempt: str) -> str:
     """Return whether rows in quarantine are the bad rows of a committed batch.
 
@@ -254,14 +293,18 @@ def state_of(table: TableVersion, app_id: str, batch_id: int, attempt: str) -> s
 
     Returns:
         READY: They are. UNCOMMITTED: the batch is not committed, and its next attempt decides.
-        STALE: it is committed by another attempt, and its next replay deletes them.
+        STALE: it is committed by another attempt, or without one.
     """
+    if attempt == _UNNAMED:
+        return STALE
     entry = ledger.read_entry(table.manifest.config, app_id)
     if entry is None or entry.batch_id < batch_id:
         return UNCOMMITTED
-    if entry.batch_id > batch_id:  # rows of other attempts were deleted before the next batch
-        return READY
-    return READY if entry.quarantined == attempt else STALE
+    last = entry.newest_quarantined
+    if last is None or last[0] < batch_id:
+        return STALE
+    # Rows of other attempts were deleted, or marked, before a later batch was named.
+    return READY if last[0] > batch_id or last[1] == attempt else STALE
 
 
 def _where(app_id: str, batch_id: int, attempt: str | None = None) -> str:

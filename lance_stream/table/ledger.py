@@ -7,7 +7,7 @@ for the newest committed batch:
     key      lance_stream.ledger.<app id, percent-encoded>
     value    {"batch": 41, "query": "<query id>", "version": 97,     JSON
               "rows": 50000, "digest": "<32 hex digits>", "rules": "<16 hex digits>",
-              "quarantined": "<32 hex digits>",
+              "quarantined": "<32 hex digits>", "last_quarantined": [38, "<32 hex digits>"],
               "recent": [[40, 96, 50000, "<digest>", ""], ...]}
 
 The entry is set in the same commit as the batch's rows, and carried from manifest to manifest:
@@ -18,7 +18,8 @@ and again on every commit attempt.
 that a replay is distinguished from other rows under the same batch id. `recent` has the same for
 earlier batches, newest first (`MAX_RECENT`); rules there are "" if they are the entry's own, and
 null if unknown. Entries of older versions have none of the four. `quarantined` is the digest of the
-newest batch's bad rows, if it had any that were set aside (see `quarantine.set_aside`).
+newest batch's bad rows, if it had any that were set aside (see `quarantine.set_aside`);
+`last_quarantined` is the newest batch before it that had any, and their digest.
 
 If a stream has had no batch for long (`MAX_SILENT_VERSIONS`), its entry loses `recent`: a table may
 have thousands of streams, and each manifest has all of their entries.
@@ -35,7 +36,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 from urllib.parse import quote, unquote
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
@@ -72,6 +73,8 @@ class LedgerEntry:
         recent: The batches of the stream before this one, newest first; at most `MAX_RECENT`.
         quarantined: The digest of the batch's bad rows that were set aside; empty if there were
             none, or if it is unknown.
+        last_quarantined: The newest batch before it with bad rows that were set aside, and their
+            digest; None if there is none.
     """
 
     batch_id: int
@@ -82,10 +85,17 @@ class LedgerEntry:
     rules: str = ""
     recent: tuple["LedgerEntry", ...] = ()
     quarantined: str = ""
+    last_quarantined: tuple[int, str] | None = None
+
+    @property
+    def newest_quarantined(self) -> tuple[int, str] | None:
+        """The newest batch, this one included, with bad rows that were set aside."""
+        return (self.batch_id, self.quarantined) if self.quarantined else self.last_quarantined
 
     def before(self) -> tuple["LedgerEntry", ...]:
         """Return the earlier batches for the entry of the next batch."""
-        return (replace(self, query_id="", recent=(), quarantined=""), *self.recent)[:MAX_RECENT]
+        own = replace(self, query_id="", recent=(), quarantined="", last_quarantined=None)
+        return (own, *self.recent)[:MAX_RECENT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +218,7 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
         value["version"] = entry.version
     if entry.num_rows is not None:
         value["rows"] = entry.num_rows
-    for name in ("digest", "rules", "quarantined"):
+    for name in ("digest", "rules", "quarantined", "last_quarantined"):
         if getattr(entry, name):
             value[name] = getattr(entry, name)
     text = json.dumps(value)
@@ -321,8 +331,14 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
         if entry is not None and isinstance(recent, list):
             earlier = tuple(_recent_of(each, entry.rules) for each in recent)
             quarantined = parsed.get("quarantined", "")
-            if all(earlier) and isinstance(quarantined, str):
-                return replace(entry, recent=tuple(filter(None, earlier)), quarantined=quarantined)
+            last = _last_quarantined_of(parsed.get("last_quarantined"))
+            if all(earlier) and isinstance(quarantined, str) and last is not False:
+                return replace(
+                    entry,
+                    recent=tuple(filter(None, earlier)),
+                    quarantined=quarantined,
+                    last_quarantined=last,
+                )
     raise CorruptDataError(
         f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. Remove it from the "
         "table's config if another program put it there"
@@ -360,6 +376,16 @@ def _recent_of(values: object, rules: str) -> LedgerEntry | None:
         return None
     batch, version, rows, digest, own = values
     return _entry_of(batch, "", version, rows, digest, rules if own == "" else own)
+
+
+def _last_quarantined_of(values: object) -> tuple[int, str] | Literal[False] | None:
+    """Return a batch and the digest of its bad rows from JSON values; False if they are not."""
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 2:
+        return False
+    batch, digest = values
+    return (batch, digest) if _is_number(batch) and isinstance(digest, str) else False
 
 
 def _is_number(value: object) -> TypeGuard[int]:

@@ -129,9 +129,11 @@ def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
     def entries(newest: Manifest | None, version: int) -> dict[str, str]:
         last = None if newest is None else ledger.read_entry(newest.config, micro_batch.app_id)
         is_new_stream = last is None or last.batch_id >= entry.batch_id
-        recent = () if last is None or is_new_stream else last.before()
+        before = None if is_new_stream else last
+        recent = () if before is None else before.before()
+        named = None if before is None else before.newest_quarantined
         silent = {} if newest is None else ledger.silent_entries(newest.config, version)
-        own = replace(entry, version=version, recent=recent)
+        own = replace(entry, version=version, recent=recent, last_quarantined=named)
         return silent | ledger.config_entries(micro_batch.app_id, own)
 
     return entries

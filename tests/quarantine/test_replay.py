@@ -12,11 +12,17 @@ import lance_stream
 from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
 from lance_stream.quarantine import replay as replaying
-from lance_stream.quarantine.table import quarantine_uri, set_aside
+from lance_stream.quarantine.table import (
+    mark_unnamed,
+    open_quarantine,
+    quarantine_uri,
+    set_aside,
+)
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.batch_proofs import MicroBatch
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
+from lance_stream.write.row_digests import digest_of
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.uint8())])
 WIDE = pa.schema([("id", pa.int64()), ("x", pa.int16())])
@@ -53,6 +59,8 @@ def take_in(uri, batch_id, rows, *, schema=WIDE, expect=(), commits=True, app_id
     checked = CheckedBatches([batch], sorting)
     good = pa.Table.from_batches(list(checked))
     attempt = ""
+    table = lance_stream.open_dataset(uri).table
+    mark_unnamed(open_quarantine(quarantine_uri(uri), {}), table, app_id)
     if checked.bad:
         recorded = rules_of(expect=expect, **rules)
         options = {}
@@ -126,6 +134,26 @@ def test_only_selected_rows_are_replayed(uri: str) -> None:
     done = lance_stream.replay_quarantine(uri, where="batch_id = 1", expect={})
     assert done.rows_replayed == 1
     assert rows_of(uri) == [(2, 1)]
+
+
+def test_rows_of_an_attempt_that_no_commit_named_are_never_replayed(uri: str) -> None:
+    """A sink is killed between its commits, and another one without a quarantine repeats them."""
+    take_in(uri, 0, [{"id": 0, "x": 300}])
+    rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
+    take_in(uri, 1, rows, commits=False)
+    fits = pa.Table.from_pylist([{"id": 1, "x": 1}, {"id": 2, "x": 30}], COLUMNS)
+    append(lance_stream.open_dataset(uri).table, fits, MicroBatch("app", 1, digest=digest_of(fits)))
+    states = {0: "ready", 1: "stale"}
+    assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
+    more = pa.Table.from_pylist([{"id": 3, "x": 3}], COLUMNS)
+    append(lance_stream.open_dataset(uri).table, more, MicroBatch("app", 2, digest=digest_of(more)))
+    assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
+    take_in(uri, 3, [{"id": 4, "x": 301}])
+    states |= {3: "ready"}
+    assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
+    assert lance_stream.replay_quarantine(uri, mend={"x": "x - 270"}).rows_replayed == 2
+    assert rows_of(uri) == [(0, 30), (1, 1), (2, 30), (3, 3), (4, 31)]
+    assert left_in(uri) == 1
 
 
 def test_rows_of_a_batch_that_is_not_committed_stay(uri: str) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from lance_stream.quarantine.table import (
     delete_other_attempts,
+    mark_unnamed,
     may_have_attempts,
     open_quarantine,
     set_aside,
@@ -55,8 +56,11 @@ class Sorting:
     digest: RowsDigest = NO_ROWS
     _may_have_others: bool = False
 
-    def begin(self) -> None:
+    def begin(self, target: TableVersion) -> None:
         """Look whether the quarantine has rows of an earlier attempt, before anything is written.
+
+        Args:
+            target: The table.
 
         Raises:
             InvalidInputError: There is another table.
@@ -64,6 +68,7 @@ class Sorting:
         if self.arguments.sets_aside:
             own, batch = self.arguments, self.micro_batch
             table = open_quarantine(own.quarantine, own.storage_options, own.uri)
+            mark_unnamed(table, target, batch.app_id)
             self._may_have_others = may_have_attempts(table, batch.app_id, batch.batch_id)
 
     def rules(self, table: TableVersion) -> RowRules:
@@ -174,9 +179,17 @@ def sorting_of(
     arguments: SinkArguments,
     df: DataFrame,
     micro_batch: MicroBatch,
+    target: TableVersion,
     deletes: str | None = None,
 ) -> Sorting | None:
     """Return what sorts a batch's rows; None if they are not checked one by one.
+
+    Args:
+        arguments: The sink's arguments.
+        df: The batch.
+        micro_batch: Its identity.
+        target: The table.
+        deletes: The column that marks rows that delete; None if there is none.
 
     Raises:
         InvalidInputError: The quarantine is another table.
@@ -184,5 +197,5 @@ def sorting_of(
     if not arguments.expect and not arguments.sets_aside:
         return None
     sorting = Sorting(arguments, df, micro_batch, deletes)
-    sorting.begin()
+    sorting.begin(target)
     return sorting

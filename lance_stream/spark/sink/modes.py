@@ -230,7 +230,7 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
 def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, Sorting | None]:
     """Write the rows; if some are bad, refuse the batch, or set them aside."""
     df = batch.stored()
-    sorting = sorting_of(batch.arguments, batch.df, batch.micro_batch)
+    sorting = sorting_of(batch.arguments, batch.df, batch.micro_batch, table)
     if sorting is None:
         return _write_rows(batch, df, table), None
     rules = sorting.rules(table)
@@ -301,7 +301,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     df = batch.with_deletes()
     deletes = None if batch.arguments.delete_when is None else DELETES
     rules = batch.arguments.upsert_rules(batch.df.columns, deletes)
-    sorting = sorting_of(batch.arguments, df, batch.micro_batch, deletes)
+    sorting = sorting_of(batch.arguments, df, batch.micro_batch, table, deletes)
     if sorting is not None:
         sorting.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
