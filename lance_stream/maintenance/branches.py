@@ -25,13 +25,19 @@ from lance_stream.commit.cloning import Source, publish_clone
 from lance_stream.commit.external_log import ExternalLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
+from lance_stream.maintenance.links import check_no_links
 from lance_stream.snapshot import references
 from lance_stream.snapshot.opening import VersionSpec, checkout
 from lance_stream.snapshot.references import Branch, Refs, as_branch, find_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding, list_tags, manifest_size
 from lance_stream.snapshot.timestamps import moment_at
-from lance_stream.table.paths import VERSIONS_DIRECTORY, branch_directory, branch_file_path
+from lance_stream.table.paths import (
+    BRANCHES_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    branch_directory,
+    branch_file_path,
+)
 
 
 class Branches:
@@ -93,6 +99,7 @@ class Branches:
             InvalidInputError: A tag, a consumer or another branch needs it; it is the main one; or
                 its versions are published in a manifest store that is not given.
             CorruptDataError: The file of a branch is damaged, so it may need this one.
+            UnsupportedFeatureError: Its folder is a link: its files may be another table's.
         """
         delete_branch(self._table.refs, name)
 
@@ -195,6 +202,7 @@ def delete_branch(refs: Refs, name: str) -> None:
     branch = as_branch(name)
     if branch is None:
         raise InvalidInputError("the main branch is the table itself, and cannot be deleted")
+    check_no_links(refs.root, (branch_directory(branch), BRANCHES_DIRECTORY))
     of_branch = Refs(refs.log_of(branch), branch)
     if find_branch(refs, branch) is None:
         _check_are_remains(of_branch)

@@ -69,12 +69,12 @@ from lance_stream.maintenance.consumers import (
     forget,
     is_consumers,
 )
+from lance_stream.maintenance.links import check_is_at_home, is_behind_link
 from lance_stream.snapshot.references import Refs, branch_by_its_file, other_branches, read_branches
 from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.snapshot.timestamps import nanos_of
-from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.feature_flags import check_writable
 from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
@@ -209,7 +209,7 @@ def cleanup(
     table = _as_its_branch(table)
     _check_references(table.refs)
     table.log.check_may_follow(table.manifest)
-    _check_is_at_home(table.store)
+    check_is_at_home(table.refs)
     if not is_dry_run:
         environment = by_the_clock_of(table.store, environment)
     expired = _expired_consumers(table, rules, environment)
@@ -246,25 +246,6 @@ def cleanup(
         expired_consumers=tuple(dict.fromkeys(each.name for each in expired)),
         is_dry_run=is_dry_run,
     )
-
-
-def _check_is_at_home(store: Store) -> None:
-    """Check that versions and references are stored in the table's own directory.
-
-    Raises:
-        UnsupportedFeatureError: They are behind a link: files to delete could be another table's.
-    """
-    for folder in (VERSIONS_DIRECTORY, REFS_DIRECTORY):
-        if _leads_away(store, folder):
-            raise UnsupportedFeatureError(
-                f"{store.uri}/{folder} is a link to a folder outside of the table, and what lies "
-                "there may be another table's. Nothing was removed. Put the folder itself in its "
-                "place; or make the table's whole directory a link"
-            )
-
-
-def _leads_away(store: Store, folder: str) -> bool:
-    return isinstance(store, LocalStore) and store.leads_away(folder)
 
 
 def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
@@ -587,10 +568,9 @@ class _Left:
 
 def _list_files(table: TableVersion) -> Iterator[tuple[Nameable, StoredFile]]:
     for folder in FOLDERS:
-        if _leads_away(table.store, folder):
+        if is_behind_link(table.store, folder):
             _log.warning(
-                "%s/%s is a link to a folder outside of the table: what lies there may be another "
-                "table's, and is not removed",
+                "%s/%s is a link: what lies there may be another table's, and is not removed",
                 table.store.uri,
                 folder,
             )

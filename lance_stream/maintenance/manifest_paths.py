@@ -20,6 +20,7 @@ from typing import Any, Final
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.maintenance.links import check_no_links
 from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.manifest import decode_manifest
 from lance_stream.table.paths import (
@@ -58,6 +59,7 @@ def migrate_manifest_paths(
         InvalidInputError: Its versions are published in an external manifest store, whose items
             contain the names: leave it first, with `leave_manifest_store`.
         CorruptDataError: There are two different manifests of one version; neither was deleted.
+        UnsupportedFeatureError: They are behind a link, and may be another table's.
     """
     log = open_log(uri, storage_options)
     if not isinstance(log, ObjectStoreLog):
@@ -66,6 +68,7 @@ def migrate_manifest_paths(
             "the names of the manifests: they cannot be renamed. To stop using it, call "
             "lance_stream.leave_manifest_store(), and then rename them"
         )
+    check_no_links(log.store, (VERSIONS_DIRECTORY,))
     renamed: set[int] = set()
     for _ in range(_ROUNDS):
         versions = _versions(log, is_first=not renamed)

@@ -172,13 +172,13 @@ class LocalStore:
         with _own_errors(self.root, folder):
             return sorted(self._walk(folder))
 
-    def leads_away(self, folder: str) -> bool:
-        """Return whether a folder is a link to a place outside the root, or behind such a link.
+    def is_behind_link(self, folder: str) -> bool:
+        """Return whether a folder below the root is a link, or is reached through one.
 
-        Files deleted there could be another table's.
+        Files deleted there could be another table's. The root itself may be a link.
         """
-        root = os.path.realpath(self.root)
-        return not Path(os.path.realpath(self._path(folder))).is_relative_to(root)
+        own = Path(os.path.realpath(self.root), *folder.split("/"))
+        return os.path.realpath(self._path(folder)) != str(own)
 
     def _walk(self, folder: str) -> Iterator[StoredFile]:
         for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_gone):

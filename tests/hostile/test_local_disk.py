@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -184,7 +185,7 @@ def test_cleanup_spares_files_behind_links(
     before = {each.name for each in data.iterdir()}
     with caplog.at_level(logging.WARNING):
         ours.cleanup(older_than="0s", delete_unverified=True)
-    assert "is a link to a folder outside of the table" in caplog.text
+    assert "is a link: what lies there may be another table's" in caplog.text
     assert {each.name for each in data.iterdir()} == before
     assert theirs.to_table().num_rows == 3
     assert lance_stream.open_dataset(ours.uri).to_table().num_rows == 2
@@ -199,6 +200,47 @@ def test_cleanup_refuses_versions_behind_a_link(tmp_path: Path, folder: str) -> 
     with pytest.raises(UnsupportedFeatureError, match="is a link"):
         ds.cleanup(older_than="0s")
     assert len(list((tmp_path / "elsewhere").rglob("*"))) >= 1
+
+
+@pytest.mark.parametrize("link", ["tree/dev", "tree", "_refs"])
+def test_branches_of_others_behind_links_are_not_deleted(tmp_path: Path, link: str) -> None:
+    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
+    for each in (ours, theirs):
+        each.branches.create("dev")
+    branch = lance_stream.open_dataset(theirs.uri, branch="dev").append(ROWS)
+    branch.tags.create("kept", branch.version)
+    branch.overwrite(ROWS)
+    shutil.rmtree(tmp_path / "ours" / link)
+    (tmp_path / "ours" / link).symlink_to(tmp_path / "theirs" / link)
+    before = sorted((tmp_path / "theirs").rglob("*"))
+    with pytest.raises(UnsupportedFeatureError, match="may be another table's"):
+        ours.branches.delete("dev")
+    with pytest.raises(UnsupportedFeatureError, match="may be another table's"):
+        lance_stream.open_dataset(ours.uri, branch="dev").cleanup(
+            older_than="0s", delete_unverified=True
+        )
+    assert sorted((tmp_path / "theirs").rglob("*")) == before
+
+
+def test_a_table_behind_the_link_of_a_branch_is_not_deleted(tmp_path: Path) -> None:
+    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
+    ours.branches.create("dev")
+    shutil.rmtree(tmp_path / "ours" / "tree" / "dev")
+    (tmp_path / "ours" / "tree" / "dev").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UnsupportedFeatureError, match="may be another table's"):
+        ours.branches.delete("dev")
+    assert theirs.to_table() == ROWS
+
+
+def test_manifests_behind_a_link_are_not_renamed(tmp_path: Path) -> None:
+    ds = make_table(tmp_path / "t")
+    for number, each in enumerate(sorted((tmp_path / "t" / "_versions").glob("*.manifest"))):
+        each.rename(each.with_name(f"{2 - number}.manifest"))
+    (tmp_path / "t" / "_versions").rename(tmp_path / "elsewhere")
+    (tmp_path / "t" / "_versions").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnsupportedFeatureError, match="is a link"):
+        lance_stream.migrate_manifest_paths(ds.uri)
+    assert len(list((tmp_path / "elsewhere").glob("?.manifest"))) == 2
 
 
 def test_a_linked_table_is_cleaned_up(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Links in a table's directory: what is behind one may be another table's, and is not removed."""
+
+from collections.abc import Iterable
+
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.snapshot.references import Refs
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import REFS_DIRECTORY, VERSIONS_DIRECTORY, branch_directory
+
+
+def is_behind_link(store: Store, folder: str) -> bool:
+    """Return whether a folder of a table is a link, or is reached through one."""
+    return isinstance(store, LocalStore) and store.is_behind_link(folder)
+
+
+def check_is_at_home(refs: Refs) -> None:
+    """Check that the versions and references of a table or branch are in the table's directory.
+
+    Raises:
+        UnsupportedFeatureError: They are behind a link.
+    """
+    check_no_links(refs.store, (VERSIONS_DIRECTORY,))
+    own = () if refs.branch is None else (branch_directory(refs.branch),)
+    check_no_links(refs.root, (*own, REFS_DIRECTORY))
+
+
+def check_no_links(store: Store, folders: Iterable[str]) -> None:
+    """Check that folders are in their table's directory, because files in them will be removed.
+
+    Raises:
+        UnsupportedFeatureError: One is behind a link: what is there could be another table's.
+    """
+    for folder in folders:
+        if is_behind_link(store, folder):
+            raise UnsupportedFeatureError(
+                f"{store.uri}/{folder} is a link, or is reached through one, and what lies "
+                "there may be another table's. Nothing was removed. Put the folder itself in its "
+                "place; or make the table's whole directory a link"
+            )
