@@ -74,6 +74,8 @@ class SourceOptions:
         skip_change_commits: Whether a stream of appended rows skips versions that update or
             delete, instead of failing.
         branch: The branch to read, whose location is then `uri`; None for the main one.
+        wait_for_table: Whether a stream waits for a table, or a starting version, that is not
+            there yet, instead of failing.
     """
 
     uri: str
@@ -99,6 +101,7 @@ class SourceOptions:
     consumer: str | None = None
     skip_change_commits: bool = False
     branch: str | None = None
+    wait_for_table: bool = False
 
 
 @dataclass(frozen=True)
@@ -422,6 +425,7 @@ _OF_STREAMS = (
     "max_bytes_per_trigger",
     "fail_on_data_loss",
     "consumer",
+    "wait_for_table",
 )
 
 
@@ -669,6 +673,7 @@ _OPTIONS = _by_name(
     _Option("maxBytesPerTrigger", "max_bytes_per_trigger", _whole_number(1)),
     _Option("failOnDataLoss", "fail_on_data_loss", _boolean),
     _Option("consumer", "consumer", _text),
+    _Option("waitForTable", "wait_for_table", _boolean),
 )
 
 _WRITE_OPTIONS = _by_name(

@@ -10,6 +10,7 @@ writeStream                                  writers.StreamWriter
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.functions import udtf
 from pyspark.sql.types import StructType
 
-from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
+from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.column_names import settle_columns, settle_filter
@@ -174,10 +176,27 @@ class LanceSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         asked = self._asked()
         check_for_stream(asked)
+        if asked.wait_for_table:
+            find_table = partial(self._find_table, schema)
+            return make_stream_reader(asked, _carried(schema), self._version, find_table)
         if self._version is None:
             check_user_schema(schema, self._look(), asked.uri)
             asked = self._asked()
         return make_stream_reader(asked, _carried(schema), self._version)
+
+    def _find_table(self, schema: StructType) -> SourceOptions | None:
+        """Return the options of a stream once its table and the version to start at are there."""
+        asked = self._asked()
+        try:
+            newest = open_table(asked.uri, None, asked.storage_options).version
+        except NotFoundError:
+            return None
+        first = asked.starting_version
+        if isinstance(first, int) and first > newest + 1:
+            return None
+        if self._version is None:
+            check_user_schema(schema, self._look(), asked.uri)
+        return self._asked()
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -213,7 +232,15 @@ class LanceSource(DataSource):
     def _look(self) -> pa.Schema:
         """Return the schema of the rows to read, and fix the version of a batch."""
         asked = self._asked()
-        table = open_for_changes(asked) if asked.read_change_feed else open_asked(asked)
+        try:
+            table = open_for_changes(asked) if asked.read_change_feed else open_asked(asked)
+        except NotFoundError as error:
+            if asked.wait_for_table:
+                error.add_note(
+                    "Spark asks for the columns of a stream that waits for its table at once: name "
+                    "them, spark.readStream.schema(...)"
+                )
+            raise
         self._settle(table, asked)
         self._version, self._uri = table.version, table.uri
         of_what = schema_of_changes if asked.read_change_feed else schema_of_table

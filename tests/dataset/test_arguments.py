@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
     "add_columns of a value": (lambda ds, each: ds.add_columns({"n": each}), [None, *NO_TEXTS]),
     "drop_columns": (lambda ds, each: ds.drop_columns(each), NO_NAMES),
     "rename_columns": (lambda ds, each: ds.rename_columns(each), NO_MAPPINGS),
-    "restore": (lambda ds, each: ds.restore(each), NO_NUMBERS),
+    "restore": (lambda ds, each: ds.restore(each), [each for each in NO_NUMBERS if each != "1"]),
     "compact": (lambda ds, each: ds.compact(each), NO_NUMBERS),
     "update_config": (lambda ds, each: ds.update_config(each), NO_MAPPINGS),
     "tag": (lambda ds, each: ds.tags.create(each, 1), [None, *NO_TEXTS]),

@@ -26,6 +26,7 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage import locations
 from lance_stream.table.fragments import Fragment
+from lance_stream.upsert import known_key_bounds
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
@@ -49,7 +50,8 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clear the cache of manifests, as in a new process."""
+    """Clear the caches of manifests and key bounds, as in a new process."""
+    known_key_bounds._known.clear()
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
 
 

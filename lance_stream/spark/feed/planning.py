@@ -57,6 +57,8 @@ def open_for_changes(asked: SourceOptions) -> TableVersion:
     ):
         # a stream may wait for the next version
         may_wait = name == "startingVersion" and asked.ending_version is None
+        if asked.wait_for_table and may_wait:
+            continue  # for any version
         if isinstance(version, int) and version > newest.version + may_wait:
             raise InvalidInputError(
                 f"{name} is {version}, but the newest version of {asked.uri} is {newest.version}"

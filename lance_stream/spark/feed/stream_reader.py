@@ -12,13 +12,16 @@ Spark requests the start of a new query twice, before and after writing its firs
 if the query is restarted before the first batch has finished. The position "from now on" would be
 different each time, and the changes in between would be lost. So in this case the first batch is
 empty, and ends at the start of the stream.
+
+A stream may wait for its table, or for the version that it starts at. Until then it stands at a
+position that follows from the options alone, and its batches are empty.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -56,6 +59,12 @@ else:
     HAS_READ_LIMITS = True
 
 
+FindTable: TypeAlias = Callable[[], SourceOptions | None]
+"""Looks whether a table, and the version that a stream starts at, are there: the stream's options,
+with names as the table spells them; or None. Raises InvalidInputError if the stream does not fit
+the table."""
+
+
 class _FeedStream(DataSourceStreamReader):
     """The common part of the readers for all versions of PySpark.
 
@@ -66,14 +75,20 @@ class _FeedStream(DataSourceStreamReader):
         asked: The user's options.
         carried: The schema of the batches that Spark expects.
         version: The version that the schema was read from; None if the user specified it.
+        find_table: For a stream that waits for its table; None for one whose table is there.
     """
 
     def __init__(
-        self, asked: SourceOptions, carried: pa.Schema, version: int | None = None
+        self,
+        asked: SourceOptions,
+        carried: pa.Schema,
+        version: int | None = None,
+        find_table: FindTable | None = None,
     ) -> None:
         self.asked = asked
         self.carried = carried
         self.version = version
+        self._find_table = find_table
         self._columns: FeedColumns | None = None
         self._made: TableFollower | None = None
         self._initial: Position | None = None
@@ -91,7 +106,9 @@ class _FeedStream(DataSourceStreamReader):
     @plainly
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query; it is constant during a run."""
-        if self._initial is None:
+        if self._initial is None and self._is_waiting():
+            self._initial = _waiting_position(self.asked)
+        elif self._initial is None:
             self._initial = self._beginning()
             self._progress.note(self.follower.refs, self._initial)
         return to_offset(self._initial)
@@ -100,6 +117,8 @@ class _FeedStream(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone."""
         first, last = parse_offset(start), parse_offset(end)
+        if self._is_waiting_at(last):
+            return []
         columns = self.columns(first if last.columns is None else last)
         if first == last:
             return []
@@ -108,15 +127,34 @@ class _FeedStream(DataSourceStreamReader):
     @plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
+        self._is_waiting()  # no longer: names in the options become the table's
         return read_portion(partition, self.asked, self.carried)
 
     @plainly
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark has finished a batch."""
-        self._progress.note(self.follower.refs, parse_offset(end))
+        position = parse_offset(end)
+        if not self._is_waiting_at(position):
+            self._progress.note(self.follower.refs, position)
+
+    def _is_waiting(self) -> bool:
+        """Return whether the table, or the version to start at, is still missing."""
+        if self._find_table is None:
+            return False
+        found = self._find_table()
+        if found is None:
+            return True
+        self.asked, self._find_table, self._made = found, None, None
+        return False
+
+    def _is_waiting_at(self, position: Position) -> bool:
+        """Return whether the stream still waits at a position; any other one needs the table."""
+        return self._is_waiting() and position == _waiting_position(self.asked)
 
     def advance(self, start: Position, limits: Limits, through: int | None = None) -> Position:
         """Return the end of the next batch."""
+        if self._is_waiting_at(start):
+            return start
         if self._begins_now and start == self._initial:
             self._begins_now = False
             return start
@@ -214,9 +252,13 @@ if HAS_READ_LIMITS:
         """The change feed for PySpark 4.2 and later, which passes the start of a batch."""
 
         def __init__(
-            self, asked: SourceOptions, carried: pa.Schema, version: int | None = None
+            self,
+            asked: SourceOptions,
+            carried: pa.Schema,
+            version: int | None = None,
+            find_table: FindTable | None = None,
         ) -> None:
-            super().__init__(asked, carried, version)
+            super().__init__(asked, carried, version, find_table)
             self._last_available: int | None = None
             self._position: Position | None = None
             self._report: tuple[tuple[Position, int], dict[str, Any]] | None = None
@@ -233,13 +275,16 @@ if HAS_READ_LIMITS:
         @plainly
         def prepareForTriggerAvailableNow(self) -> None:
             """Fix the version at which the run ends."""
-            self._last_available = self.follower.newest_listed()
+            if self._is_waiting():
+                self._find_table = _never  # for this run
+            else:
+                self._last_available = self.follower.newest_listed()
 
         @plainly
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return the end of the next batch. Spark has finished everything before its start."""
             position = parse_offset(start)
-            if position != self._initial:
+            if position != self._initial and not self._is_waiting_at(position):
                 # Spark calls `commit` one batch later, and not after the last batch of a run
                 self._progress.note(self.follower.refs, position)
             limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self.limits
@@ -250,7 +295,7 @@ if HAS_READ_LIMITS:
         @plainly
         def reportLatestOffset(self) -> dict[str, Any] | None:
             """Return how far the stream is behind after this batch, for the progress report."""
-            if self._position is None:
+            if self._position is None or self._is_waiting_at(self._position):
                 return None
             seen = self._position, self.follower.newest_seen
             if self._report is None or self._report[0] != seen:
@@ -275,9 +320,13 @@ class FeedStreamWithoutStart(_FeedStream):
     """
 
     def __init__(
-        self, asked: SourceOptions, carried: pa.Schema, version: int | None = None
+        self,
+        asked: SourceOptions,
+        carried: pa.Schema,
+        version: int | None = None,
+        find_table: FindTable | None = None,
     ) -> None:
-        super().__init__(asked, carried, version)
+        super().__init__(asked, carried, version, find_table)
         self._stored: dict[str, Any] | None = None
         self._is_first = True
 
@@ -330,9 +379,24 @@ class FailedStream(DataSourceStreamReader):
 
 
 def make_stream_reader(
-    asked: SourceOptions, carried: pa.Schema, version: int | None = None
+    asked: SourceOptions,
+    carried: pa.Schema,
+    version: int | None = None,
+    find_table: FindTable | None = None,
 ) -> DataSourceStreamReader:
     """Return the reader for the running version of PySpark."""
     if HAS_READ_LIMITS:
-        return FeedStream(asked, carried, version)
-    return FeedStreamWithoutStart(asked, carried, version)
+        return FeedStream(asked, carried, version, find_table)
+    return FeedStreamWithoutStart(asked, carried, version, find_table)
+
+
+def _waiting_position(asked: SourceOptions) -> Position:
+    """Return where a stream stands until its table is there: all of the table is new then."""
+    first = asked.starting_version
+    if isinstance(first, int):
+        return Position(max(first - 1, 0))
+    return Position(0, is_snapshot=first is None and asked.starting_timestamp is None)
+
+
+def _never() -> None:
+    """Find no table."""

@@ -57,19 +57,24 @@ class Query:
 
     def start(self) -> None:
         """Begin a run: make a reader, and repeat a batch that was not done."""
-        asked = parse_options({"path": self.uri, "readChangeFeed": "true", **self.options})
-        table = open_for_changes(asked)
-        carried = carrier_schema(schema_of_changes(table, asked))
-        make: Callable[..., DataSourceStreamReader] = (
-            FeedStreamWithoutStart if self.without_start else make_stream_reader
-        )
-        self.reader = make(asked, carried, table.version)
+        self.reader = self._make_reader()
         self._initial = None
         if self.without_start and self.offsets:
             latest = json.loads(self.offsets[-1])
             assert self.reader.partitions(latest, latest) == []
         if self.num_done < len(self.offsets):
             self._do_batch()
+
+    @property
+    def make(self) -> Callable[..., DataSourceStreamReader]:
+        """Makes the reader of one PySpark or the other."""
+        return FeedStreamWithoutStart if self.without_start else make_stream_reader
+
+    def _make_reader(self) -> DataSourceStreamReader:
+        asked = parse_options({"path": self.uri, "readChangeFeed": "true", **self.options})
+        table = open_for_changes(asked)
+        carried = carrier_schema(schema_of_changes(table, asked))
+        return self.make(asked, carried, table.version)
 
     def run(self) -> list[list[Row]]:
         """Read all that is there, and return the batches that this run gave."""

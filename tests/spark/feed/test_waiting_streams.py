@@ -1,0 +1,213 @@
+"""Streams that wait for their table: `waitForTable`."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.types import LongType, StringType, StructType
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.spark import register
+from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from lance_stream.spark.sources import LanceSource
+from tests.spark.feed.query_runs import Query
+
+GIVEN = StructType().add("id", LongType()).add("_change_type", StringType())
+BOTH = pytest.mark.parametrize("without_start", [False, True] if HAS_READ_LIMITS else [True])
+PAST = "2020-01-01T00:00:00"
+
+
+class WaitingQuery(Query):
+    """A query whose user named the columns."""
+
+    given = GIVEN
+
+    def _make_reader(self) -> DataSourceStreamReader:
+        options = {"readChangeFeed": "true", "waitForTable": "true", **self.options}
+        source = LanceSource({"path": self.uri, **options})
+        reader = source.streamReader(self.given)
+        if self.without_start and HAS_READ_LIMITS:
+            of_other: Any = reader
+            reader = self.make(of_other.asked, of_other.carried, None, of_other._find_table)
+        return reader
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": [str(each) for each in ids]})
+
+
+def create(uri: str) -> Dataset:
+    """Version 1 inserts 1 and 2, 2 inserts 3, 3 deletes 1, 4 inserts 4."""
+    ds = lance_stream.create_dataset(uri, rows(1, 2)).append(rows(3))
+    return ds.delete("id = 1").append(rows(4))
+
+
+def ids(query: Query) -> list[tuple[int, str]]:
+    return sorted((row["id"], row["_change_type"][0]) for row in query.rows)
+
+
+ALL = [(1, "d"), (1, "i"), (2, "i"), (3, "i"), (4, "i")]
+STARTS: list[tuple[dict[str, str], list[tuple[int, str]]]] = [
+    ({}, [(2, "i"), (3, "i"), (4, "i")]),
+    ({"startingVersion": "0"}, ALL),
+    ({"startingVersion": "1"}, ALL),
+    ({"startingVersion": "3"}, [(1, "d"), (4, "i")]),
+    ({"startingVersion": "latest"}, ALL),  # all of it came after the query's start
+    ({"startingTimestamp": PAST}, ALL),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("options", "found"), STARTS)
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_a_stream_waits_for_its_table(
+    tmp_path: Path,
+    options: dict[str, str],
+    found: list[tuple[int, str]],
+    restarts: int,
+    without_start: bool,
+) -> None:
+    query = WaitingQuery(str(tmp_path / "t"), options, without_start)
+    for _ in range(restarts):
+        assert [batch for batch in query.run() if batch] == []
+    query.start()
+    query.trigger()
+    assert query.rows == []
+    create(query.uri)
+    if restarts == 2:
+        query.start()
+    while query.trigger():
+        pass
+    assert ids(query) == found
+    lance_stream.open_dataset(query.uri).append(rows(9))
+    query.run()
+    assert ids(query) == [*found, (9, "i")]
+
+
+@BOTH
+def test_a_stream_waits_for_its_first_version(tmp_path: Path, without_start: bool) -> None:
+    ds = create(str(tmp_path / "t"))
+    query = WaitingQuery(ds.uri, {"startingVersion": "7"}, without_start)
+    query.start()
+    query.trigger()
+    for number in (5, 6, 7):
+        ds = ds.append(rows(number))
+        query.trigger()
+    assert ids(query) == [(7, "i")]
+
+
+def test_a_run_that_ends_takes_no_table_that_came_meanwhile(tmp_path: Path) -> None:
+    if not HAS_READ_LIMITS:
+        pytest.skip("PySpark 4.1 does not say that a run ends")
+    query = WaitingQuery(str(tmp_path / "t"), {"startingVersion": "1"})
+    query.start()
+    query.reader.prepareForTriggerAvailableNow()
+    create(query.uri)
+    assert query.trigger()  # the first batch, which has no rows
+    assert not query.trigger()
+    assert query.rows == []
+    query.run()
+    assert ids(query) == ALL
+
+
+@BOTH
+def test_workers_get_the_reader_of_a_waiting_stream(tmp_path: Path, without_start: bool) -> None:
+    query = WaitingQuery(str(tmp_path / "t"), {"filter": "ID > 2"}, without_start)
+    query.start()
+    of_workers = cloudpickle.loads(cloudpickle.dumps(query.reader))
+    start = query.reader.initialOffset()
+    create(query.uri)
+    assert query.trigger()
+    found = [
+        batch.to_pylist()
+        for each in query.reader.partitions(start, json.loads(query.offsets[-1]))
+        for batch in of_workers.read(each)
+    ]
+    assert sorted(row["id"] for rows in found for row in rows) == [3, 4]
+
+
+@BOTH
+def test_a_deleted_table_is_not_waited_for(tmp_path: Path, without_start: bool) -> None:
+    query = WaitingQuery(str(tmp_path / "t"), {"startingVersion": "1"}, without_start)
+    create(query.uri)
+    query.run()
+    assert ids(query) == ALL
+    shutil.rmtree(query.uri)
+    with pytest.raises(NotFoundError):
+        query.run()
+
+
+@BOTH
+def test_columns_are_checked_once_the_table_is_there(tmp_path: Path, without_start: bool) -> None:
+    query = WaitingQuery(str(tmp_path / "t"), {}, without_start)
+    query.given = StructType().add("no", LongType())
+    query.start()
+    query.trigger()
+    create(query.uri)
+    with pytest.raises(InvalidInputError, match="there is no column 'no'"):
+        query.trigger()
+
+
+def test_without_a_schema_the_way_out_is_named(tmp_path: Path) -> None:
+    source = LanceSource({"path": str(tmp_path / "t"), "waitForTable": "true"})
+    with pytest.raises(NotFoundError, match="there is no dataset at") as caught:
+        source.schema()
+    assert "schema(...)" in "".join([str(caught.value), *caught.value.__notes__])
+
+
+def test_a_batch_does_not_wait(tmp_path: Path) -> None:
+    source = LanceSource({"path": str(tmp_path / "t"), "waitForTable": "true"})
+    with pytest.raises(InvalidInputError, match="waitForTable"):
+        source.reader(StructType())
+
+
+# --- in Spark
+
+
+@pytest.fixture
+def queries(spark: Any) -> Iterator[list[Any]]:
+    running: list[Any] = []
+    yield running
+    for each in running:
+        each.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.floors
+@pytest.mark.slow
+@pytest.mark.parametrize("is_feed", [True, False])
+def test_a_query_of_spark_waits(
+    spark: Any, tmp_path: Path, queries: list[Any], is_feed: bool
+) -> None:
+    register(spark)
+    uri, found = str(tmp_path / "t"), set[int]()
+
+    def start() -> Any:
+        stream = spark.readStream.format("lance").schema("id BIGINT").option("waitForTable", "true")
+        df = stream.option("readChangeFeed", is_feed).load(uri)
+        writer = df.writeStream.foreachBatch(
+            lambda batch, _: found.update(row["id"] for row in batch.collect())
+        )
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        queries.append(query)
+        return query
+
+    query = start()
+    query.processAllAvailable()
+    query.stop()
+    query = start()
+    query.processAllAvailable()
+    assert found == set()
+    ds = lance_stream.create_dataset(uri, rows(1, 2))
+    query.processAllAvailable()
+    assert found == {1, 2}
+    ds.append(rows(3))
+    query.processAllAvailable()
+    assert found == {1, 2, 3}
