@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from unittest import mock
 
@@ -127,6 +128,8 @@ def interrupted(*words: str, at: str) -> Shown:
             stderr=theirs,
             env={**os.environ, "TERM": "xterm"},
             start_new_session=True,
+            # shells start what they put into the background deaf to it
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         os.close(theirs)
         seen, is_pressed, end = b"", False, time.monotonic() + _SECONDS
