@@ -5,7 +5,8 @@ A task of a writer has rows, but no Spark session, so the condition is evaluated
 sink. So what may differ is refused, and left to the query, which can compute a column:
 
     functions, casts          not evaluated here, or formatted and parsed in other ways
-    division, remainders      by zero: an error or null in Spark, by its settings
+    arithmetic                an overflow, or a division by zero, is an error, null or another
+                              number in Spark, by its settings
     collations                Spark compares other strings as equal
     times beside literals     Spark reads a literal in the session's time zone
 """
@@ -23,6 +24,7 @@ from lance_stream.spark.sink.batch_types import collation_in
 from lance_stream.spark.spark_types import stored_schema
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Between)
+_ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg)
 
 
 def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -> str:
@@ -63,8 +65,8 @@ def _differences(node: exp.Expression, columns: StructType) -> Iterator[str]:
     for each in node.find_all(exp.Cast):
         if not _is_date(each):
             yield "has a cast or a time, which Spark may evaluate differently"
-    if node.find(exp.Div, exp.Mod) is not None:
-        yield "divides, and Spark's settings decide what a division by zero is"
+    if any(not _is_negative_number(each) for each in node.find_all(*_ARITHMETIC)):
+        yield "computes, and Spark's settings decide what an overflow or a division by zero is"
     for name, kind in kinds.items():
         collation = collation_in(kind)
         if collation is not None:
@@ -77,6 +79,10 @@ def _differences(node: exp.Expression, columns: StructType) -> Iterator[str]:
         )
         if has_times and any(literal.is_string for literal in comparison.find_all(exp.Literal)):
             yield "compares a time with a literal, which Spark reads in the session's time zone"
+
+
+def _is_negative_number(node: exp.Expression) -> bool:
+    return isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
 
 
 def _is_date(node: exp.Cast) -> bool:
