@@ -269,12 +269,14 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
     for each in known:
         if each.batch_id == number:
             return bool(each.num_rows)
-    if len(known) <= ledger.MAX_RECENT or known[-1].batch_id < number:
+    is_shortened = len(known) == 1 and ledger.is_silent(known[0], newest.version)
+    is_complete = len(known) <= ledger.MAX_RECENT and not is_shortened
+    if is_complete or not known or known[-1].batch_id < number:
         return False
     raise InvalidInputError(
         f"it is unknown whether the table {table.uri} has the rows that replay {number} was moving "
-        "out of quarantine: more than eight replays have run since. Look for one of them in the "
-        f"table; if it is there, delete the rows of the quarantine with replay = {number}, "
+        "out of quarantine: too many other replays, or commits, have followed it. Look for one of "
+        f"them in the table; if it is there, delete the rows of the quarantine with replay = {number}, "
         "otherwise set that column to NULL"
     )
 

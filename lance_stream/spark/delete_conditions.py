@@ -81,7 +81,7 @@ def _differences(node: exp.Expression, columns: StructType) -> Iterator[str]:
             yield "compares a time with a literal, which Spark reads in the session's time zone"
 
 
-def _is_negative_number(node: exp.Expression) -> bool:
+def _is_negative_number(node: exp.Condition) -> bool:
     return isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
 
 

@@ -250,13 +250,22 @@ def silent_entries(config: Mapping[str, str], version: int) -> dict[str, str]:
         if not key.startswith(PREFIX) or '"recent"' not in value:
             continue
         stated = _VERSION.search(value)
-        if stated is not None and version - int(stated[1]) > MAX_SILENT_VERSIONS:
+        if stated is not None and _is_long_ago(int(stated[1]), version):
             with suppress(CorruptDataError, InvalidInputError):
                 entry = replace(_parse_entry(key, value), recent=())
                 shortened |= config_entries(unquote(key.removeprefix(PREFIX)), entry)
         if len(shortened) == _MAX_SHORTENED:
             break
     return shortened
+
+
+def is_silent(entry: LedgerEntry, version: int) -> bool:
+    """Return whether a stream has had no batch for so long that its entry may be shortened."""
+    return entry.version is not None and _is_long_ago(entry.version, version)
+
+
+def _is_long_ago(stated: int, version: int) -> bool:
+    return version - stated > MAX_SILENT_VERSIONS
 
 
 def newest_entries(config: Mapping[str, str], newest: Mapping[str, str]) -> dict[str, str]:

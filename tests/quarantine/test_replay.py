@@ -19,6 +19,7 @@ from lance_stream.quarantine.table import (
     set_aside,
 )
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.table import ledger
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.batch_proofs import MicroBatch
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
@@ -260,6 +261,31 @@ def test_a_replay_killed_at_any_commit_is_repeated(
     wanted += [(100 + number, 1) for number in range(last + 1)]
     assert rows_of(uri) == sorted(wanted)
     assert left_in(uri) == 0
+
+
+def test_a_replay_that_the_ledger_no_longer_knows_is_not_repeated(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One replay dies after its commit, another one commits; then nobody replays for long."""
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+
+    def die(*_args):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "delete", die)
+        with pytest.raises(Killed):
+            lance_stream.replay_quarantine(uri, mend={"x": "1"})
+    row = pa.Table.from_pylist([{"id": 9, "x": 9}], COLUMNS)
+    table = lance_stream.open_dataset(uri).table
+    late = MicroBatch(replaying.APP_ID, 1 << 62, digest=digest_of(row))
+    append(table, row, late)
+    monkeypatch.setattr(ledger, "MAX_SILENT_VERSIONS", 0)
+    append(table, row, MicroBatch("other", 0, digest=digest_of(row)))
+    append(table, row, MicroBatch("other", 1, digest=digest_of(row)))
+    with pytest.raises(InvalidInputError, match="unknown whether"):
+        lance_stream.replay_quarantine(uri, mend={"x": "1"})
+    assert rows_of(uri) == [(1, 1), (9, 9), (9, 9), (9, 9)]
 
 
 def test_a_late_replay_does_not_commit_what_another_has_taken_over(
