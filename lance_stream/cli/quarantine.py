@@ -6,7 +6,7 @@ import click
 
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table
-from lance_stream.cli.grammar import SETTINGS, Group, new_command
+from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.tables import print_table
 
 _at_option = click.option(
@@ -14,7 +14,7 @@ _at_option = click.option(
 )
 
 
-@click.group("quarantine", cls=Group, context_settings=SETTINGS)
+@new_group("quarantine")
 def command() -> None:
     """List the rows that a sink has set aside, or write them to the table.
 
@@ -31,7 +31,12 @@ def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int
     from lance_stream.quarantine.replay import list_quarantine
 
     table.open()
-    found = list_quarantine(table.uri, quarantine=quarantine, storage_options=table.storage_options)
+    found = list_quarantine(
+        table.uri,
+        branch=table.branch,
+        quarantine=quarantine,
+        storage_options=table.storage_options,
+    )
     if as_json:
         for each in found:
             print(output.to_json(asdict(each)))

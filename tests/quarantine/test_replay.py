@@ -327,6 +327,18 @@ def test_the_command_line_lists_and_replays(uri: str, capsys: pytest.CaptureFixt
     assert program.main(["quarantine", "list", f"{uri}x"]) == 3
 
 
+def test_the_command_line_lists_those_of_a_branch(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lance_stream.open_dataset(uri).branches.create("dev")
+    branch = lance_stream.open_dataset(uri, branch="dev")
+    take_in(branch.uri, 0, [{"id": 1, "x": 300}])
+    assert program.main(["quarantine", "list", uri, "--json"]) == 0
+    assert capsys.readouterr().out == ""
+    assert program.main(["quarantine", "list", uri, "--branch", "dev", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_rows"] == 1
+
+
 def test_nothing_in_quarantine_is_nothing_to_do(uri: str) -> None:
     assert lance_stream.list_quarantine(uri) == []
     assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
