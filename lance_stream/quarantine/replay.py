@@ -275,8 +275,9 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
         return False
     raise InvalidInputError(
         f"it is unknown whether the table {table.uri} has the rows that replay {number} was moving "
-        "out of quarantine: too many other replays, or commits, have followed it. Look for one of "
-        f"them in the table; if it is there, delete the rows of the quarantine with replay = {number}, "
+        "out of quarantine: too many other replays, or commits, have followed it. Look for one "
+        "of them in the table; if it is there, "
+        f"delete the rows of the quarantine with replay = {number}, "
         "otherwise set that column to NULL"
     )
 
