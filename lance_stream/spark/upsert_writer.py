@@ -188,8 +188,7 @@ def discard(job: UpsertJob, staged: Iterable[StagedRows]) -> None:
 def _apply(
     job: UpsertJob, table: TableVersion, staged: Sequence[StagedRows], batch: MicroBatch | None
 ) -> Upserted:
-    own = job.rules, job.names, job.sequence
-    return upsert_staged(table, staged, *own, batch, divided_for=job.schema)
+    return upsert_staged(table, staged, job.rules, job.names, job.sequence, batch)
 
 
 def _store(job: UpsertJob) -> Store:

@@ -83,6 +83,8 @@ class StagedRows:
         path: The file with the rows, if they are many; empty otherwise.
         bundles: (n, 4) i64, of each bundle in the file: its part, its number of rows, and where it
             starts and stops.
+        keys: The key columns of the table as the task knew it, whose types decide the part of a
+            row. By the time of the commit, the table may have wider ones.
     """
 
     num_rows: int = 0
@@ -90,6 +92,7 @@ class StagedRows:
     kept: bytes = b""
     path: str = ""
     bundles: _Numbers = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    keys: pa.Schema = field(default_factory=lambda: pa.schema([]))
 
 
 def stage_rows(
@@ -128,7 +131,7 @@ def stage_rows(
     rows = one_batch(pa.Table.from_batches(first))
     key_rows(rows, table, rules)  # the task reports invalid keys
     kept = encode_rows(rows)
-    return StagedRows(rows.num_rows, len(kept), kept)
+    return StagedRows(rows.num_rows, len(kept), kept, keys=_keys(table, rules))
 
 
 def _write(
@@ -144,7 +147,12 @@ def _write(
             bundles.append((part, rows.num_rows, place, place + len(data)))
             place += len(data)
     num_rows = sum(each[1] for each in bundles)
-    return StagedRows(num_rows, place, path=path, bundles=np.array(bundles, np.int64))
+    places = np.array(bundles, np.int64)
+    return StagedRows(num_rows, place, path=path, bundles=places, keys=_keys(table, rules))
+
+
+def _keys(table: pa.Schema, rules: UpsertRules) -> pa.Schema:
+    return pa.schema([table.field(name) for name in rules.on])
 
 
 def discard_staged(store: Store, staged: Iterable[StagedRows]) -> None:
@@ -163,8 +171,6 @@ def upsert_staged(
     sequence: pa.DataType | None,
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
-    *,
-    divided_for: pa.Schema,
 ) -> Upserted:
     """Execute the upsert of all staged rows, in this process, and commit it.
 
@@ -177,8 +183,6 @@ def upsert_staged(
         micro_batch: Which micro-batch they are, with their digest. If the table already has it,
             nothing happens.
         environment: Randomness for file names; the clock, for remembered deletes.
-        divided_for: The table's columns as the tasks knew them, whose types decide the part of a
-            row. The table may have wider ones by now.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
@@ -194,7 +198,7 @@ def upsert_staged(
     def run(planned: PartedUpsert) -> list[Part | LanceStreamError]:
         done: list[Part | LanceStreamError] = []
         try:
-            for rows in _groups(planned, staged, divided_for):
+            for rows in _groups(planned, staged):
                 done.append(planned.do_rows(rows))
         except LanceStreamError as error:
             done.append(error)
@@ -222,16 +226,17 @@ def _read(store: Store, staged: StagedRows, bundles: _Numbers) -> Iterator[pa.Re
             yield from decode_rows(data)
 
 
-def _groups(
-    planned: PartedUpsert, staged: Sequence[StagedRows], divided_for: pa.Schema
-) -> Iterator[pa.Table]:
+def _groups(planned: PartedUpsert, staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
     """Yield all rows, as many at a time as fit the limits; rows of one key together."""
     store = planned.table.store
+    if len({each.keys for each in staged if each.num_rows}) > 1:  # their parts are not the same
+        yield pa.Table.from_batches(_all_rows(store, staged))
+        return
     kept = [
         part
         for each in staged
         if each.kept
-        for part in divide_rows(decode_rows(each.kept), divided_for, planned.rules, NUM_PARTS)
+        for part in divide_rows(decode_rows(each.kept), each.keys, planned.rules, NUM_PARTS)
     ]
     sizes = np.zeros((NUM_PARTS, 2), np.int64)
     for number, rows in kept:

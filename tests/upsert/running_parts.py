@@ -76,8 +76,7 @@ def upsert_staged_rows(
             ordering = rows.schema.get_field_index(rules.sequence_by or "")
             sequence = None if ordering < 0 else rows.schema.field(ordering).type
             names = rows.schema.names
-            own = rules, names, sequence, micro_batch, environment
-            return upsert_staged(table, staged, *own, divided_for=table.arrow_schema)
+            return upsert_staged(table, staged, rules, names, sequence, micro_batch, environment)
         finally:
             discard_staged(table.store, staged)
             assert not table.store.list(STAGED_ROWS_DIRECTORY)

@@ -13,6 +13,7 @@ from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.staged_rows import stage_rows, upsert_staged
 
 
+@pytest.mark.parametrize("knows_it", [False, True])
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -22,9 +23,12 @@ from lance_stream.upsert.staged_rows import stage_rows, upsert_staged
     ],
 )
 def test_a_key_that_is_widened_between_tasks_and_commit_stays_one_key(
-    tmp_path: Path, before: pa.DataType, after: pa.DataType
+    tmp_path: Path, before: pa.DataType, after: pa.DataType, knows_it: bool
 ) -> None:
-    """One task has written its rows to a file, by parts; the other has them in its message."""
+    """One task has written its rows to a file, by parts; the other has them in its message.
+
+    The other one may have been planned after the column was widened.
+    """
     uri = str(tmp_path / "t.lance")
     numbers = pa.array(range(200), pa.int64())
     whole = pa.decimal128(21, 2) if pa.types.is_decimal(before) else pa.int64()
@@ -38,14 +42,12 @@ def test_a_key_that_is_widened_between_tasks_and_commit_stays_one_key(
         patch.object(staged_rows, "_MANY_TASKS", 1),
         patch.object(staged_rows, "_KEPT_BYTES", 0),
     ):
-        staged = [
-            stage_rows([each], table.store, table.arrow_schema, rules, task=task)
-            for task, each in enumerate([rows, later])
-        ]
-        assert [bool(each.path) for each in staged] == [True, False]
-        altered = lance_stream.open_dataset(uri).alter_columns({"path": "id", "data_type": after})
-        own = rules, rows.schema.names, pa.int64()
-        upsert_staged(altered.table, staged, *own, divided_for=table.arrow_schema)
+        first = stage_rows([rows], table.store, table.arrow_schema, rules, task=0)
+        ds = lance_stream.open_dataset(uri).alter_columns({"path": "id", "data_type": after})
+        known = ds.schema if knows_it else table.arrow_schema
+        second = stage_rows([later], table.store, known, rules, task=1)
+        assert [bool(each.path) for each in (first, second)] == [True, False]
+        upsert_staged(ds.table, [first, second], rules, rows.schema.names, pa.int64())
     made = lance.dataset(uri).to_table()
     assert sorted(made["v"].to_pylist()) == [*range(150), *range(1000, 1050)]
     assert made.num_rows == len(set(made["id"].to_pylist())) == 200
