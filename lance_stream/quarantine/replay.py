@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from lance_stream.arguments import repeated_names
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     CommitConflictError,
@@ -50,7 +51,7 @@ from lance_stream.write.casting import check_castable
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import Check, RowRules, as_checks
 from lance_stream.write.row_digests import NO_ROWS, digest_of
-from lance_stream.write.rows_as_json import rows_from_json
+from lance_stream.write.rows_as_json import CORRUPT_WAY_OUT, rows_from_json
 
 APP_ID: Final = "lance_stream.quarantine"
 """The app id of replays in the ledger of the table."""
@@ -394,6 +395,11 @@ class _Replay:
         stored = take(self._bad, row_ids=row_ids, columns=["row", "deletes", "reason"])
         rows = rows_from_json(stored["row"].to_pylist(), types)
         rows = _mended(rows, self._mend)
+        needed = (*recorded["on"], *filter(None, [recorded["sequence_by"]]))
+        missing = [each for each in needed if each not in rows.column_names]
+        if missing:
+            self._left[f"they have no column {missing[0]!r}, which an upsert needs"] += len(row_ids)
+            return rows.slice(0, 0)
         self._table = newest_of_same(self._table)
         table = self._table.arrow_schema
         not_stored = set(recorded["except_columns"])
@@ -438,6 +444,11 @@ def _mended(rows: pa.Table, mend: Mend | None) -> pa.Table:
     if mend is None:
         return rows
     if not isinstance(mend, Mapping):
+        if not callable(mend):
+            raise InvalidInputError(
+                "mend is a function of a table of rows, or a mapping of columns to SQL expressions "
+                f"such as {{'price': '-price'}}, not {mend!r:.200}"
+            )
         mended = mend(rows)
         if not isinstance(mended, pa.Table) or mended.num_rows != rows.num_rows:
             got = f"{mended.num_rows}" if isinstance(mended, pa.Table) else type(mended).__name__
@@ -486,14 +497,23 @@ def _recorded(text: str) -> dict[str, Any]:
         is_valid &= isinstance(rules["sequence_by"], str | None) and isinstance(
             rules["expect"], dict
         )
+        is_valid &= not any(map(repeated_names, lists)) and _is_age(rules.get("tombstones"))
     except (ValueError, TypeError, KeyError, RecursionError):
         is_valid = False
     if not is_valid:
         raise CorruptDataError(
-            f"the rules of a row in quarantine are damaged: {text[:200]!r}. Delete "
-            "such rows, or select others by a condition on the quarantine's columns (where)"
+            f"the rules of a row in quarantine are damaged: {text[:200]!r}. {CORRUPT_WAY_OUT}"
         )
     return dict(rules)
+
+
+def _is_age(seconds: object) -> bool:
+    """Return whether seconds are a time span, or None."""
+    if seconds is None:
+        return True
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return False
+    return 0 <= seconds <= timedelta.max.total_seconds()
 
 
 def _recorded_checks(recorded: Mapping[str, Any]) -> tuple[Check, ...]:

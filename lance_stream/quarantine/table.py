@@ -105,7 +105,7 @@ def open_quarantine(
     columns = {each.name: each.type for each in table.arrow_schema}
     for wanted in QUARANTINE_SCHEMA:
         if columns.get(wanted.name) != wanted.type:
-            problem = "has no such column" if wanted.name not in columns else "has another type"
+            problem = "is none of its columns" if wanted.name not in columns else "has another type"
             raise InvalidInputError(
                 f"the table {uri} is not a quarantine: {wanted.name!r} {problem}. Bad rows are set "
                 "aside in a table of their own: give another location, quarantine_uri=..."

@@ -26,6 +26,10 @@ import pyarrow as pa
 from lance_stream.arguments import repeated_names
 from lance_stream.errors import CorruptDataError, InvalidInputError
 
+CORRUPT_WAY_OUT: Final = (
+    "Delete such rows, or select others by a condition on the quarantine's columns (where)"
+)
+
 _NOT_FINITE: Final = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
@@ -56,11 +60,25 @@ def rows_from_json(texts: Sequence[str], types: str) -> pa.Table:
         schema = pa.ipc.read_schema(buffer)
         rows = [json.loads(text) for text in texts]
         columns = [_from_plain([row[field.name] for row in rows], field.type) for field in schema]
-        return pa.Table.from_arrays(columns, schema=schema)
-    except (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException) as error:
-        raise CorruptDataError(f"a row in quarantine is not as it was written: {error}") from None
+        made = pa.Table.from_arrays(columns, schema=schema)
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        pa.ArrowException,
+    ) as error:
+        raise CorruptDataError(
+            f"a row in quarantine is not as it was written: {str(error)[:200]}. {CORRUPT_WAY_OUT}"
+        ) from None
     except RecursionError:
-        raise CorruptDataError("a row in quarantine is nested too deeply") from None
+        raise CorruptDataError(
+            f"a row in quarantine is nested too deeply. {CORRUPT_WAY_OUT}"
+        ) from None
+    if made.num_rows != len(texts):
+        raise CorruptDataError(f"a row in quarantine has no columns. {CORRUPT_WAY_OUT}")
+    return made
 
 
 # --- types
@@ -215,6 +233,10 @@ def _plain_numbers(array: pa.Array) -> list[Any]:
 
 
 def _made(values: list[Any], arrow: pa.DataType) -> pa.Array:
+    kind = bool if pa.types.is_boolean(arrow) else int
+    wrong = [each for each in values if each is not None and type(each) is not kind]
+    if wrong:  # Arrow would make 1.5 a 1
+        raise ValueError(f"{wrong[0]!r:.40} is no {arrow}")
     return pa.array(values, arrow)
 
 
@@ -291,7 +313,7 @@ def _numbers_of(array: pa.Array) -> list[Any]:
 
 
 def _made_numbers(values: list[Any], arrow: pa.DataType) -> pa.Array:
-    return pa.array(values, pa.int32() if arrow.bit_width == 32 else pa.int64()).cast(arrow)
+    return _made(values, pa.int32() if arrow.bit_width == 32 else pa.int64()).cast(arrow)
 
 
 def _unit_of(arrow: pa.DataType) -> Any:

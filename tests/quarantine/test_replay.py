@@ -1,5 +1,6 @@
 """Rows leave the quarantine for the table, each exactly once."""
 
+import base64
 import itertools
 import json
 from pathlib import Path
@@ -50,6 +51,11 @@ def rules_of(mode="append", sequence_by=None, expect=(), on=()):
             each.name: {"condition": each.condition, "columns": {}} for each in as_checks(expect)
         },
     }
+
+
+def types_of(*kinds):
+    schema = pa.schema([(name, kind) for name, kind in zip(("x", "id"), kinds, strict=False)])
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def take_in(uri, batch_id, rows, *, schema=WIDE, expect=(), commits=True, app_id="app", **rules):
@@ -377,7 +383,28 @@ def test_a_quarantine_moves_with_its_table(uri: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"row": "'x'"}, {"types": "'x'"}, {"rules": "'x'"}, {"rules": "'{}'"}, {"types": "''"}],
+    [
+        {"row": "'x'"},
+        {"row": """'{"id": 1.5, "x": 3}'"""},
+        {"row": """'{"id": 1, "x": true}'"""},
+        {"row": """'{"id": 1, "x": 3}'""", "types": f"'{types_of(pa.string())}'"},
+        {"row": """'{"id": 1, "x": 3}'""", "types": f"'{types_of(pa.date32())}'"},
+        {"types": "'x'"},
+        {"types": "''"},
+        {"types": f"'{types_of()}'"},
+        {"rules": "'x'"},
+        {"rules": "'{}'"},
+        *(
+            {"rules": f"'{json.dumps(rules_of() | each)}'"}
+            for each in (
+                {"tombstones": "x"},
+                {"tombstones": 1e300},
+                {"tombstones": -1},
+                {"tombstones": float("nan")},
+                {"except_columns": ["x", "x"]},
+            )
+        ),
+    ],
 )
 def test_damaged_rows_are_refused(uri: str, values: dict[str, str]) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}])
@@ -387,12 +414,20 @@ def test_damaged_rows_are_refused(uri: str, values: dict[str, str]) -> None:
     assert rows_of(uri) == []
 
 
+def test_rows_whose_key_was_mended_away_stay(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
+    done = lance_stream.replay_quarantine(uri, mend=lambda rows: rows.drop_columns(["id"]))
+    assert done.rows_left == {"they have no column 'id', which an upsert needs": 1}
+    assert (rows_of(uri), left_in(uri)) == ([], 1)
+
+
 def test_invalid_arguments_are_refused(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}])
     for arguments, problem in (
         ({"where": "nothing = 1"}, "nothing"),
         ({"mend": {"x": "x +"}}, "SQL"),
         ({"mend": lambda _rows: None}, "as many"),
+        ({"mend": "x = 1"}, "mend is a function"),
         ({"mend": {"x": "1000000"}}, "no int16"),
         ({"expect": 5}, "expect"),
     ):
