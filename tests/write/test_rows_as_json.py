@@ -38,7 +38,7 @@ LEAVES = [
 
 def _array(kind, values):
     if pa.types.is_decimal(kind):
-        digits = [None if each is None else Decimal(each).scaleb(-10) for each in values]
+        digits = [None if each is None else Decimal(f"{each}E-10") for each in values]
         return pa.array([None if each is None else str(each) for each in digits]).cast(kind)
     if pa.types.is_temporal(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
