@@ -29,6 +29,7 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64())})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_dying_sink_commits_batches_once(
     file_stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str

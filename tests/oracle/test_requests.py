@@ -179,7 +179,9 @@ def wide_rows() -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("version", ["legacy", "2.0", "2.1", "2.2"])
+@pytest.mark.parametrize(
+    "version", [pytest.param("legacy", marks=pytest.mark.nightly), "2.0", "2.1", "2.2"]
+)
 def test_requests_of_scans_in_several_batches(beside: Beside, version: str) -> None:
     rows, uri = wide_rows(), f"{beside.our_uri}-wide"
     for mode in ("create", "append"):

@@ -42,6 +42,7 @@ def load(session: Any, uri: str, **options: Any) -> list[int]:
     return sorted(row["id"] for row in found)
 
 
+@pytest.mark.nightly
 def test_a_batch_writes_and_reads_a_branch(session: Any, uri: str) -> None:
     df = session.range(5, 8, 1, 2).selectExpr("id", "concat('n', id) AS name")
     df.write.format("lance").mode("append").option("branch", "dev").save(uri)

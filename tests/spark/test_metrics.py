@@ -153,6 +153,7 @@ def test_an_error_in_on_commit_neither_fails_nor_repeats_a_batch(
     assert "the metrics are broken" in str(logged[0].exc_info)
 
 
+@pytest.mark.nightly
 def test_a_stream_of_changes_reports_how_far_it_is_behind(
     spark: Any,
     registry: CollectorRegistry,

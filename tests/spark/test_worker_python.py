@@ -151,6 +151,7 @@ def test_a_machine_without_java_gets_a_warning(
 
 
 @pytest.mark.spark
+@pytest.mark.nightly
 def test_a_program_in_an_environment_that_is_not_activated(bare_python: str) -> None:
     """Spark would start its workers with the python3 of the PATH."""
     program = (
