@@ -196,4 +196,4 @@ def parse_version(text: str | None) -> "VersionSpec":
 
 def split_names(text: str | None) -> list[str] | None:
     """Return the names of a list with commas; None for none."""
-    return text.split(",") if text else None
+    return [each.strip() for each in text.split(",")] if text else None

@@ -103,7 +103,7 @@ def _run(words: list[str], session: Session) -> int:
 
 
 def _as_sentence(error: click.UsageError) -> str:
-    text = error.format_message()
+    text = error.format_message().replace("\n\t", " ")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 

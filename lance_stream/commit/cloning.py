@@ -90,14 +90,7 @@ def publish_clone(
         source.location,
         branch,
     )
-    operation = Clone(
-        is_shallow=True,
-        ref_version=source.manifest.version,
-        ref_path=source.location,
-        ref_name=source.manifest.branch,
-        branch_name=branch,
-    )
-    transaction = _claim(log.store, operation)
+    transaction = begin_clone(log.store, source, branch)
     file = transaction_file_name(transaction.read_version, transaction.uuid)
     data = encode_transaction(transaction)
     log.store.write(transaction_path(file), data)
@@ -124,12 +117,19 @@ def publish_clone(
     return log.read(made.version)
 
 
-def _claim(store: Store, operation: Clone) -> Transaction:
+def begin_clone(store: Store, source: Source, branch: str | None) -> Transaction:
     """Return the transaction by which a directory is cloned, this one or an equal one.
 
     Raises:
-        InvalidInputError: Another one was begun there.
+        InvalidInputError: Another one was begun there, or the directory cannot be created.
     """
+    operation = Clone(
+        is_shallow=True,
+        ref_version=source.manifest.version,
+        ref_path=source.location,
+        ref_name=source.manifest.branch,
+        branch_name=branch,
+    )
     ours = Transaction(operation.ref_version, str(uuid.uuid4()), operation)
     if create_if_absent(store, CLONED_FROM, encode_transaction(ours)):
         return ours

@@ -1,8 +1,9 @@
 """Clones a version as a table of its own, whose rows stay in the files of the cloned table.
 
     1  check that the clone's readers may open the cloned table's files, and find them there
-    2  tag the version in the cloned table, so that a cleanup there keeps its files
-    3  publish the clone's first version (see `commit.cloning`)
+    2  begin the clone: a location that cannot be written to fails here
+    3  tag the version in the cloned table, so that a cleanup there keeps its files
+    4  publish the clone's first version (see `commit.cloning`)
 
 Killed after any step, it can be repeated. The tag is `lance_stream.clone.{digest}`, and its
 metadata name the clone's location. Nothing deletes it: a table does not learn that a clone of it
@@ -14,7 +15,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from lance_stream.commit.cloning import Source, publish_clone
+from lance_stream.commit.cloning import Source, begin_clone, publish_clone
 from lance_stream.commit.manifest_stores.choice import place_of_files
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import InvalidInputError, NotFoundError
@@ -24,6 +25,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag, manifest_size
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import open_named
+from lance_stream.table.apply import check_may_write
 from lance_stream.table.paths import CLONED_FROM
 
 
@@ -59,6 +61,8 @@ def shallow_clone(
             "clone there for one. Clone to another location; or create a branch: "
             "ds.branches.create(name, version)"
         )
+    check_may_write(source.manifest)
+    begin_clone(log.store, source, None)
     if tag_source:
         _tag(start, target)
     manifest = publish_clone(log, source, None)

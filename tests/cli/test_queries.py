@@ -47,7 +47,7 @@ def test_head_prints_the_first_rows(ds: Dataset, capsys: pytest.CaptureFixture[s
     assert [row["id"] for row in printed(capsys, "head", ds.uri)] == [
         0, 1, 2, 4, 5, 6, 7, 8, 9, 10
     ]  # fmt: skip
-    assert printed(capsys, "head", ds.uri, "-n", "1", "--columns", "address.city,id") == [
+    assert printed(capsys, "head", ds.uri, "-n", "1", "--columns", "address.city, id") == [
         {"address": {"city": "c0"}, "id": 0}
     ]
     assert len(printed(capsys, "head", ds.uri, "--limit", "100000")) == 270
@@ -183,6 +183,11 @@ def test_show_costs_few_requests(
 
 
 @pytest.mark.floors
+def test_a_missing_choice_is_asked_for_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["completion"]) == 2
+    assert "Choose from: bash, zsh, fish" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -122,6 +122,14 @@ def test_the_tag_keeps_what_a_clone_needs(uri: str, tmp_path: Path) -> None:
         open_dataset(tmp_path / "bare").to_table()
 
 
+def test_a_clone_that_cannot_begin_leaves_no_tag(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    before = open_dataset(uri).tags.list()
+    with pytest.raises(InvalidInputError, match="is not a folder"):
+        open_dataset(uri).shallow_clone(tmp_path / "file")
+    assert open_dataset(uri).tags.list() == before
+
+
 def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) -> None:
     def refuse(store: LocalStore, path: str, *_: Any) -> Any:
         if store.root == uri:
