@@ -56,7 +56,9 @@ from lance_stream.verbs.schema_changes import (
     check_no_index,
     check_not_remembered_by,
     check_remembers_in_wider_type,
+    Identity,
     first_free_id,
+    identities,
     unchanged_since,
     with_names,
 )
@@ -406,13 +408,13 @@ class _Written:
     """The files that have been written, and what they belong to.
 
     Attributes:
-        fragments: Maps a fragment's id, its other files and the ids of the new fields to the new
-            file, as the only one of a fragment.
+        fragments: Maps a fragment's id, its other files, the ids of the new fields and the fields
+            that they are made from to the new file, as the only one of a fragment.
     """
 
-    fragments: dict[tuple[int, tuple[DataFile, ...], tuple[int, ...]], Fragment] = field(
-        default_factory=dict
-    )
+    fragments: dict[
+        tuple[int, tuple[DataFile, ...], tuple[int, ...], tuple[Identity, ...]], Fragment
+    ] = field(default_factory=dict)
 
     def merged(self, altered: Altered) -> tuple[Fragment, ...]:
         """Return the fragments of a version, each with its new file, written if necessary."""
@@ -432,7 +434,7 @@ class _Written:
                 if not _holds(fragment, source, known & left):
                     merged.append(replace(fragment, files=kept))
                     continue
-                key = fragment.id, fragment.files, ids
+                key = fragment.id, fragment.files, ids, identities(source)
                 if key not in self.fragments:
                     self.fragments[key] = _write(table, place, source, own)
                 merged.append(replace(fragment, files=(*kept, *self.fragments[key].files)))

@@ -48,6 +48,7 @@ from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Merge
 from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.verbs.add_columns import Addition, additions, schema_with
+from lance_stream.verbs.schema_changes import Identity, identities
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.planning import commit_planned, planning_again
 
@@ -105,13 +106,13 @@ class _Written:
     """The files that have been written, and what they belong to.
 
     Attributes:
-        fragments: Maps a fragment's id, its other files and the ids of the new fields to the new
-            file, as the only one of a fragment.
+        fragments: Maps a fragment's id, its other files, the ids of the new fields and the fields
+            that they are made from to the new file, as the only one of a fragment.
     """
 
-    fragments: dict[tuple[int, tuple[DataFile, ...], tuple[int, ...]], Fragment] = field(
-        default_factory=dict
-    )
+    fragments: dict[
+        tuple[int, tuple[DataFile, ...], tuple[int, ...], tuple[Identity, ...]], Fragment
+    ] = field(default_factory=dict)
 
     def merged(self, table: TableVersion, new: "_Computed") -> tuple[Fragment, ...]:
         """Return the fragments of a version, each with its new file, written if necessary.
@@ -121,10 +122,12 @@ class _Written:
             new: The new columns that have values.
         """
         ids = tuple(new.expressions)
+        named = {path[0] for each in new.expressions.values() for path in each.paths}
+        source = identities(each for each in table.schema.fields if each.name in named)
         merged = []
         try:
             for place, fragment in enumerate(table.manifest.fragments):
-                key = fragment.id, fragment.files, ids
+                key = fragment.id, fragment.files, ids, source
                 if ids and key not in self.fragments:
                     self.fragments[key] = _write(table, place, new)
                 added = self.fragments[key].files if ids else ()

@@ -5,8 +5,9 @@ columns are found by their field ids. A Project states the whole schema, so it i
 others change the schema, an index, or the columns that remember deletes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -20,6 +21,9 @@ from lance_stream.table.operations import Project
 from lance_stream.table.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.write.casting import check_castable
 from lance_stream.write.planning import commit_planned, planning_again
+
+Identity: TypeAlias = tuple[int, str, str]
+"""The id, name and type of a column or a part of one."""
 
 
 def change_schema(
@@ -144,6 +148,15 @@ def first_free_id(table: TableVersion) -> int:
         for each in file.field_ids
     )
     return max([table.schema.max_field_id(), *used]) + 1
+
+
+def identities(fields: Iterable[Field]) -> tuple[Identity, ...]:
+    """Return what distinguishes columns, and their parts, from others of the same names.
+
+    What a verb has written from them is valid for another attempt only if these are the same:
+    meanwhile others may have dropped or renamed columns, which changes no data file.
+    """
+    return tuple((each.id, each.name, each.logical_type) for top in fields for each in top.walk())
 
 
 def unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:

@@ -392,3 +392,25 @@ def test_decimals_are_exact(ds: Dataset) -> None:
     made = made.append(given(9, n=[Decimal("7.25")]))
     assert made.to_table()["n"].to_pylist()[-1] == Decimal("7.25")
     assert made.to_table(filter="n > 7.1")["id"].to_pylist() == [8, 9]
+
+
+@pytest.mark.parametrize("verb", ["cast", "compute"])
+@pytest.mark.parametrize("change", ["swap", "replace"])
+def test_values_written_before_names_changed_hands_are_not_used(verb: str, change: str) -> None:
+    """A first attempt has read a column, and by the second one another column has its name."""
+    data = pa.table({"n": pa.array([1, 2], pa.int32()), "m": pa.array([10, 20], pa.int32())})
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", data.schema).append(data)
+
+    def meanwhile() -> None:
+        now = ds.append(data.slice(0, 1))
+        if change == "replace":
+            now = now.drop_columns("n")
+        now.rename_columns({"m": "n"} if change == "replace" else {"m": "n", "n": "m"})
+
+    watched = in_the_way(ds, meanwhile)
+    if verb == "cast":
+        made = watched.alter_columns({"path": "n", "data_type": pa.int64()}).to_table()
+    else:
+        made = watched.add_columns({"new": "n + 1"}).to_table()
+        assert made["new"].to_pylist() == [11, 21, 11]
+    assert made["n"].to_pylist() == [10, 20, 10]
