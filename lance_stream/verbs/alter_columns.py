@@ -53,10 +53,10 @@ from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Merge, Project
 from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.verbs.schema_changes import (
+    Identity,
     check_no_index,
     check_not_remembered_by,
     check_remembers_in_wider_type,
-    Identity,
     first_free_id,
     identities,
     unchanged_since,
