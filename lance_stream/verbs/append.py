@@ -238,6 +238,13 @@ def check_same_names(written: Schema, now: Schema) -> None:
                 f"the column {'.'.join(path)!r} was replaced by another, or cast, while the rows "
                 "were written; write the rows again"
             )
+    types = {each.id: each.logical_type for each in written.walk()}
+    for each in now.walk():  # other programs restart the numbers of columns when they overwrite
+        if types.get(each.id, each.logical_type) != each.logical_type:
+            raise ColumnsChangedError(
+                f"the column {each.name!r} has become {each.logical_type} with the number of one "
+                f"that was {types[each.id]} while the rows were written; write the rows again"
+            )
 
 
 def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: TableVersion) -> None:

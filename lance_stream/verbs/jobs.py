@@ -22,6 +22,7 @@ import pyarrow as pa
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.same_table import replaced
 from lance_stream.errors import (
+    ColumnsChangedError,
     CommitConflictError,
     InvalidInputError,
     NotFoundError,
@@ -276,6 +277,11 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     try:
         planned_on = checkout(newest, job.version)
     except NotFoundError:  # cleaned up: later changes are unknown
+        if fragments and newest.file_version is not job.target.file_version:
+            raise ColumnsChangedError(
+                f"the table {job.uri} was overwritten with another file version while the rows "
+                "were written; write them again"
+            ) from None
         if fragments and not job.overwrite:
             check_still_fits(fragments, job.target.schema, newest)
         return newest

@@ -2,8 +2,11 @@
 
 import pickle
 import uuid
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -11,6 +14,7 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import (
+    ColumnsChangedError,
     CommitConflictError,
     CommitUncertainError,
     TableReplacedError,
@@ -173,6 +177,26 @@ def test_the_planned_version_may_be_cleaned_up(uri: str) -> None:
     assert [each.version for each in table.checkout(None).versions()] == [1, 3]
     commit_job(job, fragments)
     assert ids_of(uri) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("change", ["type", "file version"])
+def test_the_planned_version_may_be_cleaned_up_after_an_overwrite(
+    tmp_path: Path, change: str
+) -> None:
+    """pylance restarts the numbers of columns: the files would be read as other columns."""
+    where = str(tmp_path / "t.lance")
+    first = pa.table({"id": [1], "n": [1]})
+    lance.write_dataset(first, where, data_storage_version="2.0")
+    job = plan_job(where, first.schema)
+    fragments = write_fragments(first.to_batches(), job.target)
+    other = pa.table({"id": [1], "n": [0.5]}) if change == "type" else first
+    version = "2.0" if change == "type" else "2.1"
+    lance.write_dataset(other, where, mode="overwrite", data_storage_version=version)
+    lance.write_dataset(other, where, mode="append")
+    lance.dataset(where).cleanup_old_versions(older_than=timedelta(0))
+    with pytest.raises(ColumnsChangedError, match=r"write .* again"):
+        commit_job(job, fragments)
+    assert lance.dataset(where).to_table()["n"].to_pylist() == other["n"].to_pylist() * 2
 
 
 @pytest.mark.parametrize("landed", [False, True])
