@@ -46,10 +46,19 @@ class Report:
         """Write the page to a file, and return its path.
 
         Raises:
-            InvalidInputError: Plotly is missing: pip install 'lance-stream[report]'.
+            InvalidInputError: It is no path, or its folder does not exist; or Plotly is missing:
+                pip install 'lance-stream[report]'.
             OSError: The file cannot be written.
         """
-        text, file = self.html, Path(path)
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidInputError(f"a report is saved to a path, not to {path!r:.200}")
+        file = Path(path)
+        if not file.parent.is_dir():
+            raise InvalidInputError(
+                f"the report cannot be saved to {str(file)!r}: there is no folder "
+                f"{str(file.parent)!r}. Create it, or choose another one"
+            )
+        text = self.html
         file.write_text(text, encoding="utf-8")
         return file
 
@@ -74,5 +83,10 @@ def make_report(
     number = None if versions is None else as_number(versions)
     if versions is not None and (number is None or number < 1):
         raise InvalidInputError(f"versions is a whole number from 1, not {versions!r:.200}")
+    if not isinstance(commits, Iterable):
+        raise InvalidInputError(
+            "commits are several reports of batches, such as [sink.last_commit], not "
+            f"{commits!r:.200}"
+        )
     times = [each if isinstance(each, CommitTimes) else commit_times(each) for each in commits]
     return Report(collect(table, number, filter(None, times), environment))

@@ -47,6 +47,11 @@ def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -
         # Only columns that it names: another one may have a type that cannot be stored.
         names = {path[0].lower() for path in parse_expression(text).paths}
         named = StructType([each for each in incoming if each.name.lower() in names])
+        unknown = sorted(names - {each.lower() for each in incoming.names})
+        if unknown:
+            raise NotFoundError(
+                f"the rows have no column {unknown[0]!r}; they have: {', '.join(incoming.names)}"
+            )
         schema = stored_schema(named.toNullable())
         settled = settle_filter(text, schema, case_sensitive=case_sensitive) or text
         parse_predicate(settled, schema)

@@ -223,6 +223,10 @@ def test_only_the_newest_versions_are_shown_on_request(ds: Dataset) -> None:
     assert report.series.consumers[0].rows is None
     with pytest.raises(InvalidInputError, match="versions is a whole number from 1, not 0"):
         ds.report(0)
+    with pytest.raises(InvalidInputError, match="commits are several reports"):
+        ds.report(commits=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="saved to a path"):
+        report.save(5)  # type: ignore[arg-type]
 
 
 def test_an_empty_table_and_one_without_stable_row_ids_have_reports() -> None:
@@ -242,7 +246,8 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     assert main(["report", ds.uri, "-o", str(file), "--sink-log", str(log)]) == 0
     assert capsys.readouterr().out.strip() == str(file)
     assert trace(file.read_text(encoding="utf-8"), "latency", "write")["y"] == [0.5]
-    assert main(["report", ds.uri, "--output", str(tmp_path / "no" / "x.html")]) == 1
+    assert main(["report", ds.uri, "--output", str(tmp_path / "no" / "x.html")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_without_plotly_the_error_names_the_extra(

@@ -391,7 +391,7 @@ def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
         ({"tombstones": "7 days"}, "tombstones remember deletes"),
         ({"deleteWhen": "op"}, "true or false"),
         ({"deleteWhen": "lower(op) = 'd'"}, r"withColumn\('gone'"),
-        ({"deleteWhen": "opp = 'd'"}, "no column 'opp'"),
+        ({"deleteWhen": "opp = 'd'"}, "no column 'opp'; they have: id, "),
         ({"deleteWhen": "CAST(op AS INT) = 1"}, "cast"),
         ({"deleteWhen": "1 / seq > 0"}, "division by zero"),
         ({"deleteWhen": "seq + 1 > 0"}, "overflow"),
