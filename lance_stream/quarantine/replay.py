@@ -88,7 +88,8 @@ class QuarantinedRows:
         row: The first one, as JSON.
         state: "ready": a replay writes them, if they fit. "uncommitted": their batch is not
             committed yet. "stale": they are left from an attempt at their batch that did not
-            count, and the next batch, or replay of it, removes them.
+            count. The sink deletes them when the batch is repeated; after a batch that a sink
+            without a quarantine has committed, they stay until you delete them.
     """
 
     app_id: str
