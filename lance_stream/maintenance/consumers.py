@@ -25,11 +25,13 @@ from typing import Final
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.maintenance.links import check_no_links
 from lance_stream.snapshot import tag_files
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import RESERVED_PREFIX, Tag, check_new_tag
 from lance_stream.snapshot.timestamps import nanos_of, timestamp_of
+from lance_stream.table.paths import TAGS_DIRECTORY
 
 CONSUMER_PREFIX: Final = f"{RESERVED_PREFIX}consumer."
 """The prefix of consumers' tag names."""
@@ -208,7 +210,9 @@ def drop_consumer(refs: Refs, name: str) -> None:
     Raises:
         NotFoundError: The consumer does not exist; the message lists those that do.
         InvalidInputError: The name is invalid, or belongs to a consumer of another branch.
+        UnsupportedFeatureError: Tags are behind a link, and may be another table's.
     """
+    check_no_links(refs.root, (TAGS_DIRECTORY,))
     prefixes = [each for each in (CONSUMER_PREFIX, SNAPSHOT_PREFIX) if _find(refs, name, each)]
     if not prefixes:
         names = ", ".join(sorted({each.name for each in list_consumers(refs)}))

@@ -2,11 +2,12 @@
 
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
+from lance_stream.maintenance.links import check_no_links
 from lance_stream.snapshot import tag_files
 from lance_stream.snapshot.references import Refs, as_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import RESERVED_PREFIX, Tag
-from lance_stream.table.paths import tag_path
+from lance_stream.table.paths import TAGS_DIRECTORY, tag_path
 
 TaggedVersion = int | str | tuple[str | None, int] | None
 """A version's number in this branch, another tag, or a branch and a number; None for this one."""
@@ -66,7 +67,9 @@ class Tags:
 
         Raises:
             NotFoundError: The tag does not exist; the message lists those that do.
+            UnsupportedFeatureError: Tags are behind a link, and may be another table's.
         """
+        check_no_links(self._table.refs.root, (TAGS_DIRECTORY,))
         tag_files.delete_tag(self._table.refs, name)
 
     def _said(self, version: TaggedVersion) -> tuple[Refs, int]:

@@ -28,6 +28,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.maintenance import cleanup
+from lance_stream.maintenance.consumers import drop_consumer
 from lance_stream.snapshot import store_clock
 from lance_stream.storage import create_once, local_store
 from lance_stream.storage.local_store import LocalStore
@@ -220,6 +221,16 @@ def test_branches_of_others_behind_links_are_not_deleted(tmp_path: Path, link: s
             older_than="0s", delete_unverified=True
         )
     assert sorted((tmp_path / "theirs").rglob("*")) == before
+
+
+def test_tags_of_others_behind_links_are_not_deleted(tmp_path: Path) -> None:
+    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
+    theirs.tags.create("kept", 1)
+    (tmp_path / "ours" / "_refs").symlink_to(tmp_path / "theirs" / "_refs")
+    for delete in (lambda: ours.tags.delete("kept"), lambda: drop_consumer(ours.table.refs, "c")):
+        with pytest.raises(UnsupportedFeatureError, match="may be another table's"):
+            delete()
+    assert list(theirs.tags.list()) == ["kept"]
 
 
 def test_a_table_behind_the_link_of_a_branch_is_not_deleted(tmp_path: Path) -> None:
