@@ -69,6 +69,7 @@ def test_the_newest_version_read_comes_from_the_models_own_table() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.nightly
 def test_an_incremental_model_merges_what_changed(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     uri = str(tmp_path / "it's.lance")

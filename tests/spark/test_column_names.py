@@ -110,6 +110,7 @@ def rows_of(uri: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
+@pytest.mark.nightly
 def test_batches_in_another_case_match(session: Any, tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     data = pa.table({"id": [1, 2], "Name": ["a", "b"]})
