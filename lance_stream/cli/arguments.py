@@ -41,8 +41,8 @@ class Location(StringParamType):
 
     def shell_complete(
         self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
+        ctx: click.Context,  # noqa: ARG002  # click's signature
+        param: click.Parameter,  # noqa: ARG002  # click's signature
         incomplete: str,
     ) -> list[Any]:
         """Return a request for the shell's own folders."""
@@ -87,7 +87,7 @@ def takes_table(function: Function) -> Function:
         return function(replace(table, branch=branch), **others)
 
     option = click.option("--branch", metavar="NAME", help="A branch of the table.")
-    return click.argument("uri", metavar="URI", type=Location())(  # type: ignore[return-value]
+    return click.argument("uri", metavar="URI", type=Location())(  # type: ignore[return-value]  # a decorator keeps the type
         takes_store(option(called))
     )
 

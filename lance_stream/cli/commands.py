@@ -67,18 +67,18 @@ _EXIT_CODES: Final = [
 class Program(Group):
     """Imports a command when it is called."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of the commands, in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
         """Return a command; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         found: click.Command = import_module(f"lance_stream.cli.{cmd_name}").command
         return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the commands under their headings."""
         for section in dict.fromkeys(each.section for each in COMMANDS.values()):
             with formatter.section(section):
@@ -87,7 +87,7 @@ class Program(Group):
                     col_max=12,
                 )
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the exit codes."""
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)

@@ -95,7 +95,7 @@ class Group(click.Group):
 
     command_class = Command
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of the subcommands, as they were added."""
         return list(self.commands)
 

@@ -135,7 +135,7 @@ def _check_output() -> None:
     """Make sure that any content can be printed in any encoding, also to a closed stream."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the calling program
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # open until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

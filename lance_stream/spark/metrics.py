@@ -39,10 +39,10 @@ class FeedListener(StreamingQueryListener):
         self._clock = clock
         self._up_to_date_at: dict[str, float] = {}
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
         """Do nothing: nothing is known before the first batch."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  # Spark's name
         """Count a batch. An error is logged and never reaches the query."""
         try:
             progress = event.progress
@@ -50,10 +50,10 @@ class FeedListener(StreamingQueryListener):
         except Exception:
             _log.exception("the progress of a stream is not counted")
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  # Spark's name
         """Do nothing: an idle query has read everything, which its last progress told."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  # Spark's name
         """Do nothing: the last values stay, as a stopped stream stays behind."""
 
     def _count(self, stream: str, sources: list[Any]) -> None:

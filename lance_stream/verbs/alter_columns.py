@@ -19,8 +19,8 @@ Differs: The reference casts to any type that the values happen to fit, and drop
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from lance_stream.arguments import as_mapping
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.errors import InvalidInputError
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
@@ -46,14 +46,13 @@ from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.schema.widening import is_wider
-from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Merge, Project
 from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_beside
 from lance_stream.verbs.schema_changes import (
-    Identity,
     check_no_index,
     check_not_remembered_by,
     check_remembers_in_wider_type,
@@ -63,8 +62,7 @@ from lance_stream.verbs.schema_changes import (
     with_names,
 )
 from lance_stream.write.casting import cast_batch
-from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.write.planning import commit_planned
 
 _KEYS: Final = ("path", "name", "nullable", "data_type")
 _EXAMPLE: Final = "alter_columns({'path': 'price', 'data_type': pa.float64()})"
@@ -151,34 +149,24 @@ def alter_as_planned(
     environment: Environment = MACHINE,
 ) -> TableVersion:
     """Alter columns, given what to alter in the newest version; otherwise as `alter_columns`."""
-    written = _Written()
-    newest: TableVersion | None = None
 
-    def attempt() -> TableVersion:
-        nonlocal newest
-        newest = checkout(table, None) if newest is None else newest_of_same(newest)
+    def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
         altered = Altered.of(newest, plan(newest))
         if altered.fields == newest.schema.fields:
             return newest
         check_may_write(newest.manifest)
         altered.check_nulls()
-        operation = _operation(altered, written)
+        operation = _operation(altered, files)
         check = unchanged_since(newest.manifest)
         return commit_planned(newest, operation, check=check, environment=environment).table
 
-    try:
-        made = planning_again(attempt, environment=environment)
-    except (CommitConflictError, InvalidInputError):  # known to have failed
-        delete_files(table.store, written.fragments.values())
-        raise
-    delete_files(table.store, written.unless_in(made.manifest.fragments))
-    return made
+    return commit_columns(table, attempt, environment)
 
 
-def _operation(altered: "Altered", written: "_Written") -> Merge | Project:
+def _operation(altered: "Altered", files: ColumnFiles) -> Merge | Project:
     if altered.cast == altered.table.schema.fields:
         return Project(altered.fields, preserves_nullability=not altered.tightened)
-    fragments = written.merged(altered)
+    fragments = _merged(altered, files)
     # Not preserving: an append of rows in the old type must not follow it.
     schema = replace(altered.table.schema, fields=altered.fields)
     return Merge(fragments, schema, preserves_nullability=False)
@@ -403,50 +391,24 @@ def _narrowed(path: Sequence[Field]) -> Field:
 # --- the new files
 
 
-@dataclass(frozen=True)
-class _Written:
-    """The files that have been written, and what they belong to.
-
-    Attributes:
-        fragments: Maps a fragment's id, its other files, the ids of the new fields and the fields
-            that they are made from to the new file, as the only one of a fragment.
-    """
-
-    fragments: dict[
-        tuple[int, tuple[DataFile, ...], tuple[int, ...], tuple[Identity, ...]], Fragment
-    ] = field(default_factory=dict)
-
-    def merged(self, altered: Altered) -> tuple[Fragment, ...]:
-        """Return the fragments of a version, each with its new file, written if necessary."""
-        table = altered.table
-        known = {each.id for each in table.schema.walk()}
-        own = tuple(each for each in map(partial(_only_new, known), altered.cast) if each)
-        same = same_fields(table.schema.fields, altered.cast, ids_hold=True)
-        source = tuple(
-            part for each in table.schema.fields if (part := _only_sources(each, own, same))
-        )
-        ids = tuple(each.id for top in own for each in top.walk())
-        left = {*LINEAGE_IDS, *(each.id for top in altered.cast for each in top.walk())}
-        merged = []
-        try:
-            for place, fragment in enumerate(table.manifest.fragments):
-                kept = tuple(e for e in fragment.files if not left.isdisjoint(e.field_ids))
-                if not _holds(fragment, source, known & left):
-                    merged.append(replace(fragment, files=kept))
-                    continue
-                key = fragment.id, fragment.files, ids, identities(source)
-                if key not in self.fragments:
-                    self.fragments[key] = _write(table, place, source, own)
-                merged.append(replace(fragment, files=(*kept, *self.fragments[key].files)))
-        except BaseException:
-            delete_files(table.store, self.fragments.values())
-            raise
-        return tuple(merged)
-
-    def unless_in(self, fragments: Iterable[Fragment]) -> list[Fragment]:
-        """Return those whose file is in none of the given fragments."""
-        named = {file.path for each in fragments for file in each.files}
-        return [each for each in self.fragments.values() if each.files[0].path not in named]
+def _merged(altered: Altered, files: ColumnFiles) -> tuple[Fragment, ...]:
+    """Return the fragments of a version, each with its new file, written if necessary."""
+    table = altered.table
+    known = {each.id for each in table.schema.walk()}
+    own = tuple(each for each in map(partial(_only_new, known), altered.cast) if each)
+    same = same_fields(table.schema.fields, altered.cast, ids_hold=True)
+    source = tuple(part for each in table.schema.fields if (part := _only_sources(each, own, same)))
+    ids = tuple(each.id for top in own for each in top.walk())
+    left = {*LINEAGE_IDS, *(each.id for top in altered.cast for each in top.walk())}
+    merged = []
+    with files.deleted_on_error():
+        for place, fragment in enumerate(table.manifest.fragments):
+            kept = tuple(e for e in fragment.files if not left.isdisjoint(e.field_ids))
+            if _holds(fragment, source, known & left):
+                write = partial(_write, table, place, source, own)
+                kept += files.of(fragment, ids, identities(source), write)
+            merged.append(replace(fragment, files=kept))
+    return tuple(merged)
 
 
 def _only_new(known: set[int], each: Field) -> Field | None:
@@ -478,16 +440,8 @@ def _write(
     table: TableVersion, place: int, source: tuple[Field, ...], own: Sequence[Field]
 ) -> Fragment:
     """Write the file of one fragment's cast columns."""
-    fragment = table.manifest.fragments[place]
-    target = WriteTarget(
-        table.store,
-        Schema(tuple(own)),
-        table.file_version,
-        max_rows_per_file=max(table.physical_rows(fragment), 1),
-        max_bytes_per_file=sys.maxsize,
-    )
-    (written,) = write_fragments(_values(table, place, source, to_arrow(target.schema)), target)
-    return written
+    schema = Schema(tuple(own))
+    return write_beside(table, place, schema, _values(table, place, source, to_arrow(schema)))
 
 
 def _values(

@@ -18,9 +18,8 @@ Differs: The reference makes a column non-nullable if its expression is never nu
          column is nullable, so that writers that do not know it can continue.
 """
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -30,7 +29,7 @@ import pyarrow as pa
 
 from lance_stream.arguments import as_mapping
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import Expression, evaluate, parse_expression, quote_path
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
@@ -41,16 +40,16 @@ from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find, split_path
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.snapshot.opening import checkout, newest_of_same
+from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Merge
 from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.verbs.add_columns import Addition, additions, schema_with
-from lance_stream.verbs.schema_changes import Identity, identities
-from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_beside
+from lance_stream.verbs.schema_changes import identities
+from lance_stream.write.planning import commit_planned
 
 Expressions: TypeAlias = Mapping[str, Expression]
 
@@ -80,67 +79,42 @@ def add_computed_columns(
     expressions = {name: parse_expression(text) for name, text in columns.items()}
     if not expressions:
         return checkout(table, None)
-    written = _Written()
-    newest: TableVersion | None = None
 
-    def attempt() -> TableVersion:
-        nonlocal newest
-        newest = checkout(table, None) if newest is None else newest_of_same(newest)
+    def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
         check_may_write(newest.manifest)
         schema = schema_with(newest, _additions(newest, expressions))
-        fragments = written.merged(newest, _with_values(newest, schema, expressions))
+        fragments = _merged(newest, _with_values(newest, schema, expressions), files)
         operation = Merge(fragments, schema, preserves_nullability=True)
         return commit_planned(newest, operation, environment=environment).table
 
-    try:
-        made = planning_again(attempt, environment=environment)
-    except (CommitConflictError, InvalidInputError):  # known to have failed
-        delete_files(table.store, written.fragments.values())
-        raise
-    delete_files(table.store, written.unless_in(made.manifest.fragments))
-    return made
+    return commit_columns(table, attempt, environment)
 
 
-@dataclass(frozen=True)
-class _Written:
-    """The files that have been written, and what they belong to.
+def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[Fragment, ...]:
+    """Return the fragments of a version, each with its new file, written if necessary.
 
-    Attributes:
-        fragments: Maps a fragment's id, its other files, the ids of the new fields and the fields
-            that they are made from to the new file, as the only one of a fragment.
+    Args:
+        table: The version.
+        new: The new columns that have values.
+        files: Their files.
     """
+    ids = tuple(new.expressions)
+    named = {path[0] for each in new.expressions.values() for path in each.paths}
+    source = identities(each for each in table.schema.fields if each.name in named)
+    if not ids:
+        return tuple(table.manifest.fragments)
 
-    fragments: dict[
-        tuple[int, tuple[DataFile, ...], tuple[int, ...], tuple[Identity, ...]], Fragment
-    ] = field(default_factory=dict)
+    def added(place: int, fragment: Fragment) -> tuple[DataFile, ...]:
+        def write() -> Fragment:
+            return write_beside(table, place, new.schema, _values(table, place, new))
 
-    def merged(self, table: TableVersion, new: "_Computed") -> tuple[Fragment, ...]:
-        """Return the fragments of a version, each with its new file, written if necessary.
+        return files.of(fragment, ids, source, write)
 
-        Args:
-            table: The version.
-            new: The new columns that have values.
-        """
-        ids = tuple(new.expressions)
-        named = {path[0] for each in new.expressions.values() for path in each.paths}
-        source = identities(each for each in table.schema.fields if each.name in named)
-        merged = []
-        try:
-            for place, fragment in enumerate(table.manifest.fragments):
-                key = fragment.id, fragment.files, ids, source
-                if ids and key not in self.fragments:
-                    self.fragments[key] = _write(table, place, new)
-                added = self.fragments[key].files if ids else ()
-                merged.append(replace(fragment, files=(*fragment.files, *added)))
-        except BaseException:
-            delete_files(table.store, self.fragments.values())
-            raise
-        return tuple(merged)
-
-    def unless_in(self, fragments: Iterable[Fragment]) -> list[Fragment]:
-        """Return those whose file is in none of the given fragments."""
-        named = {file.path for each in fragments for file in each.files}
-        return [each for each in self.fragments.values() if each.files[0].path not in named]
+    with files.deleted_on_error():
+        return tuple(
+            replace(each, files=(*each.files, *added(place, each)))
+            for place, each in enumerate(table.manifest.fragments)
+        )
 
 
 def _additions(table: TableVersion, expressions: Expressions) -> list[Addition]:
@@ -216,20 +190,6 @@ def _only(each: Field, wanted: Set[int], known: Set[int]) -> Field | None:
         return each if each.id in wanted else None
     parts = tuple(part for child in each.children if (part := _only(child, wanted, known)))
     return replace(each, children=parts) if parts else None
-
-
-def _write(table: TableVersion, place: int, new: _Computed) -> Fragment:
-    """Write the file of one fragment's new columns."""
-    fragment = table.manifest.fragments[place]
-    target = WriteTarget(
-        table.store,
-        new.schema,
-        table.file_version,
-        max_rows_per_file=max(table.physical_rows(fragment), 1),
-        max_bytes_per_file=sys.maxsize,
-    )
-    (written,) = write_fragments(_values(table, place, new), target)
-    return written
 
 
 def _values(table: TableVersion, place: int, new: _Computed) -> Iterator[pa.RecordBatch]:

@@ -225,7 +225,7 @@ class Placed(Protocol):
     @property
     def uri(self) -> str: ...  # noqa: D102  # as in `WriteJob`
     @property
-    def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102
+    def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102  # as in the class it stands for
 
 
 def check_is_in(job: Placed, micro_batch: MicroBatch) -> ledger.LedgerEntry:

@@ -321,9 +321,9 @@ def test_the_listener_tells_since_when_a_stream_is_behind() -> None:
             self.progress = Progress(behind)
 
     now = iter([10.0, 15.0, 20.0, 30.0])
-    listener = FeedListener(Metrics(), clock=lambda: next(now))  # type: ignore[arg-type]
+    listener = FeedListener(Metrics(), clock=lambda: next(now))  # type: ignore[arg-type]  # as much of an event as is looked at
     for behind in (2, 1, 0, 5):
-        listener.onQueryProgress(Event(behind))  # type: ignore[arg-type]
+        listener.onQueryProgress(Event(behind))  # type: ignore[arg-type]  # as much of an event as is looked at
     assert [each["seconds"] for each in told] == [0.0, 5.0, 0.0, 10.0]
     assert told[0] == {"stream": "the-id", "num_rows": 3, "versions": 2, "rows": 4, "seconds": 0.0}
     listener.onQueryProgress(object())  # type: ignore[arg-type]  # never fails the query

@@ -61,7 +61,7 @@ class Parts(HTMLParser):
         if self._is_script:
             self.scripts.append("")
 
-    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002  # HTMLParser's signature
         self._is_script = False
 
     def handle_data(self, data: str) -> None:
@@ -224,9 +224,9 @@ def test_only_the_newest_versions_are_shown_on_request(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="versions is a whole number from 1, not 0"):
         ds.report(0)
     with pytest.raises(InvalidInputError, match="commits are several reports"):
-        ds.report(commits=5)  # type: ignore[arg-type]
+        ds.report(commits=5)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(InvalidInputError, match="saved to a path"):
-        report.save(5)  # type: ignore[arg-type]
+        report.save(5)  # type: ignore[arg-type]  # what is refused
 
 
 def test_an_empty_table_and_one_without_stable_row_ids_have_reports() -> None:

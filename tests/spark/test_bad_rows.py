@@ -221,7 +221,7 @@ def test_invalid_checks_are_refused(spark: Any, uri: str) -> None:
         ({"mode": "apply_changes", "on": "id", "bad_rows": "quarantine"}, "build on each other"),
     ):
         with pytest.raises(InvalidInputError, match=problem):
-            lance_sink(uri, **arguments)  # type: ignore[arg-type]
+            lance_sink(uri, **arguments)  # type: ignore[arg-type]  # what is refused
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -262,10 +262,10 @@ def test_a_sink_killed_at_any_commit_sets_rows_aside_once(
             nonlocal published
             is_version = path.endswith(".manifest")
             published += is_version
-            if is_version and published == place + 1 and when == "before":  # noqa: B023
+            if is_version and published == place + 1 and when == "before":  # noqa: B023  # called in the same round
                 raise Killed
             made = publish(store, path, *args, **kwargs)
-            if is_version and published == place + 1:  # noqa: B023
+            if is_version and published == place + 1:  # noqa: B023  # called in the same round
                 raise Killed
             return made
 

@@ -129,7 +129,7 @@ def test_on_commit_gets_the_report_of_each_batch(file_stream: Any, uri: str) -> 
     ]
     assert sink.last_commit is reports[-1]
     with pytest.raises(InvalidInputError, match="on_commit is a function of a batch's report"):
-        lance_sink(uri, on_commit="print")  # type: ignore[arg-type]
+        lance_sink(uri, on_commit="print")  # type: ignore[arg-type]  # what is refused
 
 
 def test_an_error_in_on_commit_neither_fails_nor_repeats_a_batch(

@@ -42,5 +42,5 @@ def test_spark_shows_no_traceback_of_what_it_calls() -> None:
 def test_a_user_who_catches_an_error_of_the_sink_sees_the_next_traceback() -> None:
     """A worker of Spark Connect runs all batches of a query, with the user's code."""
     with pytest.raises(InvalidInputError, match="a sink is called with a micro-batch"):
-        lance_sink("/tables/t")(None, 0)  # type: ignore[arg-type]
+        lance_sink("/tables/t")(None, 0)  # type: ignore[arg-type]  # what is refused
     assert os.environ[HIDING] == ""

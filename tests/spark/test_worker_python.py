@@ -72,9 +72,9 @@ def test_what_is_not_known_to_fail_is_accepted(executable: str) -> None:
 def test_the_tasks_of_a_cluster_run_on_other_machines(bare_python: str, master: str) -> None:
     session = Session(bare_python)
     session.master = master
-    check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]
+    check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]  # as much of a session as is looked at
     with pytest.raises(InvalidInputError, match="cannot import"):  # planned on this one
-        check_workers_python(session)  # type: ignore[arg-type]
+        check_workers_python(session)  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local-cluster[1,1,1024]"])
@@ -82,7 +82,7 @@ def test_the_tasks_of_a_local_master_run_here(bare_python: str, master: str) -> 
     session = Session(bare_python)
     session.master = master
     with pytest.raises(InvalidInputError, match="cannot import"):
-        check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]
+        check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 def make_modules(folder: Path, names: tuple[str, ...] = pythons._NEEDED) -> None:
@@ -94,10 +94,10 @@ def make_modules(folder: Path, names: tuple[str, ...] = pythons._NEEDED) -> None
 
 def test_a_problem_that_is_mended_is_gone(bare_python: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot import"):
-        check_workers_python(Session(bare_python))  # type: ignore[arg-type]
+        check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
     (site,) = Path(bare_python).parents[1].glob("lib/python*/site-packages")
     make_modules(site)
-    check_workers_python(Session(bare_python))  # type: ignore[arg-type]
+    check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 def test_modules_that_spark_ships_are_found(
@@ -111,9 +111,9 @@ def test_modules_that_spark_ships_are_found(
     session = Session(bare_python)
     session.environment = {"PYTHONPATH": str(tmp_path / "elsewhere")}
     with pytest.raises(InvalidInputError, match="cannot import lance_stream;"):
-        check_workers_python(session)  # type: ignore[arg-type]
+        check_workers_python(session)  # type: ignore[arg-type]  # as much of a session as is looked at
     session._python_includes = ["shipped.zip"]
-    check_workers_python(session)  # type: ignore[arg-type]
+    check_workers_python(session)  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 def test_a_session_of_spark_connect_is_accepted() -> None:

@@ -239,13 +239,13 @@ class Rules(Protocol):
     @property
     def mode(self) -> str | None: ...  # noqa: D102  # see `SinkArguments`
     @property
-    def on(self) -> tuple[str, ...]: ...  # noqa: D102
+    def on(self) -> tuple[str, ...]: ...  # noqa: D102  # as in the class it stands for
     @property
-    def sequence_by(self) -> str | None: ...  # noqa: D102
+    def sequence_by(self) -> str | None: ...  # noqa: D102  # as in the class it stands for
     @property
-    def delete_when(self) -> str | None: ...  # noqa: D102
+    def delete_when(self) -> str | None: ...  # noqa: D102  # as in the class it stands for
     @property
-    def except_columns(self) -> tuple[str, ...]: ...  # noqa: D102
+    def except_columns(self) -> tuple[str, ...]: ...  # noqa: D102  # as in the class it stands for
 
 
 def fingerprint_of(rules: Rules) -> str:

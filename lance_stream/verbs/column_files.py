@@ -1,0 +1,134 @@
+"""Data files of new columns, which several attempts at their commit share.
+
+The values of new columns are written before the commit. If another writer commits first, the next
+attempt uses the files again for fragments that have not changed since, and whose columns are still
+those that the values were made from; only the others are written.
+"""
+
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.environment import Environment
+from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.opening import checkout, newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.verbs.schema_changes import Identity
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.planning import planning_again
+
+_Key: TypeAlias = tuple[int, tuple[DataFile, ...], Hashable, tuple[Identity, ...]]
+
+
+@dataclass(frozen=True)
+class ColumnFiles:
+    """The files that have been written, and what they belong to.
+
+    Attributes:
+        store: The table's store.
+        written: Maps a fragment's id, its other files, the new columns and the fields that they are
+            made from to the new file, as the only one of a fragment.
+    """
+
+    store: Store
+    written: dict[_Key, Fragment] = field(default_factory=dict)
+
+    def of(
+        self,
+        fragment: Fragment,
+        columns: Hashable,
+        source: tuple[Identity, ...],
+        write: Callable[[], Fragment],
+    ) -> tuple[DataFile, ...]:
+        """Return the file of a fragment's new columns, written if necessary.
+
+        Args:
+            fragment: The fragment.
+            columns: What tells the new columns from others.
+            source: The fields that they are made from.
+            write: Writes the file.
+        """
+        key = fragment.id, fragment.files, columns, source
+        if key not in self.written:
+            self.written[key] = write()
+        return self.written[key].files
+
+    @contextmanager
+    def deleted_on_error(self) -> Iterator[None]:
+        """Delete all files if an error occurs: nothing has been committed yet."""
+        try:
+            yield
+        except BaseException:
+            self.delete()
+            raise
+
+    def delete(self, kept: tuple[Fragment, ...] = ()) -> None:
+        """Delete the files that none of the given fragments names."""
+        named = {file.path for each in kept for file in each.files}
+        left = [each for each in self.written.values() if each.files[0].path not in named]
+        delete_files(self.store, left)
+
+
+def write_beside(
+    table: TableVersion, place: int, schema: Schema, batches: Iterator[pa.RecordBatch]
+) -> Fragment:
+    """Write a file of new columns beside the others of a fragment.
+
+    Args:
+        table: The version.
+        place: The place of the fragment in the version.
+        schema: The new columns.
+        batches: Their values, one row per physical row.
+
+    Returns:
+        The file, as the only one of a fragment.
+    """
+    target = WriteTarget(
+        table.store,
+        schema,
+        table.file_version,
+        max_rows_per_file=max(table.physical_rows(table.manifest.fragments[place]), 1),
+        max_bytes_per_file=sys.maxsize,
+    )
+    (written,) = write_fragments(batches, target)
+    return written
+
+
+def commit_columns(
+    table: TableVersion,
+    attempt: Callable[[TableVersion, ColumnFiles], TableVersion],
+    environment: Environment,
+) -> TableVersion:
+    """Commit new columns to the newest version, in as many attempts as that takes.
+
+    Args:
+        table: Any version.
+        attempt: Writes what is missing, and commits it, given the newest version.
+        environment: The clock and randomness; sleeps between two attempts.
+
+    Raises:
+        CommitError: Every attempt conflicted with other commits; no file is left behind if they
+            are known to have failed.
+    """
+    files = ColumnFiles(table.store)
+    newest: TableVersion | None = None
+
+    def next_attempt() -> TableVersion:
+        nonlocal newest
+        newest = checkout(table, None) if newest is None else newest_of_same(newest)
+        return attempt(newest, files)
+
+    try:
+        made = planning_again(next_attempt, environment=environment)
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        files.delete()
+        raise
+    files.delete(kept=tuple(made.manifest.fragments))
+    return made
