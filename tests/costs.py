@@ -91,11 +91,12 @@ def _used_by(process: str) -> float:
 
 
 def _children_of(process: str) -> list[str]:
-    return [
-        child
-        for thread in Path(f"/proc/{process}/task").glob("*")
-        for child in _children_of_thread(thread)
-    ]
+    """Return the processes that a process has started; those it lists, if it ends meanwhile."""
+    try:
+        threads = list(Path(f"/proc/{process}/task").iterdir())
+    except OSError:  # it has just ended
+        return []
+    return [child for thread in threads for child in _children_of_thread(thread)]
 
 
 def _children_of_thread(thread: Path) -> list[str]:

@@ -3,6 +3,8 @@
 import math
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +46,31 @@ def test_the_time_of_ended_children_counts() -> None:
     work = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-S", "-c", work], check=True)
     assert cpu_seconds() - before > 0.25
+
+
+@pytest.fixture
+def processes_that_end() -> Iterator[None]:
+    """While a test runs, this process starts others that end at once, and their own."""
+    is_over = threading.Event()
+
+    def start() -> None:
+        while not is_over.is_set():
+            started = [subprocess.Popen(["sh", "-c", "true & wait"]) for _ in range(20)]
+            for each in started:
+                each.wait()
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for each in threads:
+        each.start()
+    yield
+    is_over.set()
+    for each in threads:
+        each.join()
+
+
+@pytest.mark.usefixtures("processes_that_end")
+def test_costs_are_counted_while_processes_end() -> None:
+    assert min(cpu_seconds() for _ in range(80)) > 0
 
 
 def test_costs_are_added_up_by_folders() -> None:
