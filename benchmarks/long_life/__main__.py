@@ -1,0 +1,82 @@
+"""The cost of a batch as a table's history grows: scattered upserts, lance-stream and pylance.
+
+    python -m benchmarks.long_life [--rows 1000000] [--batches 120] [--updates 18000]
+                                   [--inserts 2000] [--keys ascending|random|strings]
+                                   [--contenders ours pylance ours:20] [--window 20]
+                                   [--json FILE] [--folder /dev/shm]
+
+Each batch updates rows at random places of the table and inserts some; no Spark takes part. The
+contenders write it in turn, in random order, each in its own process. `ours:20` compacts after
+every 20 batches, beside its batches in a stream, but here between them, and timed apart.
+
+For each window of batches:
+
+    batch           median milliseconds of a batch; and of the process's CPU
+    compaction      CPU milliseconds of compaction per batch
+    manifest        size of the newest manifest
+    open            opening a version that this process has not seen
+    point read      reading the row of one key
+    feed            reading the changes of one version, without pre-images
+    fragments, dead rows, bytes written since the last window
+
+Only ratios carry over to other machines.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.long_life.life import Lines, live
+from benchmarks.long_life.windows import by_window, header, row
+from benchmarks.long_life.workload import KEY_KINDS, Workload
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--batches", type=int, default=120)
+    parser.add_argument("--updates", type=int, default=18_000)
+    parser.add_argument("--inserts", type=int, default=2_000)
+    parser.add_argument("--keys", choices=KEY_KINDS, default="random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--contenders", nargs="+", default=["ours", "pylance", "ours:20"])
+    parser.add_argument("--window", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    parser.add_argument("--folder", type=Path, help="where the tables are written")
+    arguments = parser.parse_args()
+    workload = Workload(
+        arguments.rows, arguments.updates, arguments.inserts, arguments.keys, arguments.seed
+    )
+    folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-", dir=arguments.folder))
+    print(header(), flush=True)
+
+    def note(number: int, lines: Lines) -> None:
+        for name in arguments.contenders:
+            last = by_window(lines[name], arguments.window)[-1]
+            print(row(number, name, last), flush=True)
+        if arguments.json is not None:
+            figures = {"workload": vars(workload), "window": arguments.window, "batches": lines}
+            arguments.json.write_text(json.dumps(figures))
+
+    start = time.monotonic()
+    try:
+        lines = live(
+            arguments.contenders, workload, arguments.batches, arguments.window, folder, note
+        )
+    finally:
+        shutil.rmtree(folder)
+    first = arguments.contenders[0]
+    for name in arguments.contenders:
+        windows = by_window(lines[name], arguments.window)
+        own = windows[-1].batch / windows[0].batch
+        others = windows[-1].batch / by_window(lines[first], arguments.window)[-1].batch
+        print(f"{name}: the last batches take {own:.2f} x the first, {others:.2f} x {first}'s")
+    print(f"{time.monotonic() - start:.0f} seconds")
+
+
+if __name__ == "__main__":
+    main()

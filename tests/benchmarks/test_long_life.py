@@ -1,0 +1,77 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.long_life.windows import by_window
+from benchmarks.long_life.workload import KEY_KINDS, Workload
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("keys", KEY_KINDS)
+def test_the_batches_of_a_life_add_up(keys: str) -> None:
+    workload = Workload(rows=1000, updates=90, inserts=10, keys=keys, seed=3)
+    first = workload.first_rows()
+    stored = dict(zip(first["key"].to_pylist(), first["value"].to_pylist(), strict=True))
+    for number in (1, 2, 3):
+        batch = workload.batch(number)
+        assert batch.num_rows == 100
+        known = sum(each in stored for each in batch["key"].to_pylist())
+        assert known == 90
+        stored.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+    assert len(stored) == workload.num_rows(3) == 1030
+    assert sum(stored.values()) == workload.sum_of_values(3)
+    assert set(workload.some_keys(50, 3)) <= set(stored)
+
+
+def test_updates_are_scattered() -> None:
+    """Over all rows, in another order each time."""
+    workload = Workload(rows=10_000, updates=1000, inserts=0, keys="ascending")
+    first, second = (workload.batch(number)["key"].to_numpy() for number in (1, 2))
+    for keys in (first, second):
+        assert np.histogram(keys, bins=10, range=(0, 10_000))[0].min() > 50
+        assert np.count_nonzero(np.diff(keys) == 1) < 20
+    assert set(first) != set(second)
+
+
+def test_a_window_is_a_median_of_its_batches() -> None:
+    costs = [1.0, 9.0, 2.0, 4.0, 5.0]
+    batches = [
+        {"batch ms": each, "batch CPU ms": each, "compaction CPU ms": each} for each in costs
+    ]
+    windows = by_window(batches, 3)
+    assert [each.batch for each in windows] == [2.0, 4.5]
+    assert [each.compaction_cpu for each in windows] == [4.0, 4.5]
+    assert windows[0].after is batches[2]
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_long_life_benchmark_measures_each_contender(tmp_path: Path) -> None:
+    names = ["ours", "pylance", "ours:2", "pylance:2"]
+    sizes = ["--rows", "2000", "--updates", "100", "--inserts", "10"]
+    figures = tmp_path / "figures.json"
+    command = [*sizes, "--batches", "5", "--window", "2", "--json", str(figures)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.long_life", *command, "--contenders", *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    measured = json.loads(figures.read_text())["batches"]
+    assert list(measured) == names
+    for name in names:
+        assert len(measured[name]) == 5
+        last = measured[name][-1]
+        assert min(last[each] for each in ("manifest bytes", "open", "point read", "feed")) > 0
+        assert re.search(rf"^ +4 {name} ", done.stdout, re.MULTILINE), done.stdout
+    assert measured["ours"][-1]["dead rows"] == 500
+    assert measured["ours:2"][3]["fragments"] < measured["ours"][3]["fragments"]
