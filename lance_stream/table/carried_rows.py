@@ -1,8 +1,8 @@
 """Where rows that were deleted while they were rewritten are in the new fragments.
 
 A rewrite drops the rows that were deleted when it was planned, and writes the live ones one after
-another. Until it is committed, other writers may delete more of them in the old fragments. These
-have been written, so they have to be deleted in the new fragments, too:
+another, or in an order of its own. Until it is committed, other writers may delete more of them in
+the old fragments. These have been written, so they have to be deleted in the new fragments, too:
 
     old fragment          row offsets      0 1 2 3 4 5
     deleted when planned                     1
@@ -59,7 +59,10 @@ def killed_since(rows: RewrittenRows, dead_now: Offsets | None) -> npt.NDArray[n
 
 
 def by_new_fragment(
-    places: Sequence[npt.NDArray[np.int64]], num_written: Sequence[int], new_rows: Sequence[int]
+    places: Sequence[npt.NDArray[np.int64]],
+    num_written: Sequence[int],
+    new_rows: Sequence[int],
+    order: npt.NDArray[np.int64] | None = None,
 ) -> list[Offsets]:
     """Return the deleted rows of each new fragment.
 
@@ -67,6 +70,8 @@ def by_new_fragment(
         places: The deleted rows among each old fragment's rewritten rows; see `killed_since`.
         num_written: How many rows of each old fragment were rewritten.
         new_rows: How many rows each new fragment has; as many in total as were rewritten.
+        order: (n,) for each row that was written, its place among all rewritten rows; None if
+            they were written in their old order.
 
     Returns:
         For each new fragment (n,) u32 row offsets, ascending.
@@ -75,6 +80,10 @@ def by_new_fragment(
     dead = np.concatenate(
         [np.empty(0, np.int64), *(each + first for each, first in zip(places, firsts, strict=True))]
     )
+    if order is not None and len(dead):
+        is_dead = np.zeros(len(order), np.bool_)
+        is_dead[dead] = True
+        dead = np.flatnonzero(is_dead[order])
     stops = np.cumsum(new_rows)
     cuts = np.searchsorted(dead, np.concatenate([[0], stops]))
     return [

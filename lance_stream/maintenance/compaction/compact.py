@@ -242,6 +242,7 @@ def _still_there(
         [each for each in places if each is not None],
         [each.num_written for each in group.rows],
         [each.physical_rows for each in group.new],
+        group.order,
     )
     return tuple(old), group.new, dead
 

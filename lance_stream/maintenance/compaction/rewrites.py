@@ -3,6 +3,7 @@
     task        what a worker needs to write one group: picklable
     group       the rewritten fragments, their former state, and the new ones
 
+Rows are written as they stand, or in an order that makes their lineage shorter (`row_order`).
 A driver creates the tasks, has them executed wherever the data can be read (by itself, or by
 Spark's workers), and gives the new fragments the row ids and row versions of their rows. `compact`
 describes what happens to the groups next: they follow concurrent changes.
@@ -10,17 +11,29 @@ describes what happens to the groups next: they follow concurrent changes.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
+from lance_stream.maintenance.compaction.row_order import (
+    Lineage,
+    Places,
+    best_order,
+    reordered,
+)
 from lance_stream.read.scan import read_units
-from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.read.units import WorkUnit, stored_bytes, unit_of
+from lance_stream.schema.system_columns import (
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.carried_rows import RewrittenRows
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments import Fragment, decode_fragment
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import (
     RowVersionSequence,
@@ -29,6 +42,12 @@ from lance_stream.table.row_versions import (
 )
 from lance_stream.upsert.known_key_bounds import inherit_key_bounds
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
+
+_EXPANSION: Final = 4
+"""How many times as large rows are taken to be in memory as in their files."""
+
+_SHORT_LINEAGE: Final = 256
+"""Sequences of no more bytes are not worth another order of rows."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +79,13 @@ class PreparedGroup:
         rows: For each, how many rows it has and which were deleted.
         new: The new ones, with the row ids and row versions of their rows, but without fragment
             ids.
+        order: The order in which the live rows were written; None as they stood.
     """
 
     old: tuple[Fragment, ...]
     rows: tuple[RewrittenRows, ...]
     new: tuple[Fragment, ...]
+    order: Places | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +123,9 @@ def write_task(
             before_each_batch()
             yield batch
 
-    return write_fragments(batches(), task.target)
+    order = _order_of(task.units, partial(_read_lineage, task.units))
+    rows = batches() if order is None else reordered(batches(), order)
+    return write_fragments(rows, task.target)
 
 
 def write_here(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
@@ -139,40 +162,77 @@ def prepare(
     groups: list[PreparedGroup] = []
     written: list[Fragment] = []
     try:
-        for places, new in zip(planned, write(tasks) if tasks else (), strict=True):
+        for places, task, new in zip(planned, tasks, write(tasks) if tasks else (), strict=True):
             written += new
-            groups.append(_group(table, places, new))
+            groups.append(_group(table, places, task, new))
     except BaseException:
         delete_files(table.store, written)
         raise
     return Prepared(table, tuple(groups))
 
 
-def _group(table: TableVersion, places: Sequence[int], new: Sequence[Fragment]) -> PreparedGroup:
+def _group(
+    table: TableVersion, places: Sequence[int], task: RewriteTask, new: Sequence[Fragment]
+) -> PreparedGroup:
     old = tuple(table.manifest.fragments[place] for place in places)
     inherit_key_bounds(table, old, new)
     rows = tuple(RewrittenRows(table.physical_rows(each), table.dead_offsets(each)) for each in old)
-    if table.has_stable_row_ids:
-        new = _with_lineage(table, old, rows, new)
-    return PreparedGroup(old, rows, tuple(new))
+    if not table.has_stable_row_ids:
+        return PreparedGroup(old, rows, tuple(new))
+    lineage = _lineage(table, old, rows)
+    order = _order_of(task.units, lambda: lineage)
+    if order is not None:
+        lineage = lineage.take(order)
+    return PreparedGroup(old, rows, tuple(_with_lineage(new, lineage)), order)
 
 
-def _with_lineage(
-    table: TableVersion,
-    old: Sequence[Fragment],
-    rows: Sequence[RewrittenRows],
-    new: Sequence[Fragment],
-) -> list[Fragment]:
-    """Return new fragments with the row ids and versions of their rows, in the order of the old."""
+def _order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Places | None:
+    """Return the order in which the live rows of units are written; None as they stand.
+
+    The driver and the worker that writes them find it independently: it would be large to send.
+    """
+    fragments = [decode_fragment(each.fragment) for each in units]
+    if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
+        return None
+    if any(each.is_blob for each in units[0].schema.walk()):  # rows may be of any size
+        return None
+    num_rows = sum(each.physical_rows for each in fragments)
+    num_bytes = sum(map(stored_bytes, fragments))
+    return best_order(lineage(), _EXPANSION * num_bytes // max(num_rows, 1))
+
+
+def _has_long_lineage(fragment: Fragment) -> bool:
+    sequences = (fragment.row_ids, fragment.created_at_versions, fragment.last_updated_at_versions)
+    return any(
+        each is not None and (not isinstance(each, bytes) or len(each) > _SHORT_LINEAGE)
+        for each in sequences
+    )
+
+
+def _read_lineage(units: Sequence[WorkUnit]) -> Lineage:
+    """Return the lineage of the live rows of units, in their order."""
+    wanted = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
+    batches = read_units([replace(each, columns=(), system_columns=wanted) for each in units])
+    return Lineage(*(each.to_numpy() for each in pa.Table.from_batches(batches).columns))
+
+
+def _lineage(
+    table: TableVersion, old: Sequence[Fragment], rows: Sequence[RewrittenRows]
+) -> Lineage:
+    """Return the lineage of the live rows of fragments, in their order."""
     dead = [each.dead for each in rows]
     ids = [table.row_ids(each).without(gone) for each, gone in zip(old, dead, strict=True)]
-    row_ids = RowIdSequence.concat(ids).to_array()
     created, updated = (
         RowVersionSequence.concat(
             _stamps(table, each, name).without(gone) for each, gone in zip(old, dead, strict=True)
         ).to_array()
         for name in ("created_at_versions", "last_updated_at_versions")
     )
+    return Lineage(RowIdSequence.concat(ids).to_array(), created, updated)
+
+
+def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
+    """Return new fragments with the row ids and versions of their rows, in their order."""
     made: list[Fragment] = []
     first = 0
     for fragment in new:
@@ -181,12 +241,12 @@ def _with_lineage(
         made.append(
             replace(
                 fragment,
-                row_ids=encode_row_ids(row_ids[own]),
+                row_ids=encode_row_ids(lineage.row_ids[own]),
                 created_at_versions=encode_row_versions(
-                    RowVersionSequence.from_array(created[own])
+                    RowVersionSequence.from_array(lineage.created[own])
                 ),
                 last_updated_at_versions=encode_row_versions(
-                    RowVersionSequence.from_array(updated[own])
+                    RowVersionSequence.from_array(lineage.updated[own])
                 ),
             )
         )

@@ -1,0 +1,178 @@
+"""Compactions that write rows in another order: nothing changes but the order, and the manifest."""
+
+import random
+import uuid
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.maintenance.compaction import rewrites, row_order
+from lance_stream.maintenance.compaction.compact import commit_prepared, compact
+from lance_stream.maintenance.compaction.plan import CompactionRules
+from lance_stream.maintenance.compaction.rewrites import prepare
+from lance_stream.maintenance.compaction.row_order import (
+    Lineage,
+    Numbers,
+    best_order,
+    most_waiting,
+    reordered,
+)
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.opening import checkout
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
+
+
+def rows(ids: Any, x: object) -> pa.Table:
+    return pa.table({"id": list(ids), "x": [f"{x} {each}" for each in ids]}, schema=SCHEMA)
+
+
+def lived(batches: int = 6, num_rows: int = 2000, updates: int = 300) -> Dataset:
+    """Return a table of scattered updates, and some inserts and deletes."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA, primary_key=["id"])
+    ds = ds.append(rows(range(num_rows), "first"))
+    dice = random.Random(1)
+    for number in range(batches):
+        ids = dice.sample(range(num_rows), updates)
+        new = range(num_rows + 10 * number, num_rows + 10 * number + 10)
+        ds = ds.upsert(rows([*ids, *new], number), on="id")
+    return ds.delete("id % 97 = 5")
+
+
+def content(ds: Dataset) -> list[dict[str, Any]]:
+    found = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def lineage_bytes(ds: Dataset) -> int:
+    return sum(
+        len(sequence)
+        for each in ds.table.manifest.fragments
+        for sequence in (each.row_ids, each.created_at_versions, each.last_updated_at_versions)
+        if isinstance(sequence, bytes)
+    )
+
+
+def some_lineage(updated: list[int], row_ids: list[int]) -> Lineage:
+    created = np.ones(len(updated), np.uint64)
+    return Lineage(np.array(row_ids, np.uint64), created, np.array(updated, np.uint64))
+
+
+def test_compaction_makes_lineage_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = lived()
+    after = before.compact()
+    assert content(after) == content(before)
+    assert verify(after.table) == []
+    assert after.changes(before.version).read_all().num_rows == 0
+    assert len(after.table.manifest.fragments) == 1
+    again = lived()
+    monkeypatch.setattr(rewrites, "best_order", lambda *_: None)
+    as_they_stood = again.compact()
+    assert content(as_they_stood) == content(after)
+    assert 1.5 * lineage_bytes(after) < lineage_bytes(as_they_stood)
+
+
+def test_rows_only_move_among_those_of_one_version() -> None:
+    after = lived().compact()
+    versions = after.scan(with_row_id=True, with_row_versions=True).read_all()
+    updated = versions["_row_last_updated_at_version"].to_numpy()
+    assert np.all(np.diff(updated.astype(np.int64)) >= 0)
+    ids = versions["_rowid"].to_numpy()
+    same = updated[1:] == updated[:-1]
+    assert np.all(ids[1:][same] > ids[:-1][same])
+
+
+@pytest.mark.parametrize("target_rows", [400, 5000])
+def test_deletes_beside_it_find_their_rows(target_rows: int) -> None:
+    ds = lived()
+    prepared = prepare(ds.table, CompactionRules(target_rows, most_dead=0.0))
+    assert any(each.order is not None for each in prepared.groups)
+    dice = random.Random(2)
+    ds = ds.upsert(rows(dice.sample(range(2000), 200), "beside"), on="id")
+    ds = ds.delete("id % 31 = 7")
+    expected = content(ds)
+    done = commit_prepared(prepared)
+    after = Dataset(checkout(ds.table, None))
+    assert done.num_removed > 1
+    assert after.version == ds.version + 1
+    assert content(after) == expected
+    assert verify(after.table) == []
+    assert after.changes(ds.version).read_all().num_rows == 0
+
+
+def test_appended_rows_keep_their_order() -> None:
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    dice = random.Random(3)
+    for number in range(40):
+        ds = ds.append(rows(dice.sample(range(1000), 30), number))
+    assert ds.compact().to_table().equals(ds.to_table())
+
+
+def test_deleted_rows_are_no_reason_to_move_others() -> None:
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    ids = random.Random(4).sample(range(5000), 5000)
+    ds = ds.append(rows(ids, "sorted by another column")).delete("id % 3 = 0")
+    assert ds.compact().to_table().equals(ds.to_table())
+
+
+def test_rows_wait_for_as_little_memory_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise they keep their order."""
+    n = 1000
+    reversed_ids = some_lineage([1] * n, list(range(n))[::-1])
+    assert best_order(reversed_ids, 1) is not None
+    monkeypatch.setattr(row_order, "MAX_BYTES_WAITING", n)
+    assert best_order(reversed_ids, 1) is not None
+    assert best_order(reversed_ids, 2) is None
+    in_pieces = some_lineage(
+        [each // 100 for each in range(n)], [each ^ 1 if each % 100 else each for each in range(n)]
+    )
+    order = np.lexsort((in_pieces.row_ids, in_pieces.updated))
+    assert most_waiting(order) < 100
+
+
+def test_short_lineage_is_no_reason_to_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the order of plain rows was computed")
+
+    monkeypatch.setattr(rewrites, "best_order", refuse)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    for number in range(5):
+        ds = ds.append(rows(range(200 * number, 200 * number + 200), number))
+    assert compact(ds.table).num_removed == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_are_written_in_the_new_order(seed: int) -> None:
+    random_numbers = np.random.default_rng(seed)
+    n = int(random_numbers.integers(1, 300))
+    spread = float(random_numbers.choice([0.0, 3.0, 40.0, 1000.0]))
+    order = np.argsort(np.arange(n) + random_numbers.uniform(0, spread + 1e-9, n))
+    values: Numbers = np.arange(n, dtype=np.uint64)
+    cuts = np.sort(random_numbers.integers(0, n + 1, 5))
+    table = pa.table({"a": values, "b": [str(each) for each in values]})
+    bounds = [0, *cuts.tolist(), n]
+    batches = [
+        batch
+        for start, stop in pairwise(bounds)
+        for batch in table.slice(start, stop - start).to_batches()
+    ]
+    num_read = num_written = 0
+    done = []
+
+    def read() -> Iterator[pa.RecordBatch]:
+        nonlocal num_read
+        for batch in batches:
+            assert num_read - num_written <= most_waiting(order)
+            num_read += batch.num_rows
+            yield batch
+
+    for batch in reordered(read(), order):
+        num_written += batch.num_rows
+        done.append(batch)
+    assert pa.Table.from_batches(done).equals(table.take(pa.array(order)))
