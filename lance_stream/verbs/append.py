@@ -4,7 +4,7 @@ Rows from a stream carry the batch id of their micro-batch, and are in the table
 at all (see `micro_batches`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from lance_stream.environment import MACHINE, Environment
@@ -138,6 +138,7 @@ def append_fragments(
     environment: Environment = MACHINE,
     *,
     even_without_rows: bool = False,
+    check: Callable[[Manifest], None] | None = None,
 ) -> Outcome:
     """Append fragments that `write_fragments` has written on any worker.
 
@@ -150,6 +151,8 @@ def append_fragments(
         environment: The clock and randomness; sleeps between two attempts.
         even_without_rows: Whether a version is committed even if there are no fragments, for its
             ledger entry.
+        check: Looks at the newest version before each attempt, and raises if the rows must not be
+            added to it.
 
     The files are deleted if it is known that no version references them: the table already had the
     batch, or the commit was rejected.
@@ -163,6 +166,11 @@ def append_fragments(
         return Outcome(checkout(table, None), is_new=False)
     planned_on = table
 
+    def fits(newest: Manifest) -> None:
+        check_same_names(table.schema, newest.schema)
+        if check is not None:
+            check(newest)
+
     def attempt() -> Outcome:
         nonlocal planned_on
         try:
@@ -171,7 +179,7 @@ def append_fragments(
                 Append(tuple(fragments)),
                 micro_batch=micro_batch,
                 properties=properties,
-                check=lambda newest: check_same_names(table.schema, newest.schema),
+                check=fits,
                 environment=environment,
             )
         except RetryableConflictError:

@@ -60,6 +60,11 @@ deletes, and how many rows the line stands for: 1, or all of a reason if they ar
 MAX_BAD_BYTES: Final = 256 << 20
 """How many bytes of bad rows a batch may have; they pass through the driver's memory."""
 
+WAY_OUT: Final = (
+    "Correct or filter out these rows before the sink, change the check or the column; or let the "
+    'sink set such rows aside and commit the others: bad_rows="quarantine"'
+)
+
 _Mask = npt.NDArray[np.bool_]
 
 
@@ -537,12 +542,13 @@ class BadRows:
                 found[reason] += count
         return dict(found.most_common())
 
-    def error(self, uri: str, num_rows: int) -> InvalidInputError:
+    def error(self, uri: str, num_rows: int, way_out: str = WAY_OUT) -> InvalidInputError:
         """Return the error for a batch with bad rows that are not set aside.
 
         Args:
             uri: The table.
             num_rows: How many rows the batch has.
+            way_out: What the user can do.
         """
         counts = self.counts()
         total = sum(counts.values())
@@ -557,9 +563,7 @@ class BadRows:
         verb = "does" if total == 1 else "do"
         return InvalidInputError(
             f"{total} of {num_rows} rows {verb} not fit the table {uri}: {'; '.join(reasons)}. "
-            "Nothing was committed. Correct or filter out these rows before the sink, change the "
-            "check or the column; or let the sink set such rows aside and commit the others: "
-            'bad_rows="quarantine"'
+            f"Nothing was committed. {way_out}"
         )
 
 

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import lance
@@ -13,12 +14,10 @@ import lance_stream
 from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
 from lance_stream.quarantine import replay as replaying
-from lance_stream.quarantine.table import (
-    mark_unnamed,
-    open_quarantine,
-    quarantine_uri,
-    set_aside,
-)
+from lance_stream.quarantine import setting_aside
+from lance_stream.quarantine.setting_aside import SettingAside
+from lance_stream.quarantine.table import quarantine_uri
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table import ledger
 from lance_stream.verbs.append import append, append_fragments
@@ -58,29 +57,27 @@ def types_of(*kinds):
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
-def take_in(uri, batch_id, rows, *, schema=WIDE, expect=(), commits=True, app_id="app", **rules):
+def take_in(
+    uri, batch_id, rows, *, schema=WIDE, expect=(), commits=True, ends=False, app_id="app", **rules
+):
     """Do what a sink does with a batch: first the bad rows, then the good ones."""
     columns = lance_stream.open_dataset(uri).schema
     batch = pa.RecordBatch.from_pylist(rows, schema)
     sorting = RowRules(columns, as_checks(expect), keeps_rows=True)
     checked = CheckedBatches([batch], sorting)
     good = pa.Table.from_batches(list(checked))
-    attempt = ""
     table = lance_stream.open_dataset(uri).table
-    mark_unnamed(open_quarantine(quarantine_uri(uri), {}), table, app_id)
-    if checked.bad:
-        recorded = rules_of(expect=expect, **rules)
-        options = {}
-        attempt = set_aside(
-            quarantine_uri(uri), options, checked.bad.rows, app_id, batch_id, recorded, uri
-        )
+    aside = SettingAside(quarantine_uri(uri), {}, uri, app_id, batch_id)
+    aside.begin(table)
+    aside.keep(checked.bad, rules_of(expect=expect, **rules))
     if commits:
-        table = lance_stream.open_dataset(uri).table
-        identity = MicroBatch(app_id, batch_id, digest=checked.digest, quarantined=attempt)
+        identity = MicroBatch(app_id, batch_id, digest=checked.digest, quarantined=aside.attempt)
         if good.num_rows:
             append(table, good, identity)
         else:
             append_fragments(table, [], identity, even_without_rows=True)
+        if ends:
+            aside.end()
 
 
 def rows_of(uri):
@@ -198,6 +195,102 @@ def test_rows_that_left_quarantine_come_back_with_a_forgotten_stream(uri: str) -
     ds.update_config({"lance_stream.ledger.app": None})
     take_in(uri, 0, rows)
     assert left_in(uri) == 1
+
+
+def bad(number):
+    return [{"id": number, "x": number}, {"id": -number, "x": 300 + number}]
+
+
+def states_of(uri):
+    return sorted(
+        (each.batch_id, each.row, each.state) for each in lance_stream.list_quarantine(uri)
+    )
+
+
+@pytest.mark.parametrize("batches", [[], [0], [0, 1], [1]])
+def test_rows_of_a_table_that_was_here_before_are_never_replayed(uri, batches):
+    """The table is created anew under the same app id, and its quarantine stays."""
+    for number in range(4):
+        take_in(uri, number, bad(number + 1), ends=True)
+    shutil.rmtree(uri)
+    lance_stream.create_dataset(uri, COLUMNS)
+    for number in range(3):
+        rows = bad(11 + number) if number in batches else [{"id": number, "x": 0}]
+        take_in(uri, number, rows, ends=True)
+    kept = json.loads(states_of(uri)[-1][1])["x"], states_of(uri)[-1][0]
+    assert kept == (304, 3)
+    states = [(json.loads(row)["x"], state) for _, row, state in states_of(uri)]
+    old = [each for each in states if each[0] < 310]
+    assert sorted(each[0] for each in old) == [301, 302, 303, 304]
+    assert all(each[1] != "ready" for each in old)
+    new = [(311 + number, "ready") for number in batches]
+    assert [each for each in states if each[0] > 310] == new
+    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == len(batches)
+    for number in range(3, 6):
+        take_in(uri, number, bad(11 + number), ends=True)
+    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 3
+    assert {row[0] for row in rows_of(uri) if row[0] < 0} == {-14, -15, -16} | {
+        -11 - number for number in batches
+    }
+    assert left_in(uri) == 4
+
+
+@pytest.mark.parametrize("batch", ["bad", "good"])
+def test_the_same_rows_of_a_table_created_anew_count_once(uri, batch):
+    """All is computed again, and some of the old rows had been replayed."""
+    rows = [{"id": 1, "x": 301}, {"id": 2, "x": 302}]
+    take_in(uri, 0, rows, ends=True)
+    take_in(uri, 1, bad(5) if batch == "bad" else [{"id": 5, "x": 5}], ends=True)
+    lance_stream.replay_quarantine(uri, where="row LIKE '%301%'", mend={"x": "1"})
+    shutil.rmtree(uri)
+    lance_stream.create_dataset(uri, COLUMNS)
+    take_in(uri, 0, rows, ends=True)
+    take_in(uri, 1, bad(5), ends=True)
+    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 3
+    assert rows_of(uri) == [(-5, 1), (1, 1), (2, 1), (5, 5)]
+
+
+@pytest.mark.parametrize("moment", range(6))
+@pytest.mark.parametrize("other", ["is idle", "is between its commits", "is ahead of an old table"])
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.some_cases(one_in=6)
+def test_a_driver_that_was_overtaken_leaves_nothing_to_replay(
+    uri, monkeypatch, is_first, other, moment
+):
+    """With other bad rows, at each call of the slower driver, which is killed before its commit."""
+    if other == "is ahead of an old table":
+        take_in(uri, 9, bad(1), ends=True)
+        shutil.rmtree(uri)
+        lance_stream.create_dataset(uri, COLUMNS)
+    if not is_first:
+        take_in(uri, 0, bad(1), ends=True)
+    if other == "is between its commits":
+        take_in(uri, 1, bad(11), commits=False)
+    real = {"append_fragments": append_fragments, "newest_of_same": newest_of_same}
+    calls = itertools.count()
+
+    def before(function):
+        def call(*args, **kwargs):
+            if next(calls) == moment:
+                with monkeypatch.context() as undone:
+                    for name, each in real.items():
+                        undone.setattr(setting_aside, name, each)
+                    for number in range(1, 4):
+                        take_in(uri, number, bad(10 + number), ends=True)
+            return function(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name, each in real.items():
+            patched.setattr(setting_aside, name, before(each))
+        take_in(uri, 1, [{"id": 1, "x": 1}, {"id": -1, "x": 355}], commits=False)
+    if next(calls) <= moment:
+        take_in(uri, 1, bad(11), ends=True)
+    take_in(uri, 4, bad(14), ends=True)
+    ready = [json.loads(row)["x"] for _, row, state in states_of(uri) if state == "ready"]
+    assert 355 not in ready
+    assert {311, 314} <= set(ready)
 
 
 def test_an_upsert_is_replayed_by_its_order(uri: str) -> None:

@@ -248,6 +248,23 @@ class Rules(Protocol):
     def except_columns(self) -> tuple[str, ...]: ...  # noqa: D102  # as in the class it stands for
 
 
+class WritingRules(Rules, Protocol):
+    """How a writer writes the rows of a batch, and where it sets bad ones aside."""
+
+    @property
+    def uri(self) -> str: ...  # noqa: D102  # see `SinkArguments`
+    @property
+    def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102  # as in the class it stands for
+    @property
+    def skip_unchanged(self) -> bool: ...  # noqa: D102  # as in the class it stands for
+    @property
+    def tombstones(self) -> timedelta | None: ...  # noqa: D102  # as in the class it stands for
+    @property
+    def expect(self) -> tuple[Check, ...]: ...  # noqa: D102  # as in the class it stands for
+    @property
+    def quarantine(self) -> str: ...  # noqa: D102  # as in the class it stands for
+
+
 def fingerprint_of(rules: Rules) -> str:
     """Return a fingerprint of rules, the same for the sink and for the format as a writer."""
     return fingerprint(

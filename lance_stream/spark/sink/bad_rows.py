@@ -3,7 +3,7 @@
 Without conditions (`expect`) and without `bad_rows="quarantine"` none of this is used: rows are
 then only checked as they are cast. Otherwise whatever writes or splits the rows sorts them with
 `write.row_checks`: the driver, or Spark's tasks. The driver refuses the batch, or sets its bad rows
-aside before it commits the others (`quarantine.table`).
+aside before it commits the others (`quarantine.setting_aside`).
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from lance_stream.quarantine.table import (
-    delete_other_attempts,
-    mark_unnamed,
-    may_have_attempts,
-    open_quarantine,
-    set_aside,
-)
-from lance_stream.snapshot.opening import open_table
+from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.sink.arguments import SinkArguments
+from lance_stream.spark.sink.arguments import SinkArguments, WritingRules
 from lance_stream.spark.spark_types import stored_schema
-from lance_stream.table.ledger import read_entry
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import BadRows, RowRules
 from lance_stream.write.row_digests import NO_ROWS, RowsDigest
@@ -42,8 +34,6 @@ class Sorting:
         deletes: The column that marks rows that delete; None if there is none.
 
     Attributes:
-        attempt: What the quarantine knows the bad rows by; empty if none were set aside.
-        counts: How many rows were set aside, by reason.
         digest: The digest of all rows of the batch; known once they are sorted.
     """
 
@@ -51,10 +41,18 @@ class Sorting:
     df: DataFrame
     micro_batch: MicroBatch
     deletes: str | None = None
-    attempt: str = ""
-    counts: Mapping[str, int] | None = None
     digest: RowsDigest = NO_ROWS
-    _may_have_others: bool = False
+    _aside: SettingAside | None = None
+
+    @property
+    def attempt(self) -> str:
+        """What the quarantine knows the bad rows by; empty if none were set aside."""
+        return "" if self._aside is None else self._aside.attempt
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many rows were set aside, by reason."""
+        return {} if self._aside is None else self._aside.counts
 
     def begin(self, target: TableVersion) -> None:
         """Look whether the quarantine has rows of an earlier attempt, before anything is written.
@@ -66,10 +64,8 @@ class Sorting:
             InvalidInputError: There is another table.
         """
         if self.arguments.sets_aside:
-            own, batch = self.arguments, self.micro_batch
-            table = open_quarantine(own.quarantine, own.storage_options, own.uri)
-            mark_unnamed(table, target, batch.app_id)
-            self._may_have_others = may_have_attempts(table, batch.app_id, batch.batch_id)
+            self._aside = setting_aside(self.arguments, self.micro_batch)
+            self._aside.begin(target)
 
     def rules(self, table: TableVersion) -> RowRules:
         """Return the rules for the rows.
@@ -108,37 +104,10 @@ class Sorting:
         Raises:
             InvalidInputError: It is refused.
         """
-        self.attempt, self.counts = "", None
-        if not bad:
-            return
-        own, batch = self.arguments, self.micro_batch
-        if not own.sets_aside:
-            raise bad.error(own.uri, num_rows)
-        self.counts = bad.counts()
-        self.attempt = set_aside(
-            own.quarantine,
-            own.storage_options,
-            bad.rows,
-            batch.app_id,
-            batch.batch_id,
-            self._recorded(),
-            own.uri,
-        )
-
-    def _recorded(self) -> dict[str, Any]:
-        own = self.arguments
-        return {
-            "mode": own.mode,
-            "on": list(own.on),
-            "sequence_by": own.sequence_by,
-            "except_columns": list(own.except_columns),
-            "tombstones": None if own.tombstones is None else own.tombstones.total_seconds(),
-            "skip_unchanged": own.skip_unchanged,
-            "expect": {
-                each.name: {"condition": each.condition, "columns": dict(each.spelled)}
-                for each in own.expect
-            },
-        }
+        if self._aside is not None:
+            self._aside.keep(bad, recorded_rules(self.arguments))
+        elif bad:
+            raise bad.error(self.arguments.uri, num_rows)
 
     def identity(self, digest: RowsDigest) -> MicroBatch:
         """Return the batch's identity: all its rows, and those that were set aside."""
@@ -147,11 +116,8 @@ class Sorting:
 
     def end(self) -> None:
         """Delete the rows of other attempts; the batch is committed."""
-        if self._may_have_others:
-            own, batch = self.arguments, self.micro_batch
-            table = open_quarantine(own.quarantine, own.storage_options)
-            if table is not None:
-                delete_other_attempts(table, batch.app_id, batch.batch_id, self.attempt)
+        if self._aside is not None:
+            self._aside.end()
 
 
 def keep_committed_attempt(arguments: SinkArguments, micro_batch: MicroBatch) -> None:
@@ -161,18 +127,8 @@ def keep_committed_attempt(arguments: SinkArguments, micro_batch: MicroBatch) ->
         arguments: The sink's arguments.
         micro_batch: The batch; the table has it, perhaps under another app id.
     """
-    if not arguments.sets_aside:
-        return
-    app_id, batch_id = micro_batch.app_id, micro_batch.batch_id
-    table = open_quarantine(arguments.quarantine, arguments.storage_options)
-    if table is None or not may_have_attempts(table, app_id, batch_id):
-        return
-    target = open_table(arguments.uri, storage_options=arguments.storage_options)
-    entry = read_entry(target.manifest.config, app_id)
-    if entry is None or entry.batch_id <= batch_id:
-        is_own = entry is not None and entry.batch_id == batch_id
-        attempt = entry.quarantined if entry is not None and is_own else ""
-        delete_other_attempts(table, app_id, batch_id, attempt)
+    if arguments.sets_aside:
+        setting_aside(arguments, micro_batch).keep_committed()
 
 
 def sorting_of(
@@ -199,3 +155,30 @@ def sorting_of(
     sorting = Sorting(arguments, df, micro_batch, deletes)
     sorting.begin(target)
     return sorting
+
+
+def setting_aside(arguments: WritingRules, micro_batch: MicroBatch) -> SettingAside:
+    """Return what sets the bad rows of a batch aside."""
+    return SettingAside(
+        arguments.quarantine,
+        arguments.storage_options,
+        arguments.uri,
+        micro_batch.app_id,
+        micro_batch.batch_id,
+    )
+
+
+def recorded_rules(rules: WritingRules) -> dict[str, Any]:
+    """Return how the rows of a batch are written, for a replay."""
+    return {
+        "mode": rules.mode,
+        "on": list(rules.on),
+        "sequence_by": rules.sequence_by,
+        "except_columns": list(rules.except_columns),
+        "tombstones": None if rules.tombstones is None else rules.tombstones.total_seconds(),
+        "skip_unchanged": rules.skip_unchanged,
+        "expect": {
+            each.name: {"condition": each.condition, "columns": dict(each.spelled)}
+            for each in rules.expect
+        },
+    }
