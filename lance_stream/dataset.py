@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -52,7 +52,11 @@ from lance_stream.verbs import (
     update,
 )
 from lance_stream.write.arrow_input import ArrowInput, read_input
+from lance_stream.write.row_checks import as_checks
 from lance_stream.write.row_digests import RowsDigest
+
+Expectations: TypeAlias = str | Iterable[str] | Mapping[str, str] | None
+"""Conditions that rows have to meet: one, several, or a mapping from a name to each."""
 
 
 class Dataset:
@@ -390,7 +394,7 @@ class Dataset:
 
     # --- writing
 
-    def append(self, data: ArrowInput) -> "Dataset":
+    def append(self, data: ArrowInput, *, expect: Expectations = None) -> "Dataset":
         """Append rows, and return the new dataset; without rows no version is committed.
 
         Columns and struct fields are matched by name. A missing nullable column or field becomes
@@ -400,25 +404,29 @@ class Dataset:
             data: A Table, RecordBatches, a RecordBatchReader (a scan is one), a pandas or polars
                 frame, or any object with `__arrow_c_stream__`. An index of a pandas frame is a
                 column if it has a name.
+            expect: Conditions that each row has to meet, in SQL: one, several, or a mapping from a
+                name to each, `{"price": "price >= 0"}`. A condition that is null is not met.
 
         Raises:
             InvalidInputError: A column is unknown, a type would be narrowed, a value does not fit,
-                or a required column has a null. No version is committed and no file is left.
+                a required column has a null, or a condition is not met; then the message counts
+                the rows of each problem and shows one. No version is committed and no file is left.
             CommitError: The rows did not become a version.
         """
-        return Dataset(append.append(self.table, data).table)
+        return Dataset(append.append(self.table, data, checks=as_checks(expect)).table)
 
-    def overwrite(self, data: ArrowInput) -> "Dataset":
+    def overwrite(self, data: ArrowInput, *, expect: Expectations = None) -> "Dataset":
         """Replace all rows and columns of the table.
 
         Args:
             data: As in `append`.
+            expect: As in `append`.
 
         Raises:
-            InvalidInputError: A type cannot be stored.
+            InvalidInputError: A type cannot be stored, or rows do not meet a condition.
             CommitError: The rows did not become a version.
         """
-        return Dataset(overwrite.overwrite(self.table, data).table)
+        return Dataset(overwrite.overwrite(self.table, data, checks=as_checks(expect)).table)
 
     def delete(self, predicate: str) -> "Dataset":
         """Delete the rows of the newest version for which a SQL expression is true.
@@ -442,6 +450,7 @@ class Dataset:
         *,
         skip_unchanged: bool = False,
         tombstones: str | timedelta | None = None,
+        expect: Expectations = None,
     ) -> "Dataset":
         """Update the rows whose keys are in the data and insert the others, in one version.
 
@@ -466,11 +475,13 @@ class Dataset:
             tombstones: How long deletes are remembered ("7 days"), so that a late row that is not
                 newer than the delete of its key does not bring it back. Tombstones apply to every
                 upsert with the same `on` and `sequence_by`.
+            expect: As in `append`, over all columns of the data, those of `except_columns`
+                included. A row that deletes is only checked for its key.
 
         Raises:
             InvalidInputError: A key is null, or occurs twice without `sequence_by`; a column does
-                not exist; a value does not fit; the table's tombstones use other columns. Nothing
-                is changed.
+                not exist; a value does not fit, or a condition is not met; the table's tombstones
+                use other columns. Nothing is changed.
             CommitError: Every attempt met a conflict.
         """
         rules = UpsertRules(
@@ -481,7 +492,7 @@ class Dataset:
             skip_unchanged,
             None if tombstones is None else parse_age(tombstones),
         )
-        return Dataset(upsert.upsert(self.table, data, rules).table)
+        return Dataset(upsert.upsert(self.table, data, rules, checks=as_checks(expect)).table)
 
     def apply_changes(
         self,
@@ -764,6 +775,7 @@ def create_dataset(
     primary_key: Sequence[str] | None = None,
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    expect: Expectations = None,
 ) -> Dataset:
     """Create a table and return it.
 
@@ -778,6 +790,8 @@ def create_dataset(
             not enforced.
         config: Entries of the table's configuration.
         storage_options: Options of the store.
+        expect: Conditions that each of the first rows has to meet, as in `Dataset.append`. They are
+            not part of the table.
 
     Raises:
         InvalidInputError: There is a table already, or the schema, the rows or an argument are
@@ -795,7 +809,13 @@ def create_dataset(
         config=config,
         storage_options=storage_options,
     )
-    return Dataset(create.create_table(planned, data))
+    checks = as_checks(expect)
+    if checks and data is None:
+        raise InvalidInputError(
+            "expect checks the first rows of a table, but only its columns were given. Check rows "
+            "as they are appended: ds.append(rows, expect=...)"
+        )
+    return Dataset(create.create_table(planned, data, checks))
 
 
 def _first_rows(data: ArrowInput) -> pa.RecordBatchReader:

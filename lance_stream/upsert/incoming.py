@@ -131,10 +131,10 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         winners = Winners(last, num_late=0)  # earlier ones are not late
     elif by is None:
         winners = only_rows(rules.on, own_keys.columns, lookup)
-        deletes = _deletes(batch, rules)[winners.rows]
+        deletes = which_delete(batch, rules)[winners.rows]
     else:
         winners = newest_rows(batch, rules.on, lookup, by)
-        deletes = _deletes(batch, rules)[winners.rows]
+        deletes = which_delete(batch, rules)[winners.rows]
     upserts = winners.rows[~deletes]
     row_of_key = np.full(lookup.num_keys, NOT_FOUND, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
@@ -259,7 +259,8 @@ def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> set[str]:
     return set(batch.schema.names) - set(rules.except_columns)
 
 
-def _deletes(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:
+def which_delete(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether each incoming row deletes its key, by the condition of the rules."""
     if rules.delete_when is None:
         return np.zeros(batch.num_rows, np.bool_)
     condition = parse_predicate(rules.delete_when, batch.schema)

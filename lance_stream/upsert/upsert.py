@@ -14,6 +14,9 @@ that insert the same new key.
 Source: facts of the format, section 4; observed in the reference.
 """
 
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 
@@ -22,15 +25,25 @@ from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.attempts import Attempts, Upserted
 from lance_stream.upsert.decisions import Decision, decide_changes
-from lance_stream.upsert.incoming import Incoming, UpsertRules, prepare
+from lance_stream.upsert.incoming import (
+    Incoming,
+    UpsertRules,
+    check_names,
+    prepare,
+    which_delete,
+)
 from lance_stream.upsert.matching import THREADS, Found, Workers
 from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.upsert.written_rows import Written, write_rows
-from lance_stream.write.arrow_input import ArrowInput, read_input
+from lance_stream.write.arrow_input import ArrowInput, read_input, without_views
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
+from lance_stream.write.row_checks import WAY_OUT_OF_VERBS, BadRows, Check, RowRules
+
+DELETES: Final = "_lance_stream_deletes"
+"""A column of a batch that is checked, and not stored: whether the row deletes."""
 
 
 def upsert(
@@ -42,6 +55,7 @@ def upsert(
     workers: Workers = THREADS,
     phases: Phases | None = None,
     environment: Environment = MACHINE,
+    checks: Sequence[Check] = (),
 ) -> Upserted:
     """Update the table's rows that have the keys of incoming rows, and insert the other rows.
 
@@ -54,9 +68,10 @@ def upsert(
         workers: What reads the table's data files.
         phases: Receives the durations of "scan" (of keys), "write" and "commit".
         environment: Randomness for file names; the clock, for remembered deletes.
+        checks: Conditions that each row that does not delete has to meet.
 
     Raises:
-        InvalidInputError: The rows do not fit the rules or the table, or the batch id
+        InvalidInputError: The rows do not fit the rules, the checks or the table, or the batch id
             belongs to another query's batch; nothing is changed.
         CommitError: It was not committed, or the outcome is unknown.
     """
@@ -74,6 +89,8 @@ def upsert(
         newest = attempts.newest
         with attempts.phases("scan"):
             if incoming is None or incoming.table != newest.arrow_schema:
+                if checks:
+                    _refuse_bad_rows(batch, newest, rules, checks)
                 incoming = prepare(batch, newest.arrow_schema, rules)
             matches = found.look_up(newest, incoming)
             remembered = remembered_deletes(newest, incoming, environment)
@@ -125,13 +142,37 @@ def upsert(
     return result
 
 
+def _refuse_bad_rows(
+    batch: pa.RecordBatch, table: TableVersion, rules: UpsertRules, checks: Sequence[Check]
+) -> None:
+    """Raise if rows fit neither the table nor the checks."""
+    columns = table.arrow_schema
+    check_names(batch.schema, columns, rules)
+    stored = set(batch.schema.names) - set(rules.except_columns)
+    sorting = RowRules(
+        pa.schema([each for each in columns if each.name in stored]),
+        tuple(checks),
+        rules.on,
+        rules.sequence_by,
+        DELETES,
+        casts=False,
+        hidden=(DELETES,),
+    )
+    batch = batch.append_column(DELETES, pa.array(which_delete(batch, rules)))
+    sorting.check_batch(batch.schema)
+    bad = BadRows()
+    bad.add(sorting.judge(batch).bad)
+    if bad:
+        raise bad.error(table.uri, batch.num_rows, WAY_OUT_OF_VERBS)
+
+
 def one_batch(rows: pa.Table) -> pa.RecordBatch:
     """Return the rows of a table as one batch.
 
     Raises:
         InvalidInputError: A column is too large for one.
     """
-    plain = pa.schema([each.with_type(_without_views(each.type)) for each in rows.schema])
+    plain = without_views(rows.schema)
     table = (rows if plain.equals(rows.schema) else rows.cast(plain)).combine_chunks()
     batches = table.to_batches()
     if len(batches) > 1:
@@ -140,21 +181,6 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
             "2 GiB. Split them into several upserts"
         )
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def _without_views(arrow: pa.DataType) -> pa.DataType:
-    """Return a type whose rows can be taken by index, which Arrow cannot do for views."""
-    if pa.types.is_string_view(arrow):
-        return pa.large_string()
-    if pa.types.is_binary_view(arrow):
-        return pa.large_binary()
-    if pa.types.is_struct(arrow):
-        return pa.struct([part.with_type(_without_views(part.type)) for part in arrow])
-    if pa.types.is_list(arrow):
-        return pa.list_(arrow.value_field.with_type(_without_views(arrow.value_type)))
-    if pa.types.is_large_list(arrow):
-        return pa.large_list(arrow.value_field.with_type(_without_views(arrow.value_type)))
-    return arrow
 
 
 def _is_same_work(

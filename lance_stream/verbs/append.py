@@ -4,8 +4,10 @@ Rows from a stream carry the batch id of their micro-batch, and are in the table
 at all (see `micro_batches`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
+
+import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -30,6 +32,7 @@ from lance_stream.write.casting import check_castable
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome, commit_planned, planning_again
+from lance_stream.write.row_checks import Check, refuse_bad_rows
 from lance_stream.write.uploads import Uploads
 
 MAX_VERSIONS_BEHIND: Final = 8
@@ -41,6 +44,8 @@ def append(
     data: ArrowInput,
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
+    *,
+    checks: Sequence[Check] = (),
 ) -> Outcome:
     """Write rows into new data files and append them; see `Dataset.append`.
 
@@ -53,10 +58,11 @@ def append(
         data: The rows.
         micro_batch: Their micro-batch, if they come from a stream.
         environment: The clock and randomness; sleeps between two attempts.
+        checks: Conditions that each row has to meet.
     """
     if micro_batch is None and can_be_read_twice(data):
         try:
-            return _append_as_if_newest(table, data, environment)
+            return _append_as_if_newest(table, data, environment, checks)
         except InvalidInputError:
             newest = newest_of_same(table)
             if _is_like(table, newest.manifest):
@@ -68,11 +74,12 @@ def append(
         committed = find_committed(table, micro_batch)
         if committed is not None:
             return Outcome(table, is_new=False, already_committed_in=committed.version)
-    return append_fragments(table, write_input(table, data), micro_batch, environment=environment)
+    fragments = write_input(table, data, checks=checks)
+    return append_fragments(table, fragments, micro_batch, environment=environment)
 
 
 def _append_as_if_newest(
-    table: TableVersion, data: ArrowInput, environment: Environment
+    table: TableVersion, data: ArrowInput, environment: Environment, checks: Sequence[Check]
 ) -> Outcome:
     """Append rows, planned on a version that may no longer be the newest.
 
@@ -80,9 +87,10 @@ def _append_as_if_newest(
         table: The version.
         data: The rows; they are read again if it is not and the newest has other columns.
         environment: See `append`.
+        checks: See `append`.
     """
     with Uploads(table.store) as uploads:
-        fragments = write_input(table, data, uploads)
+        fragments = write_input(table, data, uploads, checks)
         if not fragments:
             return append_fragments(table, fragments)
 
@@ -108,20 +116,25 @@ def _append_as_if_newest(
             raise
     if not _is_like(table, newest.manifest):
         delete_files(table.store, fragments)
-        fragments = write_input(newest, data)
+        fragments = write_input(newest, data, checks=checks)
     return append_fragments(newest, fragments, environment=environment)
 
 
 def write_input(
-    table: TableVersion, data: ArrowInput, uploads: Uploads | None = None
+    table: TableVersion,
+    data: ArrowInput,
+    uploads: Uploads | None = None,
+    checks: Sequence[Check] = (),
 ) -> list[Fragment]:
     """Write a user's rows into new data files of a table; no version names them yet.
 
     Raises:
-        InvalidInputError: They do not fit its columns; no file is left behind.
+        InvalidInputError: They do not fit its columns, or a check; no file is left behind.
     """
-    rows = read_input(data)
-    check_castable(rows.schema, table.arrow_schema)
+    rows: Iterable[pa.RecordBatch] = (reader := read_input(data))
+    check_castable(reader.schema, table.arrow_schema)
+    if checks:
+        rows = refuse_bad_rows(rows, table.arrow_schema, checks, table.uri)
     return write_fragments(rows, write_target(table), uploads)
 
 

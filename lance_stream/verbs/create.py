@@ -35,14 +35,18 @@ from lance_stream.write.arrow_input import ArrowInput
 from lance_stream.write.fragments import check_dictionaries, delete_files
 from lance_stream.write.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.write.planning import commit_operation
+from lance_stream.write.row_checks import Check
 
 
-def create_table(planned: TableVersion, data: ArrowInput | None = None) -> TableVersion:
+def create_table(
+    planned: TableVersion, data: ArrowInput | None = None, checks: Sequence[Check] = ()
+) -> TableVersion:
     """Create a table that `plan_table` planned, and return its first version.
 
     Args:
         planned: Version 0 of the table.
         data: The rows of its first version; None for none.
+        checks: Conditions that each row has to meet.
 
     Raises:
         InvalidInputError: The table already exists, or the rows do not fit it. Nothing is left.
@@ -55,7 +59,7 @@ def create_table(planned: TableVersion, data: ArrowInput | None = None) -> Table
         pass
     else:
         raise _already_there(log.store.uri, existing)
-    fragments = [] if data is None else write_input(planned, data)
+    fragments = [] if data is None else write_input(planned, data, checks=checks)
     made = create_with_fragments(
         planned.uri,
         log,

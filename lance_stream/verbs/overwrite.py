@@ -5,7 +5,7 @@ new ones as inserted. Config, base paths and the file version are kept. So is th
 primary key and nullability, if the new rows have the same columns of the same types.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow as pa
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import ColumnsChangedError, CommitConflictError, InvalidInputError
 from lance_stream.file.type_support import check_types
+from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.extension_types import storage_type
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import checkout, newest_of_same
@@ -26,6 +27,7 @@ from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome, Staged, commit_planned, planning_again
+from lance_stream.write.row_checks import Check, refuse_bad_rows
 
 
 def overwrite(
@@ -33,6 +35,8 @@ def overwrite(
     data: ArrowInput,
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
+    *,
+    checks: Sequence[Check] = (),
 ) -> Outcome:
     """Replace all rows of a table; see `Dataset.overwrite`.
 
@@ -41,6 +45,7 @@ def overwrite(
         data: The rows.
         micro_batch: Their micro-batch, if they come from a stream.
         environment: The clock and randomness; sleeps between two attempts.
+        checks: Conditions that each row has to meet.
     """
     table = checkout(table, None)
     if micro_batch is not None:
@@ -54,7 +59,10 @@ def overwrite(
         schema = new_schema(rows.schema, table.file_version, table.schema.max_field_id() + 1)
     check_types(schema.fields, table.file_version)
     target = replace(write_target(table), schema=schema)
-    fragments = write_fragments(rows, target)
+    batches: Iterable[pa.RecordBatch] = rows
+    if checks:
+        batches = refuse_bad_rows(rows, to_arrow(schema), checks, table.uri)
+    fragments = write_fragments(batches, target)
     return overwrite_fragments(table, fragments, schema, micro_batch, environment)
 
 

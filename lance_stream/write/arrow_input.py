@@ -97,3 +97,22 @@ def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
             yield batch
 
     return pa.RecordBatchReader.from_batches(schema, checked())
+
+
+def without_views(schema: pa.Schema) -> pa.Schema:
+    """Return columns whose rows can be taken by index, which Arrow cannot do for views."""
+    return pa.schema([each.with_type(_without_views(each.type)) for each in schema])
+
+
+def _without_views(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(arrow):
+        return pa.large_string()
+    if pa.types.is_binary_view(arrow):
+        return pa.large_binary()
+    if pa.types.is_struct(arrow):
+        return pa.struct([part.with_type(_without_views(part.type)) for part in arrow])
+    if pa.types.is_list(arrow):
+        return pa.list_(arrow.value_field.with_type(_without_views(arrow.value_type)))
+    if pa.types.is_large_list(arrow):
+        return pa.large_list(arrow.value_field.with_type(_without_views(arrow.value_type)))
+    return arrow

@@ -33,6 +33,7 @@ from lance_stream.expressions.predicates import (
     parse_expression,
     parse_predicate,
 )
+from lance_stream.write.arrow_input import without_views
 from lance_stream.write.casting import ForbiddenNullError, cast_column, check_castable
 from lance_stream.write.row_digests import NO_ROWS, digest_of
 from lance_stream.write.rows_as_json import rows_to_json
@@ -435,6 +436,48 @@ def _check_condition(check: Check, known: pa.Schema) -> None:
         raise InvalidInputError(
             f"the check {check.name!r:.200} is not a condition on the batch's rows: {error}"
         ) from None
+
+
+WAY_OUT_OF_VERBS: Final = (
+    "Correct or filter out these rows, or change the check or the column. A streaming sink can set "
+    'them aside: lance_sink(bad_rows="quarantine")'
+)
+
+
+def refuse_bad_rows(
+    rows: pa.RecordBatchReader, table: pa.Schema, checks: Sequence[Check], uri: str
+) -> Iterator[pa.RecordBatch]:
+    """Return the batches' good rows; after the last one, raise if there are others.
+
+    Args:
+        rows: The rows as received.
+        table: The table's columns.
+        checks: The user's conditions.
+        uri: The table.
+
+    Raises:
+        InvalidInputError: Rows are bad, or the columns fit neither the table nor the conditions.
+    """
+    stored = pa.schema([each for each in table if each.name in rows.schema.names])
+    rules = RowRules(stored, tuple(checks), casts=False)
+    rules.check_batch(without_views(rows.schema))
+    return _refuse(rows, rules, uri)
+
+
+def _refuse(
+    batches: Iterable[pa.RecordBatch], rules: RowRules, uri: str
+) -> Iterator[pa.RecordBatch]:
+    bad, num_rows = BadRows(), 0
+    for received in batches:
+        plain = without_views(received.schema)
+        batch = received if plain.equals(received.schema) else received.cast(plain)
+        good, found, _ = rules.judge(batch)
+        num_rows += batch.num_rows
+        if found.num_rows:
+            bad.add(found)
+        yield good
+    if bad:
+        raise bad.error(uri, num_rows, WAY_OUT_OF_VERBS)
 
 
 _NO_BAD_ROWS: Final = pa.RecordBatch.from_arrays(  # from_pylist would load pandas
