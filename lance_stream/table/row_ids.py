@@ -22,10 +22,11 @@ Differs: The proto counts the bits of a bitmap from the most significant. Lance 
          the least, and files in the wild follow Lance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from itertools import groupby
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,8 @@ import numpy.typing as npt
 from lance_stream._proto import rowids_pb2
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table import wire
-from lance_stream.table.ascending import distinct, union
+from lance_stream.table.ascending import are_among, distinct, union
+from lance_stream.table.decoded_sequences import DecodedSequences
 from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
 
 Ids: TypeAlias = npt.NDArray[np.uint64]
@@ -49,6 +51,8 @@ _EMPTY: Ids = np.empty(0, np.uint64)
 _MAX_PIECES = 1024
 # How many ids in a row are worth a segment of their own among others.
 _LONG_RUN = 32
+# Up to how many ids of several segments are listed one by one, to be searched at once: 32 MB.
+_MAX_LISTED = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +186,7 @@ class RangeWithBitmap:
 
     def find(self, ids: Ids) -> Offsets:
         """Return the offset of each id in the segment, or -1."""
-        return _find_among(self.to_array(), ids)
+        return _find_among(self.to_array(), ids, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +213,12 @@ class Values:
 
     def find(self, ids: Ids) -> Offsets:
         """Return the offset of each id in the segment, or -1."""
-        return _find_among(self.values, ids)
+        return _find_among(self.values, ids, self._order)
+
+    @cached_property
+    def _order(self) -> Offsets | None:
+        """What sorts the ids; None if they ascend."""
+        return None if _ascend(self.values) else np.argsort(self.values, kind="stable")
 
 
 Segment: TypeAlias = Ranges | RangeWithHoles | RangeWithBitmap | Values
@@ -348,6 +357,8 @@ class RowIdSequence:
 def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
     """Decode a RowIdSequence message.
 
+    Long ones are kept, because every batch of a stream asks for those of all fragments.
+
     Args:
         data: The message.
         num_rows: The fragment's number of physical rows, including deleted ones; None in a
@@ -357,10 +368,7 @@ def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
         CorruptDataError: The bytes are not such a message, a segment breaks a rule of its kind,
             or there is not one id per row.
     """
-    message = wire.parse_message(rowids_pb2.RowIdSequence, bytes(data))
-    sequence = RowIdSequence(decode_segments(message.segments))
-    if sequence.num_ids > MAX_PHYSICAL_ROWS:
-        raise CorruptDataError(f"{sequence.num_ids} row ids are more than a fragment can have rows")
+    sequence = _KNOWN.get_or_decode(bytes(data), _decode)
     if num_rows is not None and sequence.num_ids != num_rows:
         raise CorruptDataError(
             f"a fragment of {num_rows} rows has {sequence.num_ids} row ids: one for each is needed"
@@ -368,29 +376,50 @@ def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
     return sequence
 
 
+def _decode(data: bytes) -> RowIdSequence:
+    message = wire.parse_message(rowids_pb2.RowIdSequence, data)
+    sequence = RowIdSequence(decode_segments(message.segments))
+    if sequence.num_ids > MAX_PHYSICAL_ROWS:
+        raise CorruptDataError(f"{sequence.num_ids} row ids are more than a fragment can have rows")
+    if len(sequence.segments) > 1 and sequence.num_ids <= _MAX_LISTED:
+        sequence = RowIdSequence.from_array(sequence.to_array())
+    for each in sequence.segments:
+        if isinstance(each, Values):
+            each.values.setflags(write=False)  # whoever decodes the same bytes gets the same array
+    return sequence
+
+
+_KNOWN: Final = DecodedSequences[RowIdSequence](
+    lambda sequence: sum(map(_size_of, sequence.segments))
+)
+
+
+def _size_of(segment: Segment) -> int:
+    if isinstance(segment, Values):
+        return 2 * segment.values.nbytes  # with what sorts them
+    if isinstance(segment, Ranges):
+        return 3 * segment.starts.nbytes
+    return len(segment.bitmap) if isinstance(segment, RangeWithBitmap) else segment.holes.nbytes
+
+
 def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
-    """Return the segments that messages describe; consecutive ranges are combined.
+    """Return the segments that messages describe; consecutive ones of a kind are combined.
 
     Raises:
         CorruptDataError: A segment breaks a rule of its kind.
     """
     segments: list[Segment] = []
-    bounds: list[int] = []
-
-    def flush() -> None:
-        if bounds:
+    for kind, several in groupby(messages, lambda each: each.WhichOneof("segment")):
+        if kind == "range":
+            bounds = [bound for each in several for bound in (each.range.start, each.range.end)]
             pairs = np.array(bounds, np.uint64).reshape(-1, 2)
             segments.append(_ranges(pairs[:, 0], pairs[:, 1]))
-            bounds.clear()
-
-    for message in messages:
-        if message.WhichOneof("segment") == "range":
-            found = message.range
-            bounds += (found.start, found.end)
+        elif kind == "sorted_array":
+            segments += _decode_arrays([each.sorted_array for each in several], ascend=True)
+        elif kind == "array":
+            segments += _decode_arrays([each.array for each in several], ascend=False)
         else:
-            flush()
-            segments.append(_decode_segment(message))
-    flush()
+            segments += map(_decode_segment, several)
     return segments
 
 
@@ -425,8 +454,8 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
     candidates: list[bytes] = []
     descents = np.flatnonzero(values[1:] <= values[:-1]) + 1
     is_long = stops - firsts >= _LONG_RUN
-    around_runs = np.concatenate((firsts[is_long], stops[is_long]))
-    for cuts in (descents, union(descents, distinct(around_runs))):
+    around_runs = union(descents, distinct(np.concatenate((firsts[is_long], stops[is_long]))))
+    for cuts in (descents, around_runs, union(around_runs, _ends_of_spans(values))):
         if len(cuts) <= _MAX_PIECES:
             inner = cuts[(cuts > 0) & (cuts < len(values))]
             pieces = np.split(values, inner)
@@ -436,6 +465,12 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
     if _size_of_ranges(starts, ends) <= len(smallest):
         return _encode_ranges(starts, ends)
     return smallest
+
+
+def _ends_of_spans(values: Ids) -> Offsets:
+    """Return where ids pass a multiple of 2^16: between two such places, they fit in 16 bits."""
+    spans = values >> np.uint64(16)
+    return np.flatnonzero(spans[1:] != spans[:-1]) + 1
 
 
 def _encode_ascending(values: Ids) -> rowids_pb2.U64Segment:
@@ -516,11 +551,15 @@ def _frame(segment: rowids_pb2.U64Segment) -> bytes:
     return wire.frame(_SEGMENT, wire.serialize(segment))
 
 
-def _find_among(values: Ids, wanted: Ids) -> Offsets:
-    order = np.argsort(values, kind="stable")
+def _find_among(values: Ids, wanted: Ids, order: Offsets | None) -> Offsets:
     places = np.searchsorted(values, wanted, sorter=order)
-    found: Offsets = order[np.minimum(places, len(values) - 1)]
+    near = np.minimum(places, len(values) - 1)
+    found: Offsets = near if order is None else order[near]
     return np.where(values[found] == wanted, found, -1)
+
+
+def _ascend(values: Ids) -> bool:
+    return bool((values[1:] > values[:-1]).all())
 
 
 def _ranges(starts: Ids, stops: Ids) -> Ranges:
@@ -537,7 +576,7 @@ def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
     if kind == "range_with_holes":
         holed = message.range_with_holes
         _check_span(holed.start, holed.end)
-        holes = _decode_array(holed.holes)
+        (holes,) = [each.values for each in _decode_arrays([holed.holes], ascend=False)]
         _check_ascending(holes, "the holes of a range of row ids")
         if len(holes) and not (holed.start <= holes[0] and holes[-1] < holed.end):
             raise CorruptDataError("a hole lies outside its range of row ids")
@@ -551,33 +590,47 @@ def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
         if span % 8 and bitmap[-1] >> span % 8:
             raise CorruptDataError("a bitmap of row ids has bits set past its end")
         return RangeWithBitmap(mapped.start, mapped.end, bitmap)
-    if kind == "sorted_array":
-        values = _decode_array(message.sorted_array)
-        _check_ascending(values, "a sorted array of row ids")
-        return Values(values)
-    if kind == "array":
-        return Values(_decode_array(message.array))
     raise CorruptDataError("a segment of row ids is of an unknown kind")
 
 
-def _decode_array(message: rowids_pb2.EncodedU64Array) -> Ids:
-    kind = message.WhichOneof("array")
-    if kind == "u16_array":
-        return _add_base(message.u16_array.base, message.u16_array.offsets, "<u2")
-    if kind == "u32_array":
-        return _add_base(message.u32_array.base, message.u32_array.offsets, "<u4")
-    if kind == "u64_array":
-        return _add_base(0, message.u64_array.values, "<u8")
-    raise CorruptDataError("an array of row ids is of an unknown kind")
+def _decode_arrays(
+    messages: Sequence[rowids_pb2.EncodedU64Array], *, ascend: bool
+) -> Iterator[Values]:
+    """Yield the ids of arrays that follow one another; those of one width together.
+
+    Args:
+        messages: The arrays.
+        ascend: Whether the ids of each have to ascend.
+    """
+    for kind, several in groupby(messages, lambda each: each.WhichOneof("array")):
+        parts = [_ARRAYS[kind](each) for each in several] if kind in _ARRAYS else None
+        if parts is None:
+            raise CorruptDataError("an array of row ids is of an unknown kind")
+        width = _WIDTHS[kind]
+        for _, data in parts:
+            if len(data) % width:
+                raise CorruptDataError(
+                    f"an array of row ids has {len(data)} bytes: not whole values"
+                )
+        offsets = np.frombuffer(b"".join(data for _, data in parts), f"<u{width}")
+        lengths = np.array([len(data) // width for _, data in parts], np.int64)
+        bases = np.repeat(np.array([base for base, _ in parts], np.uint64), lengths)
+        ids = offsets.astype(np.uint64) + bases
+        if bool((ids < bases).any()):
+            raise CorruptDataError("an array of row ids goes beyond 64 bits")
+        if ascend:
+            falls = np.flatnonzero(ids[1:] <= ids[:-1]) + 1
+            if not are_among(falls, np.cumsum(lengths)).all():
+                raise CorruptDataError("a sorted array of row ids do not ascend")
+        yield Values(ids)
 
 
-def _add_base(base: int, data: bytes, dtype: str) -> Ids:
-    if len(data) % np.dtype(dtype).itemsize:
-        raise CorruptDataError(f"an array of row ids has {len(data)} bytes: not whole values")
-    offsets = np.frombuffer(data, dtype)
-    if len(offsets) and base + int(offsets.max()) > _MAX_U64:
-        raise CorruptDataError("an array of row ids goes beyond 64 bits")
-    return offsets.astype(np.uint64) + np.uint64(base)
+_WIDTHS: Final = {"u16_array": 2, "u32_array": 4, "u64_array": 8}
+_ARRAYS: Final[Mapping[str | None, Callable[[rowids_pb2.EncodedU64Array], tuple[int, bytes]]]] = {
+    "u16_array": lambda each: (each.u16_array.base, each.u16_array.offsets),
+    "u32_array": lambda each: (each.u32_array.base, each.u32_array.offsets),
+    "u64_array": lambda each: (0, each.u64_array.values),
+}
 
 
 def _check_span(start: int, stop: int) -> None:

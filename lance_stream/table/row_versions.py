@@ -15,7 +15,7 @@ Differs: The span looks like offsets or row ids, but only the number of its memb
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from lance_stream._proto import rowids_pb2
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table import wire
 from lance_stream.table.ascending import distinct
+from lance_stream.table.decoded_sequences import DecodedSequences
 from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
 from lance_stream.table.row_ids import MAX_MATERIALIZED, decode_segments
 
@@ -155,13 +156,27 @@ def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence
     """
     if data is None:
         return RowVersionSequence.uniform(num_rows, FIRST_VERSION)
-    message = wire.parse_message(rowids_pb2.RowDatasetVersionSequence, bytes(data))
-    lengths = [_length_of(run.span) for run in message.runs]
-    if sum(lengths) != num_rows or num_rows > MAX_PHYSICAL_ROWS:
+    sequence, total = _KNOWN.get_or_decode(bytes(data), _decode)
+    if sequence is None or total != num_rows or num_rows > MAX_PHYSICAL_ROWS:
         raise CorruptDataError(
-            f"a fragment of {num_rows} rows has {sum(lengths)} row versions: one for each is needed"
+            f"a fragment of {num_rows} rows has {total} row versions: one for each is needed"
         )
-    return RowVersionSequence(lengths, [run.version for run in message.runs])
+    return sequence
+
+
+def _decode(data: bytes) -> tuple[RowVersionSequence | None, int]:
+    """Return the sequence, unless it has more rows than a fragment can have, and their number."""
+    message = wire.parse_message(rowids_pb2.RowDatasetVersionSequence, data)
+    lengths = [_length_of(run.span) for run in message.runs]
+    total = sum(lengths)  # of integers without a limit
+    if total > MAX_PHYSICAL_ROWS:
+        return None, total
+    return RowVersionSequence(lengths, [run.version for run in message.runs]), total
+
+
+_KNOWN: Final = DecodedSequences[tuple[RowVersionSequence | None, int]](
+    lambda decoded: 0 if decoded[0] is None else 3 * decoded[0].lengths.nbytes
+)
 
 
 def encode_row_versions(sequence: RowVersionSequence) -> bytes:

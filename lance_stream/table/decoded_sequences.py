@@ -1,0 +1,55 @@
+"""Sequences that were decoded before: each batch of a stream asks for those of all fragments.
+
+A sequence is known by its bytes. Most of a manifest's bytes are sequences that do not change from
+version to version, though the messages of their fragments do, with each row that is deleted.
+"""
+
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from lance_stream.caches import Cache
+
+S = TypeVar("S")
+
+ROOM_BYTES: Final = 256 << 20
+"""How much memory the sequences of one kind take at most."""
+
+_MIN_BYTES: Final = 512
+_SAMPLE: Final = 32
+
+
+class _Decoded(NamedTuple, Generic[S]):
+    data: bytes
+    sequence: S
+    size: int
+
+
+class DecodedSequences(Generic[S]):
+    """The sequences of one kind that were used last; safe for several threads.
+
+    Args:
+        size_of: Returns about how many bytes of memory a decoded sequence takes.
+    """
+
+    def __init__(self, size_of: Callable[[S], int]) -> None:
+        self._size_of = size_of
+        self._known = Cache[tuple[int, bytes], _Decoded[S]](ROOM_BYTES, lambda each: each.size)
+
+    def get_or_decode(self, data: bytes, decode: Callable[[bytes], S]) -> S:
+        """Return what the bytes mean; the caller must not change it.
+
+        Args:
+            data: The bytes of a sequence. Few are decoded faster than looked up.
+            decode: Decodes them; what it raises is not kept.
+        """
+        if len(data) < _MIN_BYTES:
+            return decode(data)
+        # Hashing all of the bytes would take longer than comparing them with the likely ones.
+        middle = len(data) // 2
+        key = len(data), data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
+        known = self._known.get(key)
+        if known is not None and known.data == data:
+            return known.sequence
+        sequence = decode(data)
+        self._known.put(key, _Decoded(data, sequence, len(data) + self._size_of(sequence)))
+        return sequence
