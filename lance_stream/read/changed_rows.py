@@ -7,7 +7,7 @@ those of one fragment are together.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from lance_stream.table.ascending import union
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.table.row_ids import Ids, encode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, Versions, encode_row_versions
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 
@@ -64,6 +65,22 @@ def read_rows(
     return read(units)
 
 
+class Lineage(NamedTuple):
+    """What rows keep when they move to other fragments.
+
+    Attributes:
+        row_ids: (n,) their stable row ids.
+        created_at: (n,) the versions that created them.
+    """
+
+    row_ids: Ids
+    created_at: Versions
+
+    def at(self, chosen: npt.NDArray[np.int64] | slice) -> "Lineage":
+        """Return the lineage of some of the rows."""
+        return Lineage(self.row_ids[chosen], self.created_at[chosen])
+
+
 def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     """Return the stable row ids of rows, in the order of their addresses, which ascend."""
     places = table.manifest.fragments.place_of
@@ -74,19 +91,43 @@ def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     return np.concatenate([np.empty(0, np.uint64), *found])
 
 
-def with_row_ids(fragments: Iterable[Fragment], row_ids: Ids) -> list[Fragment]:
-    """Set the row ids of the rows that existed before, which come first."""
+def lineage_of(table: TableVersion, addresses: Addresses) -> Lineage:
+    """Return the lineage of rows, in the order of their addresses, which ascend."""
+    places = table.manifest.fragments.place_of
+    created = [np.empty(0, np.uint64)]
+    for fragment_id, offsets in by_fragment(addresses):
+        fragment = table.manifest.fragments[places[fragment_id]]
+        created.append(table.row_versions(fragment, fragment.created_at_versions).take(offsets))
+    return Lineage(row_ids_of(table, addresses), np.concatenate(created))
+
+
+def with_lineage(fragments: Iterable[Fragment], lineage: Lineage) -> list[Fragment]:
+    """Set the lineage of the rows that existed before, which come first."""
     made: list[Fragment] = []
+    first = 0
     for fragment in fragments:
-        own, row_ids = row_ids[: fragment.physical_rows], row_ids[fragment.physical_rows :]
-        made.append(replace(fragment, row_ids=encode_row_ids(own)) if len(own) else fragment)
+        own = lineage.at(slice(first, first + fragment.physical_rows))
+        first += len(own.row_ids)
+        if len(own.row_ids):
+            created = RowVersionSequence.from_array(own.created_at)
+            fragment = replace(
+                fragment,
+                row_ids=encode_row_ids(own.row_ids),
+                created_at_versions=encode_row_versions(created),
+            )
+        made.append(fragment)
     return made
 
 
 def without_rows(
     table: TableVersion, addresses: Addresses, environment: Environment
 ) -> tuple[tuple[Fragment, ...], tuple[int, ...]]:
-    """Write deletion files; return the fragments that have them, and the ids of empty ones."""
+    """Write deletion files; return the fragments that have them, and the ids of empty ones.
+
+    The fragments are for a transaction, which applies their deletion files to the fragments of the
+    version before. Their sequences are left out: those of a table that has lived would make each
+    transaction, and the copy of it in the manifest, as large as what the table says of all rows.
+    """
     places = table.manifest.fragments.place_of
     dying: list[tuple[Fragment, npt.NDArray[np.uint32]]] = []
     removed: list[int] = []
@@ -105,7 +146,13 @@ def without_rows(
     def write(job: tuple[Fragment, npt.NDArray[np.uint32], int]) -> Fragment:
         fragment, dead, file_id = job
         file = write_deletion_file(table.store, fragment.id, dead, table.version, file_id)
-        return replace(fragment, deletion_file=file)
+        return replace(
+            fragment,
+            deletion_file=file,
+            row_ids=None,
+            created_at_versions=None,
+            last_updated_at_versions=None,
+        )
 
     jobs = [(fragment, dead, environment.random_id()) for fragment, dead in dying]
     if len(jobs) < 2 or table.store.num_readers <= NUM_READERS:

@@ -23,10 +23,11 @@ from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments import Fragment, StoredSequence
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
 from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
 
 _PROTOCOLS: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 """Spellings of a protocol that only Spark users write."""
@@ -181,6 +182,20 @@ class TableVersion:
         self.check_promise(fragment)
         num_rows = self.physical_rows(fragment)
         return decode_row_ids(self.files.sequence(fragment.row_ids), num_rows)
+
+    def row_versions(self, fragment: Fragment, stored: StoredSequence | None) -> RowVersionSequence:
+        """Return a version for each of a fragment's rows.
+
+        Args:
+            fragment: The fragment.
+            stored: Its created-at or last-updated-at versions.
+
+        Raises:
+            CorruptDataError: There is not one for each row.
+        """
+        self.check_promise(fragment)
+        data = None if stored is None else self.files.sequence(stored)
+        return decode_row_versions(data, self.physical_rows(fragment))
 
     @cached_property
     def row_id_index(self) -> RowIdIndex:

@@ -4,15 +4,12 @@ If it is not, new rows get ids that other rows have, and readers that use ids co
 versions continue from one that was checked. A version of another program is checked before the next
 one is created from it: from the fragments' bytes, without opening a file. Most fragments have one
 range of ids; these ranges are read for all of them at once (`uniform_lineage`). The sequences of
-the others are decoded, each once.
+the others are decoded.
 
 Ids in files (spilled row lineage) are not checked here, but by `verify`.
 
 Source:  table.proto, Manifest.next_row_id.
 """
-
-from functools import lru_cache
-from typing import Final
 
 import numpy as np
 
@@ -21,8 +18,6 @@ from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_ids import decode_row_ids
 from lance_stream.table.uniform_lineage import uniform_lineage
-
-_KEPT: Final = 1 << 16
 
 
 def check_next_row_id(manifest: Manifest) -> None:
@@ -56,11 +51,5 @@ def largest_row_id(fragments: FragmentList) -> int:
     for place in np.flatnonzero(~is_known).tolist():
         stored = fragments[place].row_ids
         if isinstance(stored, bytes):
-            largest = max(largest, _largest_in(stored))
+            largest = max(largest, decode_row_ids(stored).largest)
     return largest
-
-
-@lru_cache(maxsize=_KEPT)
-def _largest_in(stored: bytes) -> int:
-    ids = decode_row_ids(stored).to_array()
-    return int(ids.max()) if len(ids) else -1

@@ -265,6 +265,11 @@ class RowIdSequence:
         """The number of ids, without materializing them."""
         return sum(map(len, self.segments))
 
+    @cached_property
+    def largest(self) -> int:
+        """The largest id; -1 if there is none."""
+        return max(map(_largest_in, self.segments), default=-1)
+
     def __len__(self) -> int:
         return self.num_ids
 
@@ -392,6 +397,12 @@ def _decode(data: bytes) -> RowIdSequence:
 _KNOWN: Final = DecodedSequences[RowIdSequence](
     lambda sequence: sum(map(_size_of, sequence.segments))
 )
+
+
+def _largest_in(segment: Segment) -> int:
+    if isinstance(segment, Ranges):
+        return int(segment.stops[segment.stops > segment.starts].max()) - 1
+    return int(segment.to_array().max())
 
 
 def _size_of(segment: Segment) -> int:

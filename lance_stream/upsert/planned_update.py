@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.read.changed_rows import row_ids_of, with_row_ids, without_rows
+from lance_stream.read.changed_rows import lineage_of, with_lineage, without_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
@@ -82,14 +82,13 @@ def plan_update(
         environment: Randomness, for file names.
     """
     new: list[Fragment] = []
-    changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.decision.changed for each in parts)]))
-    ids = row_ids_of(table, changed) if table.has_stable_row_ids else None
+    changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.changed for each in parts)]))
+    lineage = lineage_of(table, changed) if table.has_stable_row_ids else None
     for part in parts:
-        if ids is None:
+        if lineage is None:
             new += part.fragments
         else:
-            own = ids[np.searchsorted(changed, part.decision.changed)]
-            new += with_row_ids(part.fragments, own)
+            new += with_lineage(part.fragments, lineage.at(np.searchsorted(changed, part.changed)))
     deleted = [each.decision.deleted for each in parts]
     updated, removed = without_rows(
         table, np.sort(np.concatenate([changed, *deleted])), environment

@@ -1,20 +1,27 @@
-"""Writing what was decided: the changed rows, whole and in table order, then the new ones."""
+"""Writing what was decided: the changed rows, whole, and then the new ones.
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+Changed rows are written in the order of their row ids if they have any. Then their ids ascend, and
+so do their created-at versions, since ids are given in the order of versions: what a manifest says
+about them takes two bytes a row. In the order of their addresses it takes up to 14, and more with
+every version, as rows of a table that has lived lie in all of its fragments, in as many runs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.read.changed_rows import read_rows
+from lance_stream.read.changed_rows import Addresses, read_rows, row_ids_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.incoming import Incoming
 from lance_stream.upsert.key_bounds import FileBounds, bounds_of_written, key_fields
-from lance_stream.upsert.keys import hash_keys
+from lance_stream.upsert.keys import Places, hash_keys
 from lance_stream.upsert.matching import THREADS, Workers
 from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.upsert.tombstone_files import Deletes
@@ -26,9 +33,9 @@ class Written(NamedTuple):
     """A worker's result for (a part of) a batch; picklable.
 
     Attributes:
-        fragments: New fragments: first the changed rows, in the order of their addresses, then
-            the new ones.
+        fragments: New fragments: first the changed rows, then the new ones.
         decision: The decisions about the rows.
+        changed: (n,) u64 addresses of the changed rows, in the order in which they were written.
         inserted_keys: (m,) u64 hashes of the keys of the new rows, and of the deletes.
         num_unchanged: How many rows would not have changed and were left untouched.
         deletes: The deletes to remember; None if none are.
@@ -37,6 +44,7 @@ class Written(NamedTuple):
 
     fragments: tuple[Fragment, ...]
     decision: Decision
+    changed: Addresses
     inserted_keys: npt.NDArray[np.uint64]
     num_unchanged: int = 0
     deletes: Deletes | None = None
@@ -67,7 +75,8 @@ def write_rows(
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
-    fragments = write_fragments(_rows_to_write(table, incoming, decision, workers), target)
+    changed, rows = _changed_rows(table, incoming, decision, workers)
+    fragments = write_fragments(chain(rows, _new_rows(incoming, decision)), target)
     new = pa.array(decision.inserted_rows)
     keys = [[incoming.rows.column(name).take(new) for name in incoming.rules.on]]
     deletes = None
@@ -80,6 +89,7 @@ def write_rows(
     return Written(
         tuple(fragments),
         decision,
+        changed,
         distinct(np.concatenate(hashes)),
         num_unchanged,
         deletes,
@@ -95,24 +105,71 @@ def _hashes(
     return hash_keys([by_name[name] for name in table.arrow_schema.names if name in by_name])
 
 
-def _rows_to_write(
+def _changed_rows(
     table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
-) -> Iterator[pa.RecordBatch]:
-    """Yield the changed rows, whole, and then the new ones."""
+) -> tuple[Addresses, Iterable[pa.RecordBatch]]:
+    """Return the addresses of the changed rows, and the rows, whole, in the same order."""
+    order = _order_of_ids(table, decision.changed)
     own_names = set(incoming.rows.schema.names)
     missing = [each for each in table.arrow_schema.names if each not in own_names]
     kept_columns = [*missing, *incoming.partial]
+    if not kept_columns or not len(decision.changed):
+        rows = incoming.rows.take(pa.array(decision.changed_rows[order]))
+        return decision.changed[order], (rows,)
+    reading = read_rows(table, decision.changed, kept_columns, workers.read)
+    first = list(_up_to(_MOST_SORTED_BYTES, reading))
+    joined = pa.Table.from_batches(first).combine_chunks().to_batches()
+    if len(joined) > 1 or joined[0].num_rows < len(order):  # too much: in the order of addresses
+        parts = chain(first, reading)
+        return decision.changed, _completed(incoming, decision.changed_rows, parts, missing)
+    kept = joined[0].take(pa.array(order))
+    own = decision.changed_rows[order]
+    return decision.changed[order], _completed(incoming, own, (kept,), missing)
+
+
+_MOST_SORTED_BYTES: Final = 64 << 20
+"""Up to how many bytes of the table's values are held to be sorted."""
+
+
+def _order_of_ids(table: TableVersion, addresses: Addresses) -> npt.NDArray[np.intp]:
+    """Return what sorts rows by their row ids; addresses ascend where there are no ids."""
+    if not table.has_stable_row_ids:
+        return np.arange(len(addresses))
+    return np.argsort(row_ids_of(table, addresses), kind="stable")
+
+
+def _up_to(num_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches until so many bytes have been passed."""
+    while num_bytes > 0 and (batch := next(batches, None)) is not None:
+        num_bytes -= batch.nbytes
+        yield batch
+
+
+def _completed(
+    incoming: Incoming,
+    rows: Places,
+    kept: Iterable[pa.RecordBatch],
+    missing: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """Yield incoming rows with the values that they do not have.
+
+    Args:
+        incoming: The rows that count.
+        rows: Which of them, in order.
+        kept: The stored values of these rows: the missing columns, and structs that have parts of
+            their fields only.
+        missing: The columns that no incoming row has.
+    """
     done = 0
-    if not kept_columns:
-        yield incoming.rows.take(pa.array(decision.changed_rows))
-    elif len(decision.changed):
-        for kept in read_rows(table, decision.changed, kept_columns, workers.read):
-            rows = decision.changed_rows[done : done + kept.num_rows]
-            done += kept.num_rows
-            own = incoming.rows.take(pa.array(rows))
-            own = with_stored_parts(own, kept, incoming.partial)
-            yield pa.RecordBatch.from_arrays(
-                [*own.columns, *kept.select(missing).columns], [*own.schema.names, *missing]
-            )
+    for stored in kept:
+        own = incoming.rows.take(pa.array(rows[done : done + stored.num_rows]))
+        done += stored.num_rows
+        own = with_stored_parts(own, stored, incoming.partial)
+        yield pa.RecordBatch.from_arrays(
+            [*own.columns, *stored.select(missing).columns], [*own.schema.names, *missing]
+        )
+
+
+def _new_rows(incoming: Incoming, decision: Decision) -> Iterator[pa.RecordBatch]:
     if len(decision.inserted_rows):
         yield incoming.rows.take(pa.array(decision.inserted_rows))

@@ -37,7 +37,6 @@ from lance_stream.table.fragments import Fragment, decode_fragment
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import (
     RowVersionSequence,
-    decode_row_versions,
     encode_row_versions,
 )
 from lance_stream.upsert.known_key_bounds import inherit_key_bounds
@@ -224,7 +223,8 @@ def _lineage(
     ids = [table.row_ids(each).without(gone) for each, gone in zip(old, dead, strict=True)]
     created, updated = (
         RowVersionSequence.concat(
-            _stamps(table, each, name).without(gone) for each, gone in zip(old, dead, strict=True)
+            table.row_versions(each, getattr(each, name)).without(gone)
+            for each, gone in zip(old, dead, strict=True)
         ).to_array()
         for name in ("created_at_versions", "last_updated_at_versions")
     )
@@ -251,10 +251,3 @@ def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
             )
         )
     return made
-
-
-def _stamps(table: TableVersion, fragment: Fragment, name: str) -> RowVersionSequence:
-    stored = getattr(fragment, name)
-    table.check_promise(fragment)
-    data = None if stored is None else table.files.sequence(stored)
-    return decode_row_versions(data, table.physical_rows(fragment))

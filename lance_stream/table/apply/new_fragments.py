@@ -165,10 +165,10 @@ def _with_row_ids(
     start: Manifest, fragments: Sequence[Fragment], sources: Sequence[Fragment]
 ) -> tuple[list[Fragment], int]:
     moved = [_moved_ids(start, each) for each in fragments]
-    created = _created_at(start, np.concatenate([np.empty(0, np.uint64), *moved]), sources)
+    created = _created_at(start, fragments, moved, sources)
     made: list[Fragment] = []
     next_row_id = start.next_row_id
-    for fragment, kept in zip(fragments, moved, strict=True):
+    for fragment, kept, own in zip(fragments, moved, created, strict=True):
         num_new = fragment.physical_rows - len(kept)
         if next_row_id + num_new > MAX_ROW_ID:
             raise InvalidInputError(f"the table has used up its row ids: the next is {next_row_id}")
@@ -176,7 +176,6 @@ def _with_row_ids(
         stamps = RowVersionSequence.uniform(num_new, start.version)
         if len(kept):
             ids = RowIdSequence.concat([RowIdSequence.from_array(kept), ids])
-            own, created = created[: len(kept)], created[len(kept) :]
             stamps = RowVersionSequence.concat([RowVersionSequence.from_array(own), stamps])
         made.append(
             replace(
@@ -210,7 +209,43 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
     return kept
 
 
-def _created_at(start: Manifest, ids: Ids, sources: Sequence[Fragment]) -> Versions:
+def _created_at(
+    start: Manifest,
+    fragments: Sequence[Fragment],
+    moved: Sequence[Ids],
+    sources: Sequence[Fragment],
+) -> list[Versions]:
+    """Return the created-at versions of the rows that each fragment took over."""
+    stated = [_stated(start, each, len(ids)) for each, ids in zip(fragments, moved, strict=True)]
+    unknown = [ids for ids, own in zip(moved, stated, strict=True) if own is None]
+    found = _found_created_at(start, np.concatenate([np.empty(0, np.uint64), *unknown]), sources)
+    created: list[Versions] = []
+    for ids, own in zip(moved, stated, strict=True):
+        if own is None:
+            own, found = found[: len(ids)], found[len(ids) :]
+        created.append(own)
+    return created
+
+
+def _stated(start: Manifest, fragment: Fragment, num_moved: int) -> Versions | None:
+    """Return the created-at versions that a new fragment states of the rows that it took over.
+
+    A row has the same one as long as it lives, so whoever planned the operation knows them. The
+    reference's operations do not state them.
+    """
+    stored = fragment.created_at_versions
+    if not num_moved or not isinstance(stored, bytes):
+        return None
+    versions = decode_row_versions(stored, num_moved).to_array()
+    if int(versions.max()) >= start.version:
+        raise InvalidInputError(
+            f"a new fragment states rows created in version {int(versions.max())}, but the newest "
+            f"one is {start.version - 1}"
+        )
+    return versions
+
+
+def _found_created_at(start: Manifest, ids: Ids, sources: Sequence[Fragment]) -> Versions:
     """Return the created-at version of some rows, (n,) u64.
 
     A row that no fragment has counts as created now, as in the reference.
