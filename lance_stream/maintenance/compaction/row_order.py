@@ -1,8 +1,9 @@
 """In which order a compaction writes rows, so that their lineage takes few bytes.
 
 A manifest holds three sequences of every fragment: the row ids, and the versions that created and
-last updated each row. They are short where neighbors are alike, and scattered upserts leave
-neighbors that are not: each batch's rows stand in the order in which they were found.
+last updated each row. They are short where neighbors are alike. Our upserts write each batch's rows
+in the order of their ids; other writers write them in the order in which they were found, which
+leaves neighbors that are not.
 
     as they stand    (version of the last update, row id)
     8 2   9 1   5    2 8   1 9   5                           row id

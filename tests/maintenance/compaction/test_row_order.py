@@ -25,6 +25,7 @@ from lance_stream.maintenance.compaction.row_order import (
 )
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.opening import checkout
+from lance_stream.upsert import written_rows
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
 
@@ -34,7 +35,15 @@ def rows(ids: Any, x: object) -> pa.Table:
 
 
 def lived(batches: int = 6, num_rows: int = 2000, updates: int = 300) -> Dataset:
-    """Return a table of scattered updates, and some inserts and deletes."""
+    """Return a table of scattered updates in the order of their old places, as others write them,
+    and some inserts and deletes.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(written_rows, "_order_of_ids", lambda _, found: np.arange(len(found)))
+        return _lived(batches, num_rows, updates)
+
+
+def _lived(batches: int, num_rows: int, updates: int) -> Dataset:
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA, primary_key=["id"])
     ds = ds.append(rows(range(num_rows), "first"))
     dice = random.Random(1)

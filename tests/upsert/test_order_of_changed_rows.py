@@ -1,0 +1,105 @@
+"""The order in which upserts write changed rows, and what a manifest then says about them."""
+
+import random
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.errors import InvalidInputError
+from lance_stream.table.apply.new_fragments import with_moved_rows
+from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.upsert import written_rows
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), ("x", pa.string()), ("y", pa.int32())]
+)
+NUM_ROWS = 4000
+
+
+def rows(ids: Iterable[int], x: object) -> pa.Table:
+    named = list(ids)
+    return pa.table(
+        {"id": named, "x": [f"{x} {each}" for each in named], "y": [each % 7 for each in named]},
+        schema=SCHEMA,
+    )
+
+
+def lived(batches: int, columns: list[str], on: str = "id") -> Dataset:
+    """Return a table after batches of scattered updates, and a few inserts."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    shuffled = random.Random(1).sample(range(NUM_ROWS), NUM_ROWS)
+    ds = ds.append(rows(shuffled[:2000], "first")).append(rows(shuffled[2000:], "second"))
+    dice = random.Random(2)
+    for number in range(batches):
+        new = range(NUM_ROWS + 10 * number, NUM_ROWS + 10 * number + 10)
+        batch = rows([*dice.sample(range(NUM_ROWS), 300), *new], number)
+        ds = ds.upsert(batch.select(columns), on=on)
+    return ds
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("columns", [["id", "x", "y"], ["id", "x"]])
+def test_changed_rows_are_written_in_the_order_of_their_ids(columns: list[str]) -> None:
+    ds = lived(6, columns)
+    for fragment in ds.table.manifest.fragments[2:]:
+        ids = ds.table.row_ids(fragment).to_array().tolist()
+        created = ds.table.row_versions(fragment, fragment.created_at_versions).to_array().tolist()
+        assert ids == sorted(ids)
+        assert created == sorted(created)
+        assert len(ids) == 310
+    stored = {row["id"]: row for row in ds.scan().read_all().to_pylist()}
+    assert len(stored) == NUM_ROWS + 60
+    for key, row in stored.items():
+        assert row["x"].split()[1] == str(key)
+        assert row["y"] == (key % 7 if key < NUM_ROWS or "y" in columns else None)
+
+
+def test_values_too_large_to_be_sorted_stay_with_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = sorted(lived(3, ["id", "x"]).scan(with_row_id=True).read_all().to_pylist(), key=str)
+    monkeypatch.setattr(written_rows, "_MOST_SORTED_BYTES", 200)
+    ds = lived(3, ["id", "x"])
+    found = ds.scan(with_row_id=True, with_row_versions=True).read_all()
+    assert sorted(found.select([*SCHEMA.names, "_rowid"]).to_pylist(), key=str) == expected
+    in_order = [
+        ids == sorted(ids)
+        for ids in (
+            ds.table.row_ids(each).to_array().tolist() for each in ds.table.manifest.fragments
+        )
+    ]
+    assert not all(in_order[2:])
+    by_age = {row["_rowid"]: row["_row_created_at_version"] for row in found.to_pylist()}
+    assert all(
+        created == (2 if row_id < 2000 else 3)
+        for row_id, created in by_age.items()
+        if row_id < NUM_ROWS
+    )
+
+
+def test_a_transaction_leaves_out_the_lineage_of_touched_fragments() -> None:
+    ds = lived(8, ["id", "x", "y"])
+    ds = ds.delete("id % 50 = 3").update({"x": "'new'"}, where="id % 50 = 4")
+    for table in (ds.table, ds.table.read_at(ds.version - 1), ds.table.read_at(ds.version - 2)):
+        data = table.manifest.inline_transaction
+        assert data is not None
+        lineage = sum(len(each.row_ids or b"") for each in table.manifest.fragments[2:])
+        assert len(data) < lineage
+    assert all(each.row_ids for each in ds.table.manifest.fragments)
+
+
+def test_rows_from_the_future_are_refused() -> None:
+    """A plan that states versions which no row can have been created in is not applied."""
+    manifest = lived(1, ["id", "x", "y"]).table.manifest
+    moved = manifest.fragments[2]
+    start = replace(manifest, version=manifest.version + 1)
+    for version in (start.version, start.version + 5):
+        stated = encode_row_versions(RowVersionSequence.uniform(moved.physical_rows, version))
+        wrong = replace(moved, created_at_versions=stated)
+        with pytest.raises(InvalidInputError, match="rows created in version"):
+            with_moved_rows(start, manifest.fragments, [wrong], [])
