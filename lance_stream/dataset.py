@@ -745,12 +745,11 @@ class Dataset:
             BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
             OSError: Something could not be listed or read. No file that is needed was removed.
         """
-        age = cleanup.DEFAULT_AGE if retain_versions is None else None
-        rules = cleanup.CleanupRules(
-            age if older_than is None else parse_age(older_than, may_be_nothing=True),
-            1 if retain_versions is None else retain_versions,
-            delete_unverified,
-            None if expire_consumers is None else parse_age(expire_consumers),
+        rules = cleanup.as_rules(
+            older_than,
+            retain_versions,
+            delete_unverified=delete_unverified,
+            expire_consumers=expire_consumers,
         )
         return cleanup.cleanup(self.table, rules, is_dry_run=dry_run)
 

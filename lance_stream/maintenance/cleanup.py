@@ -46,7 +46,7 @@ Differs: Its cleanup deletes manifests and data files in no particular order, ke
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -54,6 +54,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from lance_stream.commit.version_log import VersionLog
+from lance_stream.durations import parse_age
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
@@ -140,6 +141,27 @@ class CleanupRules:
             )
 
 
+def as_rules(
+    older_than: str | timedelta | None,
+    retain_versions: int | None,
+    *,
+    delete_unverified: bool,
+    expire_consumers: str | timedelta | None,
+) -> CleanupRules:
+    """Return the rules that a user's arguments mean; see `Dataset.cleanup`.
+
+    Raises:
+        InvalidInputError: An age or number is invalid.
+    """
+    age = DEFAULT_AGE if retain_versions is None else None
+    return CleanupRules(
+        age if older_than is None else parse_age(older_than, may_be_nothing=True),
+        1 if retain_versions is None else retain_versions,
+        delete_unverified,
+        None if expire_consumers is None else parse_age(expire_consumers),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
     """What was removed; for a dry run, what would be.
@@ -180,11 +202,44 @@ def _holder(name: str) -> str:
     return name if name == UNDER_WAY else f"the tag {name}"
 
 
+@dataclass(frozen=True, slots=True)
+class FileWork:
+    """What a cleanup has done elsewhere if that is faster: by the tasks of a cluster.
+
+    Attributes:
+        list_folders: Returns, for each of some folders of a store, the files below it; an error
+            rather than a part of them.
+        delete: Deletes files of a store, in any order. Some may be gone already.
+    """
+
+    list_folders: Callable[[Store, Sequence[str]], Iterable[Iterable[StoredFile]]]
+    delete: Callable[[Store, Sequence[str]], None]
+
+
+def list_here(store: Store, folders: Sequence[str]) -> Iterator[list[StoredFile]]:
+    """List folders in this process, one after another."""
+    yield from map(store.list, folders)
+
+
+def delete_here(store: Store, paths: Sequence[str]) -> None:
+    """Delete files in this process, in as many threads as the store is read by."""
+    with ThreadPoolExecutor(
+        store.num_readers, thread_name_prefix="lance-stream-cleanup"
+    ) as threads:
+        for _ in threads.map(store.delete, paths):
+            pass
+
+
+HERE: Final = FileWork(list_here, delete_here)
+"""All work in this process."""
+
+
 def cleanup(
     table: TableVersion,
     rules: CleanupRules,
     *,
     is_dry_run: bool = False,
+    work: FileWork = HERE,
     environment: Environment = MACHINE,
 ) -> CleanupReport:
     """Remove old versions, and the files that no remaining version references.
@@ -193,6 +248,7 @@ def cleanup(
         table: Any version.
         rules: What to remove.
         is_dry_run: Whether to remove nothing, and only report.
+        work: Lists folders and deletes files. What to delete is decided here.
         environment: The clock, which is ignored if it runs ahead of the store's; a dry run writes
             nothing, so it cannot tell.
 
@@ -218,7 +274,7 @@ def cleanup(
     versions = table.log.versions()
     under_way = _CommitsUnderWay(table, rules, environment)
     survey = _survey(table, versions, rules, ignored, made_from, under_way, environment)
-    left = _Left(_list_files(table), survey.named, _oldest_sure(rules, environment))
+    left = _Left(_list_files(table, work), survey.named, _oldest_sure(rules, environment))
     going = set(survey.removable)
     staying = [each for each in versions if each not in going]
     left.strike_out(_read_newest_first(table.log, staying))
@@ -233,7 +289,7 @@ def cleanup(
         new = sorted(set(table.log.versions()) - set(staying))
         left.strike_out(_read_newest_first(table.log, new))
         left.strike_out(_of_other_branches(table.refs))
-        _delete(table.store, [file.path for _, file in left.files()])
+        work.delete(table.store, [file.path for _, file in left.files()])
     counts = Counter({FileKind.MANIFEST: len(removed)}) + Counter(
         what.kind for what, _ in left.files()
     )
@@ -566,23 +622,31 @@ class _Left:
 # --- the environment
 
 
-def _list_files(table: TableVersion) -> Iterator[tuple[Nameable, StoredFile]]:
-    for folder in FOLDERS:
-        if is_behind_link(table.store, folder):
-            _log.warning(
-                "%s/%s is a link: what lies there may be another table's, and is not removed",
-                table.store.uri,
-                folder,
-            )
-            continue
-        found = [(nameable(file.path), file) for file in table.store.list(folder)]
-        staged = [
-            file.path for what, file in found if what and what.kind is FileKind.STAGED_MANIFEST
-        ]
-        needed = set(staged) - table.log.obsolete_staged_files(staged) if staged else ()
-        for what, file in found:
-            if what is not None and file.path not in needed:
+def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable, StoredFile]]:
+    folders = [each for each in FOLDERS if not _is_behind_link(table.store, each)]
+    for files in work.list_folders(table.store, folders):
+        staged: list[StoredFile] = []
+        for file in files:
+            what = nameable(file.path)
+            if what is not None and what.kind is FileKind.STAGED_MANIFEST:
+                staged.append(file)
+            elif what is not None:
                 yield what, file
+        if staged:
+            obsolete = table.log.obsolete_staged_files([each.path for each in staged])
+            what = Nameable(FileKind.STAGED_MANIFEST, None)
+            yield from ((what, each) for each in staged if each.path in obsolete)
+
+
+def _is_behind_link(store: Store, folder: str) -> bool:
+    if not is_behind_link(store, folder):
+        return False
+    _log.warning(
+        "%s/%s is a link: what lies there may be another table's, and is not removed",
+        store.uri,
+        folder,
+    )
+    return True
 
 
 def _read_newest_first(log: VersionLog, versions: Sequence[int]) -> Iterator[Manifest]:
@@ -707,11 +771,3 @@ def _remove_versions(
             else:
                 removed.append(version)
     return removed
-
-
-def _delete(store: Store, paths: Sequence[str]) -> None:
-    with ThreadPoolExecutor(
-        store.num_readers, thread_name_prefix="lance-stream-cleanup"
-    ) as threads:
-        for _ in threads.map(store.delete, paths):
-            pass

@@ -220,6 +220,36 @@ def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T]
 _RESULTS = StructType([StructField("place", LongType()), StructField("result", BinaryType())])
 
 
+@contextmanager
+def described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Describe the jobs that the calling thread starts in the body, for Spark's UI.
+
+    Args:
+        spark: The session. Through Spark Connect there is nothing to describe them with.
+        text: The description.
+    """
+    context = getattr(spark, "_sc", None)  # Spark Connect has no context, and raises if asked
+    if context is None:
+        yield
+        return
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, before)
+
+
+_DESCRIPTION: Final = "spark.job.description"
+
+
+def slots_of(spark: SparkSession) -> int | None:
+    """Return how many tasks of a session run at once; None if unknown, as in Spark Connect."""
+    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
+        return max(1, spark.sparkContext.defaultParallelism)
+    return None
+
+
 def quoted(name: str) -> str:
     """Return a column's name as Spark's expressions name it."""
     return "`" + name.replace("`", "``") + "`"  # otherwise a dot would be a path into a struct

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -48,7 +49,12 @@ from lance_stream.maintenance.compaction.rewrites import (
 from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import max_fragment_id
-from lance_stream.table.carried_rows import Offsets, by_new_fragment, killed_since
+from lance_stream.table.carried_rows import (
+    Offsets,
+    RewrittenRows,
+    by_new_fragment,
+    killed_since,
+)
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Rewrite, RewriteGroup
@@ -84,29 +90,56 @@ def compact(
     target_rows: int = TARGET_ROWS,
     write: WriteTasks = write_here,
     environment: Environment = MACHINE,
+    bytes_per_commit: int | None = None,
 ) -> Compacted:
     """Rewrite small fragments, and those with many deleted rows; see `Dataset.compact`.
+
+    With several commits, one that fails leaves the earlier ones in the table.
 
     Args:
         table: Any version; the newest one is compacted.
         target_rows: The desired number of rows of a fragment.
         write: Writes the new files.
         environment: The clock and randomness.
+        bytes_per_commit: About how many bytes of data files are rewritten before they are
+            committed, those first that gain most. Fragments that are added meanwhile are left
+            alone. None for all in one commit.
+
+    Raises:
+        InvalidInputError: A number is invalid.
+        RetryableConflictError: Others changed the fragments that were compacted, many times in a
+            row; or every attempt to commit lost to another writer.
+        CommitUncertainError: The store did not report whether the version was published.
+        BadDataError: A file is damaged, or uses an unsupported feature.
     """
-    rules = CompactionRules(target_rows)
-    num_removed = num_added = 0
-    for _ in range(MAX_PLANS):
-        prepared = planning_again(lambda: prepare(checkout(table, None), rules, write))
+    rules = CompactionRules(target_rows, max_bytes=bytes_per_commit)
+    newest = None
+    if bytes_per_commit is not None:
+        newest = checkout(table, None)
+        rules = replace(rules, newest_fragment=max_fragment_id(newest.manifest))
+    num_removed = num_added = num_in_vain = 0
+    while num_in_vain < MAX_PLANS:
+        prepared = planning_again(partial(_prepare_newest, table, newest, rules, write))
         done = commit_prepared(prepared, environment=environment)
+        newest = done.table
         num_removed += done.num_removed
         num_added += done.num_added
-        if not done.num_given_up:
+        num_in_vain = num_in_vain + 1 if done.num_given_up else 0
+        is_all = bytes_per_commit is None or not prepared.groups
+        if is_all and not done.num_given_up:
             return replace(done, num_removed=num_removed, num_added=num_added)
     raise RetryableConflictError(
         f"{MAX_PLANS} times in a row others changed the fragments that were compacted. Try again "
         "when fewer rows change, or with a smaller target_rows",
         done.table.version,
     )
+
+
+def _prepare_newest(
+    table: TableVersion, newest: TableVersion | None, rules: CompactionRules, write: WriteTasks
+) -> Prepared:
+    newest = checkout(table, None) if newest is None else newest_of_same(newest)
+    return prepare(newest, rules, write)
 
 
 def commit_prepared(
@@ -234,7 +267,7 @@ def _still_there(
     for planned, rows in zip(group.old, group.rows, strict=True):
         now = newest.manifest.fragments.by_id(planned.id)
         same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
-        killed = killed_since(rows, newest.dead_offsets(now)) if now and same else None
+        killed = killed_since(rows, _dead_now(newest, now, planned, rows)) if now and same else None
         if now is not None and killed is not None:
             old.append(now)
         places.append(killed_since(rows, None) if killed is None else killed)
@@ -245,6 +278,14 @@ def _still_there(
         group.order,
     )
     return tuple(old), group.new, dead
+
+
+def _dead_now(
+    newest: TableVersion, now: Fragment, planned: Fragment, rows: RewrittenRows
+) -> Offsets:
+    """Return the deleted rows of a fragment; reads nothing if there are no new ones."""
+    is_same = now.deletion_file == planned.deletion_file
+    return rows.dead if is_same else newest.dead_offsets(now)
 
 
 def _with_dead_rows(

@@ -1,9 +1,10 @@
 """Which fragments a compaction merges.
 
     candidates    fewer rows than wanted, or more than a given share of them deleted
-    groups        neighbors among the candidates, up to the number of rows wanted, and covered by
-                  the same indices, so that these can follow; one alone only if it has deleted rows.
-                  If files cannot store nulls, those that lack a column are merged with each other
+    groups        neighbors among the candidates, up to the number of rows wanted and the size of a
+                  data file, and covered by the same indices, so that these can follow; one alone
+                  only if it has deleted rows. If files cannot store nulls, those that lack a column
+                  are merged with each other
     a round       all groups; or those with the highest gain per row written, up to
                   a number of rows and bytes
 
@@ -20,10 +21,12 @@ from typing import Final, NamedTuple
 
 from lance_stream.arguments import as_count
 from lance_stream.file.type_support import holds_only_nulls
+from lance_stream.read.units import stored_bytes
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import coverage
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.indices import decode_index_section
+from lance_stream.write.fragments import MAX_BYTES_PER_FILE
 
 TARGET_ROWS: Final = 1 << 20
 """The desired number of rows of a fragment."""
@@ -43,6 +46,9 @@ class CompactionRules:
         max_rows: The maximum number of rows written, unless one group has more; None for all.
         max_bytes: The approximate maximum of bytes of data files read, unless one fragment has
             more; None for all.
+        max_file_bytes: The approximate maximum size of a data file. Fragments that exceed it
+            together are not merged: the new files would be as many.
+        newest_fragment: The largest id of a fragment that is rewritten; None for any.
     """
 
     target_rows: int = TARGET_ROWS
@@ -50,6 +56,8 @@ class CompactionRules:
     by_steps: bool = False
     max_rows: int | None = None
     max_bytes: int | None = None
+    max_file_bytes: int = MAX_BYTES_PER_FILE
+    newest_fragment: int | None = None
 
     def __post_init__(self) -> None:
         as_count(self.target_rows, "a fragment has")
@@ -77,20 +85,22 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
     """Yield neighbors that fit together; as several groups if they should wait for others."""
     kind_of = _kinds(table)
+    most_bytes = min(rules.max_file_bytes, rules.max_bytes or rules.max_file_bytes)
     group: list[_Candidate] = []
     group_rows, group_bytes, group_kind = 0, 0, None
     for place, fragment in enumerate(table.manifest.fragments):
         live, physical = table.num_live_rows(fragment), table.physical_rows(fragment)
         has_many_dead = live < (1 - rules.most_dead) * physical
-        if live >= rules.target_rows and not has_many_dead:
+        is_large = live >= rules.target_rows and not has_many_dead
+        if is_large or _is_too_new(fragment, rules):
             yield [group]
             group = []
             continue
         own_kind = kind_of(fragment)
-        num_bytes = sum(each.size_bytes for each in fragment.files)
+        num_bytes = stored_bytes(fragment)
         if group and (
             group_rows + live > rules.target_rows
-            or (rules.max_bytes is not None and group_bytes + num_bytes > rules.max_bytes)
+            or group_bytes + num_bytes > most_bytes
             or group_kind != own_kind
         ):
             yield [group]
@@ -101,6 +111,10 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
         group_rows += live
         group_bytes += num_bytes
     yield list(_steps(group)) if rules.by_steps else [group]
+
+
+def _is_too_new(fragment: Fragment, rules: CompactionRules) -> bool:
+    return rules.newest_fragment is not None and fragment.id > rules.newest_fragment
 
 
 def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:

@@ -150,7 +150,11 @@ def prepare(
     """
     rules = rules or CompactionRules()
     planned = plan(table, rules)
-    target = replace(write_target(table), max_rows_per_file=rules.target_rows)
+    target = replace(
+        write_target(table),
+        max_rows_per_file=rules.target_rows,
+        max_bytes_per_file=rules.max_file_bytes,
+    )
     tasks = [
         RewriteTask(
             tuple(unit_of(table, place, columns=tuple(table.schema.names)) for place in places),
@@ -175,7 +179,10 @@ def _group(
 ) -> PreparedGroup:
     old = tuple(table.manifest.fragments[place] for place in places)
     inherit_key_bounds(table, old, new)
-    rows = tuple(RewrittenRows(table.physical_rows(each), table.dead_offsets(each)) for each in old)
+    dead = table.dead_offsets_of(old)
+    rows = tuple(
+        RewrittenRows(table.physical_rows(each), gone) for each, gone in zip(old, dead, strict=True)
+    )
     if not table.has_stable_row_ids:
         return PreparedGroup(old, rows, tuple(new))
     lineage = _lineage(table, old, rows)

@@ -224,6 +224,69 @@ def test_planning_attempts_are_limited() -> None:
     assert files_of_no_version(checkout(table, None)) == set()
 
 
+def bytes_of_fragments(table: TableVersion) -> list[int]:
+    return [sum(file.size_bytes for file in each.files) for each in table.manifest.fragments]
+
+
+def test_large_compactions_commit_in_between() -> None:
+    ds = Dataset(new_table())
+    for first in range(10, 30, 2):
+        ds = ds.append(rows(first, first + 1))
+    table, before = ds.table, content(ds.table)
+    write = meddling(lambda ds: ds.append(rows(90)), lambda ds: ds.delete("id = 12"))
+    most = 4 * max(bytes_of_fragments(table))
+    done = compact(table, 8, write, bytes_per_commit=most)
+    versions = Dataset(done.table).versions()
+    assert [each.operation for each in versions].count("Rewrite") > 2
+    assert [row for row in content(done.table) if row["id"] != 90] == [
+        row for row in before if row["id"] != 12
+    ]
+    assert (1, 1) in sizes(done.table)  # what was added meanwhile waits for the next compaction
+    assert done.num_removed > done.num_added
+    assert verify(done.table) == []
+    assert files_of_no_version(done.table) == set()
+    assert feed(done.table, table.version) == 2
+
+
+def test_compactions_in_parts_leave_what_one_leaves() -> None:
+    ds = Dataset(new_table())
+    for first in range(10, 30, 2):
+        ds = ds.append(rows(first, first + 1))
+    most = 5 * max(bytes_of_fragments(ds.table))
+    done = compact(ds.table, 8, bytes_per_commit=most)
+    assert compact(done.table, 8, bytes_per_commit=most).num_removed == 0
+    assert compact(done.table, 8).num_removed == 0
+
+
+def test_a_failure_keeps_what_was_committed_before() -> None:
+    ds = Dataset(new_table())
+    for first in range(10, 30, 2):
+        ds = ds.append(rows(first, first + 1))
+    calls: list[int] = []
+
+    def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        calls.append(len(tasks))
+        if len(calls) == 3:
+            raise OSError("the disk is gone")
+        yield from write_here(tasks)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        compact(ds.table, 8, write, bytes_per_commit=4 * max(bytes_of_fragments(ds.table)))
+    newest = checkout(ds.table, None)
+    assert newest.version == ds.version + 2
+    assert content(newest) == content(ds.table)
+    assert files_of_no_version(newest) == set()
+
+
+def test_unchanged_deletion_files_are_read_once() -> None:
+    table = new_table()
+    store = WatchedStore(table.store)
+    done = commit_prepared(prepare(watched(table, store), RULES))
+    assert done.num_removed == 3
+    read = [path for call, path in store.calls if call.startswith("read")]
+    assert len([path for path in read if path.startswith("_deletions")]) == 1
+
+
 def watched(table: TableVersion, store: WatchedStore) -> TableVersion:
     return TableVersion(table.uri, {}, store, type(table.log)(store), table.manifest)
 

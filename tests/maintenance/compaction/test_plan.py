@@ -101,3 +101,19 @@ def test_rounds_are_limited_in_bytes() -> None:
 def test_invalid_target_sizes_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="at least 1 row; give a whole number from 1"):
         CompactionRules(0)
+
+
+def test_fragments_that_exceed_a_file_together_stay() -> None:
+    """They would become as many files again, and each compaction would rewrite them."""
+    table = table_of(*[5] * 10)
+    assert plan(table, CompactionRules(100, max_file_bytes=10_000)) == [tuple(range(10))]
+    assert plan(table, CompactionRules(100, max_file_bytes=2_500)) == [
+        (place, place + 1) for place in range(0, 10, 2)
+    ]
+    assert plan(table, CompactionRules(100, max_file_bytes=1_999)) == []
+
+
+def test_fragments_that_are_too_new_wait() -> None:
+    table = table_of(*[5] * 6)
+    assert plan(table, CompactionRules(100, newest_fragment=3)) == [(0, 1, 2, 3)]
+    assert plan(table, CompactionRules(100, newest_fragment=0)) == []
