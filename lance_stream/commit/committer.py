@@ -298,6 +298,9 @@ def _write_transaction(
     The uuid of a sink's transaction is derived from the app id and batch id, so two drivers that
     write the same batch would share the name; the second one chooses another. If names cannot be
     created once, each chooses a random one.
+
+    The file need not survive a loss of power if the manifest contains a copy, and the manifest is
+    flushed: see docs/notes/036-flushing.md.
     """
     store = log.store
     data = encode_transaction(transaction)
@@ -307,7 +310,7 @@ def _write_transaction(
         return _TransactionFile(transaction, name, data)
     name = transaction_file_name(transaction.read_version, transaction.uuid)
     for _ in range(_MAX_NAMES):
-        if store.create_once(transaction_path(name), data):
+        if store.create_once(transaction_path(name), data, flush=not _is_inline(data)):
             return _TransactionFile(transaction, name, data)
         with suppress(NotFoundError):
             if store.read(transaction_path(name)) == data:  # ours: the answer was lost
@@ -318,6 +321,11 @@ def _write_transaction(
         f"created at {store.uri}: the store reported {_MAX_NAMES} names that no other writer uses "
         f"as taken, the last one {transaction_path(name)!r}. Nothing was committed"
     )
+
+
+def _is_inline(data: bytes) -> bool:
+    """Return whether the manifest contains a copy of a transaction."""
+    return len(data) <= MAX_INLINE_TRANSACTION_BYTES
 
 
 def _random_name(transaction: Transaction, environment: Environment) -> str:
@@ -343,9 +351,7 @@ def _next_version(
         Commit(
             timestamp_nanos=environment.now_nanos(),
             transaction_file=file.name,
-            inline_transaction=(
-                file.data if len(file.data) <= MAX_INLINE_TRANSACTION_BYTES else None
-            ),
+            inline_transaction=(file.data if _is_inline(file.data) else None),
             writer_version=WriterVersion(WRITER_LIBRARY, VERSION),
             config_entries={
                 **(config_entries(newest, version) if config_entries else {}),

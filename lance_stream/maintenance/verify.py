@@ -163,8 +163,9 @@ def _transaction(table: TableVersion) -> Broken:
     parsed = paths.parse_transaction_file_name(manifest.transaction_file)
     if parsed is None:
         yield where, "the name says no read version and uuid"
-    if table.store.exists(where):
-        stored = decode_transaction(table.store.read(where))
+    data = table.store.read(where) if table.store.exists(where) else b""
+    if data:
+        stored = decode_transaction(data)
         # a second transaction with the same uuid has a random number appended
         if parsed is not None and (
             parsed[0] != stored.read_version or not parsed[1].startswith(stored.uuid)
@@ -173,7 +174,7 @@ def _transaction(table: TableVersion) -> Broken:
         if transaction is not None and transaction != stored:
             yield where, "the file differs from the copy in the manifest"
     elif transaction is None:
-        yield where, "the file is gone, and the manifest has no copy of the transaction"
+        yield where, "the file is gone or empty, and the manifest has no copy of the transaction"
 
 
 def _indices(table: TableVersion) -> Broken:

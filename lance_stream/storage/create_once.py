@@ -4,7 +4,8 @@ Commits depend on it: the manifest of version N is created once. fsspec's own
 `pipe_file(mode="create")` checks whether the file exists and then writes it; on a local disk and in
 memory two writers can both win. So each kind of store has its own method:
 
-    local              write a temporary file, flush, hard-link to the name: fails if it is taken
+    local              write a temporary file, flush, hard-link to the name: fails if it is taken;
+                       flush the name
     memory             check and write under a lock
     S3, Azure          PUT with If-None-Match: *
     Google             PUT with x-goog-if-generation-match: 0
@@ -29,19 +30,24 @@ from typing import Any
 
 from lance_stream.errors import UnsupportedFeatureError
 
+TO_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+"""How a local file is opened that must be new."""
+
 _MEMORY_LOCK = threading.Lock()
 
 # What a file system without hard links answers; EMLINK would be a link too many to one file.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 
 
-def create_by_link(target: Path, temporary: Path, data: Any) -> bool:
+def create_by_link(target: str, temporary: str, data: Any, *, flush: bool) -> bool:
     """Create a local file unless its name is taken.
 
     Args:
         target: The file.
         temporary: A unique name in the same directory.
         data: Its bytes.
+        flush: Whether its bytes are on the disk before it has its name, and the name before this
+            returns. If not, a loss of power can leave an empty file.
 
     Returns:
         Whether this call created it.
@@ -49,37 +55,46 @@ def create_by_link(target: Path, temporary: Path, data: Any) -> bool:
     Raises:
         UnsupportedFeatureError: The file system has no hard links; nothing was created.
     """
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    file = os.open(temporary, TO_CREATE, 0o666)
     try:
         try:
-            rest = memoryview(data).cast("B")
-            while rest:
-                rest = rest[os.write(file, rest) :]
-            os.fsync(file)
+            write_all(file, data)
+            if flush:
+                os.fsync(file)
         finally:
             os.close(file)
         try:
             os.link(temporary, target, follow_symlinks=False)
         except FileExistsError:
             # Over a network, the first answer may have been lost and the call repeated.
-            return temporary.stat().st_nlink > 1
+            return os.stat(temporary).st_nlink > 1
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             raise UnsupportedFeatureError(
-                f"the file system of {target.parent} has no hard links ({error.strerror}), and "
-                "without them a version cannot be published so that two writers never overwrite "
-                "each other. Nothing was written. Keep the table on a local file system such as "
-                "ext4, xfs, btrfs, apfs or ntfs. If this is a bucket that is mounted as a folder "
-                "(gcsfuse, mountpoint-s3, blobfuse), name the bucket itself: gs://, s3:// or az://"
+                f"the file system of {os.path.dirname(target)} has no hard links "
+                f"({error.strerror}), and without them a version cannot be published so that two "
+                "writers never overwrite each other. Nothing was written. Keep the table on a "
+                "local file system such as ext4, xfs, btrfs, apfs or ntfs. If this is a bucket "
+                "that is mounted as a folder (gcsfuse, mountpoint-s3, blobfuse), name the bucket "
+                "itself: gs://, s3:// or az://"
             ) from error
         # The version exists from here on: later failures must not look like a failed commit.
-        with suppress(OSError):
-            flush_names(target.parent)
+        if flush:
+            with suppress(OSError):
+                flush_names(Path(target).parent)
         return True
     finally:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            os.unlink(temporary)
+
+
+def write_all(file: int, data: Any) -> None:
+    """Write all bytes to an open file."""
+    with memoryview(data) as view, view.cast("B") as whole:
+        written = 0
+        while written < len(whole):
+            written += os.write(file, whole[written:])
 
 
 def create_in_memory(files: MutableMapping[str, Any], path: str, made: Any) -> bool:

@@ -70,6 +70,11 @@ class FsspecStore:
         return _READERS
 
     @property
+    def closes_slowly(self) -> bool:
+        """Nothing is written."""
+        return False
+
+    @property
     def bytes_per_request(self) -> int:
         """About a request's latency."""
         return _JOINING.max_gap_bytes
@@ -156,7 +161,13 @@ class FsspecStore:
         """Return all files below a folder; see `Store.list`."""
         return self._listed(folder, deep=True)
 
-    def create_once(self, path: str, data: BytesLike) -> bool:
+    def create_once(
+        self,
+        path: str,
+        data: BytesLike,
+        *,
+        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+    ) -> bool:
         """Refuse; see `Store.create_once`."""
         self._refuse(path, data)
 
@@ -164,7 +175,13 @@ class FsspecStore:
         """Refuse; see `Store.open_writer`."""
         self._refuse(path)
 
-    def write(self, path: str, data: BytesLike) -> None:
+    def write(
+        self,
+        path: str,
+        data: BytesLike,
+        *,
+        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+    ) -> None:
         """Refuse; see `Store.write`."""
         self._refuse(path, data)
 

@@ -33,7 +33,7 @@ from lance_stream.errors import (
     StoreRefusedError,
 )
 from lance_stream.storage.coalesce import Joining, cut_answers
-from lance_stream.storage.create_once import create_by_link, flush_names
+from lance_stream.storage.create_once import TO_CREATE, create_by_link, flush_names, write_all
 from lance_stream.storage.store import (
     NUM_READERS,
     BytesLike,
@@ -47,6 +47,8 @@ TEMPORARY_SUFFIX = ".tmp"
 
 # Otherwise, opening a pipe with the name of a file would block.
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+# Pieces of a new file are written together up to this many bytes.
+_COLLECTED_BYTES = 1 << 16
 
 _SPACE = "Make room, or move the table to a larger disk"
 _PERMISSION = "Look at the owner and the permissions of the file and of the folders above it"
@@ -85,15 +87,20 @@ class LocalStore:
     Args:
         root: An absolute path.
         durable: Whether every new file is flushed to disk before it is visible, so that it
-            survives a power loss. Files of `create_once` always are.
+            survives a power loss. If not, only files of `create_once` are.
+        volatile: Whether nothing is flushed, not even those: a power loss may leave a table that
+            cannot be opened.
     """
 
     root: str
     durable: bool = False
+    volatile: bool = False
 
     def __post_init__(self) -> None:
         if not Path(self.root).is_absolute():
             raise InvalidInputError(f"the root of a store is an absolute path, not {self.root!r}")
+        if self.durable and self.volatile:
+            raise InvalidInputError("a store flushes all of its files, or none: not both")
 
     @property
     def uri(self) -> str:
@@ -109,6 +116,11 @@ class LocalStore:
     def num_readers(self) -> int:
         """As many as there are cores, and no more."""
         return NUM_READERS
+
+    @property
+    def closes_slowly(self) -> bool:
+        """Flushing a file takes longer than starting a thread."""
+        return self.durable
 
     @property
     def bytes_per_request(self) -> int:
@@ -146,7 +158,7 @@ class LocalStore:
         """Return whether there is such a file; see `Store.exists`."""
         try:
             with _own_errors(self.root, path):
-                return stat.S_ISREG(self._path(path).stat().st_mode)
+                return stat.S_ISREG(os.stat(self._path(path)).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -163,7 +175,7 @@ class LocalStore:
         found = []
         for name in self.list_names(folder, limit):
             with suppress(FileNotFoundError):  # deleted meanwhile
-                status = self._path(path := f"{folder}/{name}").stat()
+                status = os.stat(self._path(path := f"{folder}/{name}"))
                 found.append(StoredFile(path, status.st_size, status.st_mtime))
         return found
 
@@ -189,24 +201,28 @@ class LocalStore:
                     path = name if within == "." else f"{within}/{name}"
                     yield StoredFile(path, status.st_size, status.st_mtime)
 
-    def create_once(self, path: str, data: BytesLike) -> bool:
+    def create_once(self, path: str, data: BytesLike, *, flush: bool = True) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         target = self._path(path)
+        flush = (flush or self.durable) and not self.volatile
         with _own_errors(self.root, path):
-            _make_folder(target.parent, durable=True)
-            return create_by_link(target, _temporary_name(target), data)
+            _make_folder(os.path.dirname(target), durable=flush)
+            return create_by_link(target, _temporary_name(target), data, flush=flush)
 
-    def open_writer(self, path: str) -> FileWriter:
+    def open_writer(self, path: str) -> "LocalFileWriter":
         """Return a writer of a new file; see `Store.open_writer`."""
+        return self._open_writer(path, durable=self.durable)
+
+    def _open_writer(self, path: str, *, durable: bool) -> "LocalFileWriter":
         target = self._path(path)
         with _own_errors(self.root, path):
-            _check_name(target)
-            _make_folder(target.parent, durable=self.durable)
-            return LocalFileWriter(target, durable=self.durable)
+            _make_folder(os.path.dirname(target), durable=durable)
+            return LocalFileWriter(target, durable=durable)
 
-    def write(self, path: str, data: BytesLike) -> None:
+    def write(self, path: str, data: BytesLike, *, flush: bool = True) -> None:
         """Write a whole file; see `Store.write`."""
-        with self.open_writer(path) as writer:
+        writer = self.open_writer(path) if flush else self._open_writer(path, durable=False)
+        with writer:
             writer.write(data)
 
     def copy(self, source: str, target: str) -> None:
@@ -221,11 +237,11 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         """Delete a file; see `Store.delete`."""
-        with _own_errors(self.root, path), suppress(NotADirectoryError):
-            self._path(path).unlink(missing_ok=True)
+        with _own_errors(self.root, path), suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(self._path(path))
 
-    def _path(self, path: str) -> Path:
-        return Path(self.root, check_path(path))
+    def _path(self, path: str) -> str:
+        return f"{self.root}/{check_path(path)}" if path else self.root
 
     @contextmanager
     def _open(self, path: str) -> Iterator[int]:
@@ -243,76 +259,94 @@ class LocalStore:
 class LocalFileWriter(FileWriter):
     """Writes a file under a temporary name, and renames it when it is closed.
 
+    Small pieces are collected: a file of a few rows is written by one call.
+
     Args:
         target: Where the file is to be.
         durable: Whether it is flushed to the disk before it is renamed.
     """
 
-    def __init__(self, target: Path, *, durable: bool) -> None:
+    def __init__(self, target: str, *, durable: bool) -> None:
         self._target = target
         self._durable = durable
         self._temporary = _temporary_name(target)
-        self._file: int | None = os.open(
-            self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
-        )
+        self._file: int | None = os.open(self._temporary, TO_CREATE, 0o666)
+        self._collected = bytearray()
 
     def write(self, data: BytesLike) -> None:
         """Append bytes."""
         if self._file is None:
             raise ValueError(f"the writer of {self._target} is closed")
-        rest = memoryview(data).cast("B")
-        with _own_errors(str(self._target.parent), self._target.name):
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+        with memoryview(data) as view, view.cast("B") as rest:
+            if len(self._collected) + len(rest) <= _COLLECTED_BYTES:
+                self._collected += rest
+                return
+            with _own_errors(*os.path.split(self._target)):
+                self._write_collected(self._file)
+                write_all(self._file, rest)
+
+    def _write_collected(self, file: int) -> None:
+        collected, self._collected = self._collected, bytearray()
+        write_all(file, collected)
 
     def close(self) -> None:
         """Make the file visible under its name."""
         if self._file is None:
             return
         try:
-            with _own_errors(str(self._target.parent), self._target.name):
+            with _own_errors(*os.path.split(self._target)):
                 self._finish(self._file)
         except BaseException:
             self.abort()
             raise
 
     def _finish(self, file: int) -> None:
+        self._write_collected(file)
         if self._durable:
             os.fsync(file)
         self._file = None
         os.close(file)
-        self._temporary.replace(self._target)
+        os.replace(self._temporary, self._target)
         if self._durable:
-            flush_names(self._target.parent)
+            flush_names(Path(self._target).parent)
 
     def abort(self) -> None:
         """Leave nothing behind."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        self._temporary.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self._temporary)
 
 
-def _temporary_name(target: Path) -> Path:
+def _temporary_name(target: str) -> str:
+    """Return a name beside a file for its bytes until it is complete.
+
+    A long name is shortened; then it is checked that the disk accepts the long one.
+    """
     ending = f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
-    room = _MAX_NAME_BYTES - len(ending) - 1
-    name = target.name if len(os.fsencode(target.name)) <= room else target.name[: room // 4]
-    return target.with_name(f".{name}{ending}")
+    folder, name = os.path.split(target)
+    if len(os.fsencode(name)) > (room := _MAX_NAME_BYTES - len(ending) - 1):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(target)
+        name = name[: room // 4]
+    return f"{folder}/.{name}{ending}"
 
 
-def _make_folder(folder: Path, *, durable: bool) -> None:
+def _make_folder(path: str, *, durable: bool) -> None:
     """Create a folder, and those above it, if they do not exist.
 
     Args:
-        folder: The folder.
+        path: The folder.
         durable: Whether the names of new folders are flushed to disk: a file survives a power loss
             only if all the folders above it do.
 
     Raises:
         InvalidInputError: A file has the name of a folder, or a link is dangling.
     """
-    if folder.is_dir():
+    if os.path.isdir(path):
         return
+    folder = Path(path)
     above = [folder, *folder.parents]
     missing = [each for each in above if not os.path.lexists(each)] if durable else []
     try:
@@ -326,12 +360,6 @@ def _make_folder(folder: Path, *, durable: bool) -> None:
             f"the folder {str(folder)!r} cannot be created: {str(taken)!r} exists, and is "
             "not a folder. Move it away, or choose another location"
         ) from error
-
-
-def _check_name(target: Path) -> None:
-    """Check that the disk accepts a name, before its bytes are written under a temporary one."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        target.lstat()
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -34,6 +34,8 @@ from lance_stream.storage.store import Store
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORECASE)
 """A protocol has at least two letters, then a slash: Hadoop writes `dbfs:/t`, `hdfs:/t`."""
 
+_NEVER = "never"
+
 
 def open_store(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
@@ -43,8 +45,8 @@ def open_store(
     Args:
         location: A path or URI.
         storage_options: `options.names` has those of each store, which uses its own. For local
-            disks: `durable`, "true" to flush every new file to disk before it counts as written;
-            by default, only manifests are flushed.
+            disks: `durable`, "true" to flush every new file to disk before it counts as written,
+            "never" to flush none; by default, only manifests are flushed.
 
     Raises:
         InvalidInputError: The location is empty, or an option is invalid or unknown.
@@ -138,8 +140,10 @@ def check_is_shared(location: str | os.PathLike[str]) -> None:
 
 def _open_path(path: str, options: Mapping[str, Any]) -> Store:
     given = take_settings(options, "local")
-    durable = as_flag("durable", given.get("durable", False))
-    return LocalStore(_root_of_path(path), durable=durable)
+    durable = given.get("durable", False)
+    if str(durable).strip().lower() == _NEVER:
+        return LocalStore(_root_of_path(path), volatile=True)
+    return LocalStore(_root_of_path(path), durable=as_flag("durable", durable, also=[_NEVER]))
 
 
 def _root_of_path(path: str) -> str:

@@ -53,6 +53,11 @@ class MemoryStore:
         return NUM_READERS
 
     @property
+    def closes_slowly(self) -> bool:
+        """There is nothing to wait for."""
+        return False
+
+    @property
     def bytes_per_request(self) -> int:
         """About a call's worth of bytes."""
         return _JOINING.max_gap_bytes
@@ -124,7 +129,13 @@ class MemoryStore:
         """Return all files below a folder; see `Store.list`."""
         return self._below(folder)
 
-    def create_once(self, path: str, data: BytesLike) -> bool:
+    def create_once(
+        self,
+        path: str,
+        data: BytesLike,
+        *,
+        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+    ) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         filesystem = self._filesystem()
         made = MemoryFile(filesystem, self._path(path), bytes(data))
@@ -134,7 +145,13 @@ class MemoryStore:
         """Return a writer of a new file; see `Store.open_writer`."""
         return CollectedFileWriter(self, path)
 
-    def write(self, path: str, data: BytesLike) -> None:
+    def write(
+        self,
+        path: str,
+        data: BytesLike,
+        *,
+        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+    ) -> None:
         """Write a whole file; see `Store.write`."""
         self._filesystem().pipe_file(self._path(path), bytes(data))
 

@@ -31,7 +31,14 @@ from lance_stream.storage.object_requests import (
     ServiceSettings,
 )
 from lance_stream.storage.object_writer import ObjectWriter
-from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path, check_whole
+from lance_stream.storage.store import (
+    NUM_READERS,
+    BytesLike,
+    FileWriter,
+    StoredFile,
+    check_path,
+    check_whole,
+)
 
 T = TypeVar("T")
 
@@ -98,6 +105,11 @@ class ObjectStore:
     def num_readers(self) -> int:
         """Many: each waits for the network nearly all the time."""
         return min(_MOST_READERS, self.settings.max_requests_at_once)
+
+    @property
+    def closes_slowly(self) -> bool:
+        """It is a request."""
+        return self.num_readers > NUM_READERS
 
     @property
     def bytes_per_request(self) -> int:
@@ -171,7 +183,13 @@ class ObjectStore:
         """Return all files below a folder; see `Store.list`."""
         return sorted(self._files(folder, only_here=False))
 
-    def create_once(self, path: str, data: BytesLike) -> bool:
+    def create_once(
+        self,
+        path: str,
+        data: BytesLike,
+        *,
+        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+    ) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         view = memoryview(data).cast("B")
         for _ in range(_TIMES_TAKEN):
@@ -189,7 +207,13 @@ class ObjectStore:
         """Return a writer of a new file; see `Store.open_writer`."""
         return ObjectWriter(self._client, self._key(path), path)
 
-    def write(self, path: str, data: BytesLike) -> None:
+    def write(
+        self,
+        path: str,
+        data: BytesLike,
+        *,
+        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+    ) -> None:
         """Write a whole file; see `Store.write`."""
         self._put(path, memoryview(data).cast("B"), once=False)
 

@@ -103,6 +103,11 @@ class Store(Protocol):
         ...
 
     @property
+    def closes_slowly(self) -> bool:
+        """Whether closing a new file takes longer than starting a thread."""
+        ...
+
+    @property
     def bytes_per_request(self) -> int:
         """How many additional bytes cost about as much as one additional request."""
         ...
@@ -185,8 +190,14 @@ class Store(Protocol):
         """
         ...
 
-    def create_once(self, path: str, data: BytesLike) -> bool:
+    def create_once(self, path: str, data: BytesLike, *, flush: bool = True) -> bool:
         """Create a file, unless its name is taken: of several callers, one succeeds.
+
+        Args:
+            path: The file.
+            data: Its bytes.
+            flush: Whether it has to survive a loss of power. Stores that keep what they have
+                confirmed ignore it.
 
         Returns:
             True if this call created it; False if the name is taken. If an answer can be lost and
@@ -203,8 +214,14 @@ class Store(Protocol):
         """Return a writer of a new file."""
         ...
 
-    def write(self, path: str, data: BytesLike) -> None:
-        """Write a whole file, replacing an older one."""
+    def write(self, path: str, data: BytesLike, *, flush: bool = True) -> None:
+        """Write a whole file, replacing an older one.
+
+        Args:
+            path: The file.
+            data: Its bytes.
+            flush: Whether it may be flushed, on a disk whose files are; see `create_once`.
+        """
         ...
 
     def copy(self, source: str, target: str) -> None:

@@ -139,7 +139,7 @@ def test_a_wrong_clock_is_a_warning(
 
 def test_a_store_without_conditions_is_a_failure() -> None:
     class Careless(MemoryStore):
-        def create_once(self, path: str, data: Any) -> bool:
+        def create_once(self, path: str, data: Any, **_: Any) -> bool:
             self.write(path, data)
             return True
 

@@ -46,7 +46,7 @@ from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 class WithoutCreateOnce(WatchedStore):
     """A store that cannot create a name once, such as a mount without hard links."""
 
-    def create_once(self, path: str, data: Any) -> bool:  # noqa: ARG002  # it does nothing
+    def create_once(self, path: str, data: Any, **_: Any) -> bool:  # noqa: ARG002  # it does nothing
         raise UnsupportedFeatureError("this store cannot create a file once; nothing was written")
 
 

@@ -97,11 +97,11 @@ def test_falsely_taken_versions_are_published_again() -> None:
     store = WatchedStore(log.store)
     real, wrong = store.create_once, ["once"]
 
-    def lie_once(path: str, data: Any) -> bool:
+    def lie_once(path: str, data: Any, **named: Any) -> bool:
         if path.endswith(".manifest") and wrong:
             wrong.clear()
             return False
-        return real(path, data)
+        return real(path, data, **named)
 
     store.create_once = lie_once
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
@@ -114,7 +114,9 @@ def test_permanently_taken_missing_versions_leave_uncertainty() -> None:
     log = create(3)
     store = WatchedStore(log.store)
     real = store.create_once
-    store.create_once = lambda path, data: not path.endswith(".manifest") and real(path, data)
+    store.create_once = lambda path, data, **named: (
+        not path.endswith(".manifest") and real(path, data, **named)
+    )
     with pytest.raises(CommitUncertainError, match=r"that it is taken.*does not exist"):
         commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert log.versions() == [1]
@@ -126,12 +128,12 @@ def test_falsely_taken_transaction_names_are_replaced() -> None:
     store = WatchedStore(log.store)
     real, names = store.create_once, []
 
-    def lie_once(path: str, data: Any) -> bool:
+    def lie_once(path: str, data: Any, **named: Any) -> bool:
         if path.endswith(".txn"):
             names.append(path)
             if len(names) == 1:
                 return False
-        return real(path, data)
+        return real(path, data, **named)
 
     store.create_once = lie_once
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
@@ -144,7 +146,7 @@ def test_a_store_of_taken_names_ends_early() -> None:
     """Where every name seems to be taken, the commit ends before it publishes."""
     log = create(3)
     store = WatchedStore(log.store)
-    store.create_once = lambda _path, _data: False
+    store.create_once = lambda _path, _data, **_named: False
     with pytest.raises(StoreUnavailableError, match=r"5 names.*as taken, .*_transactions/1-"):
         commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert log.versions() == [1]

@@ -36,6 +36,10 @@ class WatchedStore:
         return self.inner.lists_in_order
 
     @property
+    def closes_slowly(self) -> bool:
+        return self.inner.closes_slowly
+
+    @property
     def num_readers(self) -> int:
         return self.inner.num_readers
 
@@ -43,10 +47,10 @@ class WatchedStore:
     def bytes_per_request(self) -> int:
         return self.inner.bytes_per_request
 
-    def _pass(self, call: str, path: str, *arguments: Any) -> Any:
+    def _pass(self, call: str, path: str, *arguments: Any, **named: Any) -> Any:
         self.calls.append((call, path))
         self.before(call, path)
-        answer = getattr(self.inner, call)(path, *arguments)
+        answer = getattr(self.inner, call)(path, *arguments, **named)
         self.after(call, path)
         return answer
 
@@ -77,14 +81,14 @@ class WatchedStore:
     def list(self, folder: str = "") -> list[StoredFile]:
         return self._pass("list", folder)
 
-    def create_once(self, path: str, data: Any) -> bool:
-        return self._pass("create_once", path, data)
+    def create_once(self, path: str, data: Any, *, flush: bool = True) -> bool:
+        return self._pass("create_once", path, data, flush=flush)
 
     def open_writer(self, path: str) -> FileWriter:
         return self._pass("open_writer", path)
 
-    def write(self, path: str, data: Any) -> None:
-        self._pass("write", path, data)
+    def write(self, path: str, data: Any, *, flush: bool = True) -> None:
+        self._pass("write", path, data, flush=flush)
 
     def delete(self, path: str) -> None:
         self._pass("delete", path)

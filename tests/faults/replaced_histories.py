@@ -128,9 +128,9 @@ def at(moment: str, act: Callable[[], None]) -> Iterator[list[str]]:
         arrive("data file" if path.startswith("data/") else "")
         return real["open_writer"](self, path)
 
-    def create_once(self: LocalStore, path: str, data: Any) -> Any:
+    def create_once(self: LocalStore, path: str, data: Any, **named: Any) -> Any:
         arrive("transaction" if path.startswith("_transactions/") else "")
-        return real["create_once"](self, path, data)
+        return real["create_once"](self, path, data, **named)
 
     def list_names(self: LocalStore, folder: str, limit: int | None = None) -> Any:
         nonlocal looks

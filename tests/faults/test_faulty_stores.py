@@ -116,9 +116,9 @@ def test_a_store_that_returns_has_batches_once(mode: str, copy: Callable[[], str
 class LateStore(WatchedStore):
     """A store whose requests to publish time out, and are carried out when `arrive` is called."""
 
-    def create_once(self, path: str, data: Any) -> bool:
+    def create_once(self, path: str, data: Any, **named: Any) -> bool:
         if not path.endswith(".manifest"):
-            return super().create_once(path, data)
+            return super().create_once(path, data, **named)
         self.under_way.append((path, bytes(data)))
         raise TimeoutError("no answer")
 
@@ -190,8 +190,8 @@ def test_a_request_the_client_repeats_counts_once(mode: str, copy: Callable[[], 
     uri = copy()
 
     class Twice(WatchedStore):
-        def create_once(self, path: str, data: Any) -> bool:
-            return super().create_once(path, data) and super().create_once(path, data)
+        def create_once(self, path: str, data: Any, **named: Any) -> bool:
+            return all(super(Twice, self).create_once(path, data, **named) for _ in range(2))
 
     take_in(mode, uri, Twice(open_store(uri)))
     check_in_once(mode, uri)

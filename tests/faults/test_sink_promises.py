@@ -144,11 +144,11 @@ def once_before(
     acted: list[str] = []
 
     def acting(real: Callable[..., bool]) -> Callable[..., bool]:
-        def create_once(store: Store, path: str, data: Any) -> bool:
+        def create_once(store: Store, path: str, data: Any, **named: Any) -> bool:
             if path.startswith(folder) and not acted:
                 acted.append(path)
                 act()
-            return real(store, path, data)
+            return real(store, path, data, **named)
 
         return create_once
 
@@ -219,8 +219,8 @@ def test_c_lost_replies_amid_rivals_are_ours(
     lost: list[str] = []
 
     def losing(real: Callable[..., bool]) -> Callable[..., bool]:
-        def create_once(store: Store, path: str, data: Any) -> bool:
-            created = real(store, path, data)
+        def create_once(store: Store, path: str, data: Any, **named: Any) -> bool:
+            created = real(store, path, data, **named)
             if path.endswith(".manifest") and versions_of(uri) == [1, 2] and not lost:
                 lost.append(path)
                 open_table(uri).append(to_arrow([Change(100, "theirs", 1)]))
@@ -246,8 +246,8 @@ def test_c_an_unnoticed_commit_is_skipped_later(
     lost: list[str] = []
 
     def losing(real: Callable[..., bool]) -> Callable[..., bool]:
-        def create_once(store: Store, path: str, data: Any) -> bool:
-            created = real(store, path, data)
+        def create_once(store: Store, path: str, data: Any, **named: Any) -> bool:
+            created = real(store, path, data, **named)
             names = store.list_names("_versions")
             if (
                 path.endswith(".manifest")

@@ -64,8 +64,8 @@ class TellingStore(WatchedStore):
         super().__init__(inner, before)
         self.created = created
 
-    def create_once(self, path: str, data: Any) -> bool:
-        done = super().create_once(path, data)
+    def create_once(self, path: str, data: Any, **named: Any) -> bool:
+        done = super().create_once(path, data, **named)
         if done:
             self.created(path)
         return done

@@ -140,5 +140,6 @@ def test_supported_protocols_are_not_refused() -> None:
 def test_flushing_files_is_an_option() -> None:
     assert open_store("/t", {"durable": "true"}) == LocalStore("/t", durable=True)
     assert open_store("/t", {"durable": False, "aws_region": "x"}) == LocalStore("/t")
-    with pytest.raises(InvalidInputError, match="durable"):
+    assert open_store("/t", {"durable": "Never"}) == LocalStore("/t", volatile=True)
+    with pytest.raises(InvalidInputError, match="'durable' must be true, never or false"):
         open_store("/t", {"durable": "maybe"})

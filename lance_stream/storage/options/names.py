@@ -7,7 +7,7 @@ would be written to the wrong place. A name of another store is ignored, so that
 tables in several stores.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -251,12 +251,19 @@ def as_options(given: object) -> dict[str, Any]:
     return dict(given)
 
 
-def as_flag(name: str, value: Any) -> bool:
-    """Return an option's value as true or false."""
+def as_flag(name: str, value: Any, also: Sequence[str] = ()) -> bool:
+    """Return an option's value as true or false.
+
+    Args:
+        name: The option.
+        value: Its value.
+        also: Other values of the option, for the message.
+    """
     text = str(value).strip().lower()
     if text not in _YES + _NO:
+        choices = ", ".join(["true", *also])
         raise InvalidInputError(
-            f"the storage option {name!r} must be true or false, not {text[:80]!r}"
+            f"the storage option {name!r} must be {choices} or false, not {text[:80]!r}"
         )
     return text in _YES
 

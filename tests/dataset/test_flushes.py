@@ -1,0 +1,128 @@
+"""What an append flushes to a local disk, how often, and before what: see docs/notes/036."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.commit import committer
+from lance_stream.verbs.append import append_fragments
+from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.micro_batches import MicroBatch
+
+ROWS = pa.table({"id": list(range(10)), "name": [f"n{each}" for each in range(10)]})
+
+Step = tuple[str, str]
+
+DATA = [("flush", "data/*.lance"), ("flush", "data")]
+TRANSACTION = [("flush", "_transactions/*.txn"), ("flush", "_transactions")]
+MANIFEST = [
+    ("flush", "_versions/*.manifest"),
+    ("name", "_versions/*.manifest"),
+    ("flush", "_versions"),
+]
+NAMED = [("name", "_transactions/*.txn")]
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """Each flush and each hard link below the table's directory, from now on."""
+    done: list[Step] = []
+    fsync, link = os.fsync, os.link
+
+    def kind_of(path: str) -> str:
+        within = Path(os.path.relpath(path, tmp_path / "t"))
+        endings = [e for e in (".lance", ".txn", ".manifest") if e in within.name]
+        return f"{within.parent}/*{endings[0]}" if endings else str(within)
+
+    def watched_fsync(file: int) -> None:
+        done.append(("flush", kind_of(str(Path(f"/proc/self/fd/{file}").readlink()))))
+        fsync(file)
+
+    def watched_link(source: Any, target: Any, **named: Any) -> None:
+        link(source, target, **named)
+        done.append(("name", kind_of(target)))
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "link", watched_link)
+    monkeypatch.setattr(os, "fdatasync", lambda _file: pytest.fail("not known to this test"))
+    return done
+
+
+def table(tmp_path: Path, durable: str) -> Dataset:
+    options = {"durable": durable}
+    return lance_stream.create_dataset(tmp_path / "t", ROWS, storage_options=options)
+
+
+def append(ds: Dataset) -> Dataset:
+    return ds.append(ROWS)
+
+
+def append_batch(ds: Dataset) -> Dataset:
+    """Append as the sink does."""
+    made = write_fragments(ROWS.to_batches(), write_target(ds.table))
+    batch = MicroBatch("app", ds.version, "query")
+    return Dataset(append_fragments(ds.table, made, batch).table)
+
+
+ways = pytest.mark.parametrize("way", [append, append_batch])
+
+
+@ways
+def test_an_append_flushes_its_manifest_twice(
+    tmp_path: Path, steps: list[Step], way: Callable[[Dataset], Dataset]
+) -> None:
+    """Its bytes, before the version exists; and its name, before the append returns."""
+    ds = append(table(tmp_path, "false"))
+    for _ in range(3):
+        steps.clear()
+        ds = way(ds)
+        assert steps == [*NAMED, *MANIFEST]
+
+
+@ways
+def test_a_durable_append_flushes_each_file_once(
+    tmp_path: Path, steps: list[Step], way: Callable[[Dataset], Dataset]
+) -> None:
+    ds = append(table(tmp_path, "true"))
+    steps.clear()
+    way(ds)
+    assert sorted(steps) == sorted([*DATA, *TRANSACTION, *NAMED, *MANIFEST])
+    assert steps[-3:] == MANIFEST, "all that a version names is flushed before it exists"
+
+
+@ways
+def test_nothing_is_flushed_on_request(
+    tmp_path: Path, steps: list[Step], way: Callable[[Dataset], Dataset]
+) -> None:
+    ds = way(append(table(tmp_path, "never")))
+    assert not [each for each in steps if each[0] == "flush"]
+    assert lance_stream.open_dataset(ds.uri).count_rows() == 30
+
+
+def test_a_transaction_without_a_copy_is_flushed(
+    tmp_path: Path, steps: list[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = append(table(tmp_path, "false"))
+    monkeypatch.setattr(committer, "MAX_INLINE_TRANSACTION_BYTES", 1)
+    steps.clear()
+    append(ds)
+    assert steps == [TRANSACTION[0], *NAMED, TRANSACTION[1], *MANIFEST]
+
+
+@pytest.mark.parametrize("left", ["empty", "gone"])
+def test_a_lost_transaction_file_does_not_matter(tmp_path: Path, left: str) -> None:
+    """After a loss of power: writers that were behind still see that there is no conflict."""
+    behind = append(table(tmp_path, "false"))
+    behind.append(ROWS)
+    for each in (tmp_path / "t" / "_transactions").iterdir():
+        each.write_bytes(b"") if left == "empty" else each.unlink()
+    ds = behind.append(ROWS)
+    ds = lance_stream.open_dataset(ds.uri).upsert(ROWS, on="id")
+    assert not ds.verify()
+    assert ds.count_rows() == 40
