@@ -12,6 +12,7 @@ Differs: The reference aligns each value's bytes to 64; we write those of a batc
 """
 
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -131,6 +132,8 @@ def stored_type(field: Field) -> pa.DataType:
 
 def stored_schema(schema: Schema) -> Schema:
     """Return the schema in a file: from 2.2 on with descriptions instead of blobs."""
+    if not any(each.is_blob_v2 for each in schema.fields):
+        return schema
     return replace(
         schema,
         fields=tuple(description_of(each) if each.is_blob_v2 else each for each in schema.fields),
@@ -203,8 +206,13 @@ def _structs(field: Field, parts: list[pa.Array], missing: pa.Array | None) -> p
 
 def column_encoding(field: Field, version: FileVersion) -> bytes:
     """Return the encoding of a whole column, for its metadata."""
+    return _column_encoding(of_blobs=version is FileVersion.V2_0 and field.is_blob)
+
+
+@cache
+def _column_encoding(*, of_blobs: bool) -> bytes:
     encoding = encodings_v2_0_pb2.ColumnEncoding()
-    if field.is_blob and version is FileVersion.V2_0:
+    if of_blobs:
         encoding.blob.inner.values.SetInParent()
     else:
         encoding.values.SetInParent()

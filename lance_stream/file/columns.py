@@ -20,6 +20,7 @@ Differs: By the proto an encoding may be stored elsewhere in the file ("indirect
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from google.protobuf.any_pb2 import Any
@@ -238,5 +239,6 @@ def _direct_encoding(encoding: file2_pb2.Encoding) -> bytes:
     return encoding.direct.encoding if where == "direct" else b""
 
 
+@lru_cache
 def _encoding_to_proto(encoding: bytes) -> file2_pb2.Encoding:
     return file2_pb2.Encoding(direct=file2_pb2.DirectEncoding(encoding=encoding))

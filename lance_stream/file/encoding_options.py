@@ -95,6 +95,8 @@ def parse_encoding_options(field: Field, root: Field | None = None) -> EncodingO
     Raises:
         InvalidInputError: A value is not one of those above; the message names key and value.
     """
+    if not field.metadata and not (root or field).metadata:
+        return DEFAULT_OPTIONS
     found: dict[str, Any] = {}
     for key, (attribute, parse) in _OPTIONS.items():
         metadata = field.metadata
@@ -137,6 +139,8 @@ def with_known_options(field: Field) -> Field:
     written files record their encoding. Metadata that change what a column is (blobs, packed
     structs) stay in effect.
     """
+    if not field.metadata and not field.children:
+        return field
     children = tuple(with_known_options(each) for each in field.children)
     metadata = dict(field.metadata)
     if BLOB_KEY in metadata:

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from lance_stream._proto import file_pb2
 from lance_stream.byte_ranges import ByteRange
+from lance_stream.caches import ByIdentity
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import (
@@ -169,13 +170,16 @@ def decode_file_descriptor(data: bytes | memoryview) -> tuple[Schema, int]:
 
 def encode_file_descriptor(schema: Schema, num_rows: int) -> bytes:
     """Return global buffer 0 of a file."""
-    message = file_pb2.FileDescriptor(
-        schema=file_pb2.Schema(
-            fields=fields_to_proto(schema.fields), metadata=dict(schema.metadata)
-        ),
-        length=num_rows,
-    )
-    return message.SerializeToString()
+    return _STORED_SCHEMAS.of(schema) + file_pb2.FileDescriptor(length=num_rows).SerializeToString()
+
+
+def _encode_schema(schema: Schema) -> bytes:
+    """Return the part of a descriptor that is the same in all files of a schema."""
+    message = file_pb2.Schema(fields=fields_to_proto(schema.fields), metadata=dict(schema.metadata))
+    return file_pb2.FileDescriptor(schema=message).SerializeToString()
+
+
+_STORED_SCHEMAS: Final = ByIdentity(_encode_schema)
 
 
 def padding_to_alignment(position: int) -> int:

@@ -239,7 +239,7 @@ def check_nulls(field: Field, array: pa.Array) -> None:
     Raises:
         InvalidInputError: It has one; the message names the column.
     """
-    if all(each.nullable for each in field.walk()):
+    if field.nullable and (not field.children or all(each.nullable for each in field.walk())):
         return
     if not field.nullable and array.null_count:
         raise InvalidInputError(

@@ -12,10 +12,12 @@ Differs: The reference drops the name and nullability of a fixed-size list's ite
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import pyarrow as pa
 
 from lance_stream.arguments import repeated_names
+from lance_stream.caches import ByIdentity
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema import logical_types as names
 from lance_stream.schema.blobs import surface_field
@@ -130,10 +132,17 @@ def _items_per_value(each: Field) -> int:
 
 def to_arrow(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a tree."""
+    return _ARROW_SCHEMAS.of(schema)
+
+
+def _to_arrow(schema: Schema) -> pa.Schema:
     return pa.schema(
         [field_to_arrow(each) for each in schema.fields],
         metadata=_metadata_to_arrow(schema.metadata),
     )
+
+
+_ARROW_SCHEMAS: Final = ByIdentity(_to_arrow)
 
 
 def field_to_arrow(each: Field) -> pa.Field:

@@ -24,11 +24,14 @@ Differs: The offset of the inline transaction is field 23 in files of Lance 14, 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from struct import Struct
+from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lance_stream._proto import outlines_pb2, table_pb2
+from lance_stream.caches import ByIdentity
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.schema.dictionaries import decode_dictionary, encode_dictionary
 from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
@@ -283,12 +286,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
     if manifest.inline_transaction is not None:
         transaction_section = add_section(manifest.inline_transaction)
     try:
-        message = _message(manifest, index_section, transaction_section)
-        for stored in message.fields:
-            if stored.id in dictionaries:
-                stored.dictionary.offset = dictionaries[stored.id]
-                stored.dictionary.length = len(manifest.dictionaries[stored.id])
-        rest = wire.serialize(message)
+        fields = _FIELDS.of(manifest.schema)
+        if dictionaries:
+            fields = _encode_fields(manifest.schema, manifest.dictionaries, dictionaries)
+        rest = fields + wire.serialize(_message(manifest, index_section, transaction_section))
         fragments = manifest.fragments.framed
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
@@ -328,11 +329,33 @@ def base_path_from_proto(message: table_pb2.BasePath) -> BasePath:
     )
 
 
+def _encode_fields(
+    schema: Schema,
+    dictionaries: Mapping[int, pa.Array] = MappingProxyType({}),
+    offsets: Mapping[int, int] = MappingProxyType({}),
+) -> bytes:
+    """Return the fields of a schema as the first bytes of a manifest's message.
+
+    Args:
+        schema: The columns.
+        dictionaries: The values of dictionary columns, by field id.
+        offsets: Where each of them is in the file.
+    """
+    message = table_pb2.Manifest(fields=fields_to_proto(schema.fields))
+    for stored in message.fields:
+        if stored.id in offsets:
+            stored.dictionary.offset = offsets[stored.id]
+            stored.dictionary.length = len(dictionaries[stored.id])
+    return wire.serialize(message)
+
+
+_FIELDS: Final = ByIdentity(_encode_fields)
+
+
 def _message(
     manifest: Manifest, index_section: int | None, transaction_section: int | None
 ) -> table_pb2.Manifest:
     message = table_pb2.Manifest(
-        fields=fields_to_proto(manifest.schema.fields),
         version=manifest.version,
         version_aux_data=manifest.version_aux_data,
         schema_metadata=dict(manifest.schema.metadata),

@@ -51,6 +51,8 @@ def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
         InvalidInputError: A column is unknown, occurs twice, is missing and must not be null, or
             has a type that would narrow; the message names the column.
     """
+    if incoming.equals(table):
+        return
     _check_names([each.name for each in incoming], list(table), where="")
     for wanted in table:
         place = incoming.get_field_index(wanted.name)
@@ -84,11 +86,19 @@ def cast_column(column: pa.Array, wanted: pa.Field) -> pa.Array:
         ForbiddenNullError: The column, or a part of it, must not be null and contains a null.
         InvalidInputError: A value does not fit.
     """
+    if _is_plain(wanted) and column.type.equals(wanted.type):
+        return column
     if _is_blob_input(column.type, wanted):
         column = _bytes_of_blobs(column, wanted.name)
     column = _cast(column, wanted.type, wanted.name)
     _check_nulls(column, wanted, wanted.name)
     return column
+
+
+def _is_plain(wanted: pa.Field) -> bool:
+    """Return whether a column of a field's type fits as it is, whatever its values."""
+    kind = wanted.type
+    return wanted.nullable and kind.num_fields == 0 and not pa.types.is_dictionary(kind)
 
 
 def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -> None:

@@ -9,6 +9,7 @@ the version that is newest at that time. It is sent from worker to driver as byt
 (`table.fragments.encode_fragment`).
 """
 
+import operator
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -225,11 +226,17 @@ def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextM
     return file if uploads is None else uploads.closing(file)
 
 
+def _file_schema(schema: Schema, without: frozenset[str]) -> Schema:
+    """Return the columns of a file; the table's own schema if all are as they are there."""
+    held = [each for each in schema.fields if each.name not in without]
+    known = tuple(map(with_known_options, held))
+    same = len(known) == len(schema.fields) and all(map(operator.is_, known, schema.fields))
+    return schema if same else replace(schema, fields=known)
+
+
 def _write_file(rows: _Rows, target: WriteTarget, uploads: Uploads | None) -> Fragment:
     name = data_file_name(secrets.token_bytes(16))
-    held = (each for each in target.schema.fields if each.name not in rows.without)
-    known = tuple(map(with_known_options, held))
-    schema = replace(target.schema, fields=known)
+    schema = _file_schema(target.schema, rows.without)
     writer = FileWriter(schema, target.file_version, dictionaries=target.dictionaries)
     path = data_file_path(name)
     with (

@@ -19,6 +19,7 @@ from lance_stream.file.encoding_options import parse_encoding_options
 from lance_stream.file.v2_1.layouts.choose import encode_page
 from lance_stream.file.v2_1.layouts.constant import encode_null_page
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
+from lance_stream.file.v2_1.layouts.few_values import encode_few_values
 from lance_stream.file.v2_1.layouts.leaf_rows import spread
 from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Levels, Places, layers_of
 from lance_stream.file.v2_1.layouts.nesting import LayerWriter
@@ -86,6 +87,9 @@ class FieldWriter:
         return pages
 
     def _encode(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
+        few = encode_few_values(rows, self._version, self._options[0]) if self._options else None
+        if few is not None:
+            return [EncodedPage(0, ((few[0],),), len(rows), few[1], first_row)]
         pages = []
         for column, leaf in enumerate(_leaves(rows, self._field, LayerWriter(len(rows)), None)):
             if pa.types.is_struct(leaf.values.type) and leaf.values.type.num_fields == 0:
