@@ -2,12 +2,13 @@
 
     python -m benchmarks.long_life [--rows 1000000] [--batches 120] [--updates 18000]
                                    [--inserts 2000] [--keys ascending|random|strings]
-                                   [--contenders ours pylance ours:20] [--window 20]
+                                   [--contenders ours pylance ours:20 ours:auto] [--window 20]
                                    [--json FILE] [--folder /dev/shm]
 
 Each batch updates rows at random places of the table and inserts some; no Spark takes part. The
 contenders write it in turn, in random order, each in its own process. `ours:20` compacts after
-every 20 batches, beside its batches in a stream, but here between them, and timed apart.
+every 20 batches, `ours:auto` when it pays: in a stream beside its batches, but here between them,
+and timed apart.
 
 For each window of batches:
 
@@ -43,7 +44,9 @@ def main() -> None:
     parser.add_argument("--inserts", type=int, default=2_000)
     parser.add_argument("--keys", choices=KEY_KINDS, default="random")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--contenders", nargs="+", default=["ours", "pylance", "ours:20"])
+    parser.add_argument(
+        "--contenders", nargs="+", default=["ours", "pylance", "ours:20", "ours:auto"]
+    )
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     parser.add_argument("--folder", type=Path, help="where the tables are written")

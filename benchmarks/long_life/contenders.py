@@ -1,8 +1,8 @@
 """The contenders: each with a table of its own, with the verbs of a table's life.
 
 A contender's name is `ours` or `pylance`, alone or with when it compacts: `ours:20` after every 20
-batches. Compaction follows its batch and is timed apart: beside the next batch it would take the
-machine from the contender whose turn is next.
+batches, `ours:auto` when it pays. Compaction follows its batch and is timed apart: beside the next
+batch it would take the machine from the contender whose turn is next.
 """
 
 import statistics
@@ -18,8 +18,12 @@ import pyarrow as pa
 
 import lance_stream
 from benchmarks.long_life.workload import Workload
+from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
 from lance_stream.snapshot.opening import open_table
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.write.phases import Phases
 
 Figures = dict[str, float]
 
@@ -30,10 +34,10 @@ class Contender:
     Args:
         folder: The folder of its table.
         workload: The table's life.
-        every: After how many batches it compacts; None for never.
+        every: After how many batches it compacts, or "auto"; None for never.
     """
 
-    def __init__(self, folder: Path, workload: Workload, every: int | None) -> None:
+    def __init__(self, folder: Path, workload: Workload, every: int | str | None) -> None:
         self.folder = folder / "table.lance"
         self.uri = str(self.folder)
         self.workload = workload
@@ -136,9 +140,10 @@ class Contender:
 class Ours(Contender):
     """lance-stream."""
 
-    def __init__(self, folder: Path, workload: Workload, every: int | None) -> None:
+    def __init__(self, folder: Path, workload: Workload, every: int | str | None) -> None:
         super().__init__(folder, workload, every)
         self._compaction = None if every is None else BackgroundCompaction(every)
+        self._lookup_seconds: float | None = None
 
     def create(self, rows: pa.Table) -> None:
         """Create the table."""
@@ -146,12 +151,18 @@ class Ours(Contender):
 
     def upsert(self, rows: pa.Table) -> None:
         """Upsert on the newest version, which a batch of the sink opens, too."""
-        lance_stream.open_dataset(self.uri).upsert(rows, on="key")
+        phases = Phases()
+        upsert(open_table(self.uri), rows, UpsertRules(("key",)), phases=phases)
+        self._lookup_seconds = phases.seconds["scan"]
 
     def compact(self) -> None:
         """Compact as the sink does."""
         if self._compaction is not None:
-            self._compaction.after_batch(self.num_batches - 1, partial(open_table, self.uri))
+            self._compaction.after_batch(
+                self.num_batches - 1,
+                partial(open_table, self.uri),
+                lookup_seconds=self._lookup_seconds,
+            )
             self._compaction.wait()
             last = self._compaction.last_round
             if last is not None and last.error is not None:
@@ -190,7 +201,7 @@ class Pylance(Contender):
 
     def compact(self) -> None:
         """Compact everything that its defaults select."""
-        if self.every is not None and self.num_batches % self.every == 0:
+        if isinstance(self.every, int) and self.num_batches % self.every == 0:
             self._dataset.optimize.compact_files()
 
     def cleanup(self) -> None:
@@ -222,12 +233,11 @@ def contender(name: str, folder: Path, workload: Workload) -> Contender:
     Raises:
         ValueError: There is none of this name.
     """
-    program, _, every = name.partition(":")
+    program, _, text = name.partition(":")
     if program not in PROGRAMS:
         raise ValueError(f"{name!r} is not one of {list(PROGRAMS)}, alone or as in ours:20")
-    return PROGRAMS[program](
-        folder / name.replace(":", "-"), workload, int(every) if every else None
-    )
+    every = text if text == AUTO else int(text) if text else None
+    return PROGRAMS[program](folder / name.replace(":", "-"), workload, every)
 
 
 def _version_of(manifest: Path) -> int:

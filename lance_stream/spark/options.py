@@ -322,6 +322,10 @@ _CHECKED = (
     "rows are checked, and bad ones set aside, by foreachBatch(lance_sink(path, expect=..., "
     "bad_rows=...))"
 )
+_COMPACTED = (
+    "Spark ends the process of a commit, so it cannot compact in the background. Use "
+    'foreachBatch(lance_sink(path, compact="auto")), or call Dataset.compact() from time to time'
+)
 _ELSEWHERE: Mapping[str, str] = {
     "version": "the version to read is selected by 'versionAsOf', 'timestampAsOf' or 'tag'",
     "timestamp": "the time to read at is selected by 'timestampAsOf'",
@@ -339,11 +343,8 @@ _ELSEWHERE: Mapping[str, str] = {
         "changes with readChangeFeed=true"
     ),
     "maxfilespertrigger": "use maxVersionsPerTrigger, maxRowsPerTrigger or maxBytesPerTrigger",
-    "compactevery": (
-        "Spark ends the process of a commit, so it cannot compact in the background. Use "
-        "foreachBatch(lance_sink(path, compact_every=...)), or call Dataset.compact() from time to "
-        "time"
-    ),
+    "compactevery": _COMPACTED,
+    "compact": _COMPACTED,
     "expect": _CHECKED,
     "badrows": _CHECKED,
     "createoptions": (

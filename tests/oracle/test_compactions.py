@@ -7,7 +7,7 @@ from typing import Any
 import lance
 import pytest
 
-from lance_stream.maintenance.compaction import rewrites, row_order
+from lance_stream.maintenance.compaction import row_order
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.rewrites import prepare
@@ -24,7 +24,7 @@ STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 @pytest.fixture(autouse=True)
 def no_lineage_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rows of small tables be written in another order, too."""
-    monkeypatch.setattr(rewrites, "_SHORT_LINEAGE", 0)
+    monkeypatch.setattr(row_order, "SHORT_LINEAGE", 0)
     monkeypatch.setattr(row_order, "LEAST_GAIN", 1.01)
 
 

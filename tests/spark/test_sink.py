@@ -626,6 +626,8 @@ def test_extension_types_take_their_storage(spark: Any, uri: str) -> None:
         ({"except_columns": ["op", "op"]}, InvalidInputError),
         ({"schema_evolution": "all"}, InvalidInputError),
         ({"compact_every": 0}, InvalidInputError),
+        ({"compact_every": "auto"}, InvalidInputError),
+        ({"compact": True}, InvalidInputError),
         ({"app_id": " "}, InvalidInputError),
         ({"file_version": "9.9"}, (InvalidInputError, UnsupportedFeatureError)),
         ({"create_options": {"shema": None}}, InvalidInputError),

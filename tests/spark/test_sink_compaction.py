@@ -11,6 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import NotFoundError
+from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import prepare
@@ -141,10 +142,15 @@ def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, w
 
 
 @pytest.mark.floors
-def test_upserts_are_unaffected_by_compaction(spark: Any, tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("when", [{"compact_every": 1}, {"compact": "auto"}], ids=str)
+def test_upserts_are_unaffected_by_compaction(
+    spark: Any, tmp_path: Path, way: str, when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(automatic, "FAN_IN", 2)
     with_it, without = str(tmp_path / "with"), str(tmp_path / "without")
     sinks = [
-        lance_sink(with_it, mode="upsert", on="id", app_id="a", compact_every=1),
+        lance_sink(with_it, mode="upsert", on="id", app_id="a", **when),
         lance_sink(without, mode="upsert", on="id", app_id="a"),
     ]
     for batch_id in range(5):

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.maintenance.compaction.automatic import AUTO, Automatic
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import (
@@ -127,6 +128,7 @@ class Round:
         num_given_up: How many groups of fragments were rewritten in vain.
         seconds: How long it took: "write", and "commit" with the waiting for a turn.
         error: The error; None if there was none.
+        reason: Why it began, if that was decided automatically.
     """
 
     version: int | None = None
@@ -135,14 +137,17 @@ class Round:
     num_given_up: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Exception | None = None
+    reason: str = ""
 
 
-def check_every(every: int) -> None:
-    """Raise unless it is a valid number of batches between rounds.
+def check_every(every: int | str) -> None:
+    """Raise unless it is a valid number of batches between rounds, or `AUTO`.
 
     Raises:
-        InvalidInputError: It is not a whole number from 1.
+        InvalidInputError: It is neither `AUTO` nor a whole number from 1.
     """
+    if every == AUTO:
+        return
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InvalidInputError(
             f"compact_every is a number of batches from 1, not {every!r}; leave it out to have no "
@@ -154,22 +159,24 @@ class BackgroundCompaction:
     """Compacts a table while batches are written into it. Pickles as if it were new.
 
     Args:
-        every: A round starts after this many batches that committed a version.
+        every: A round starts after this many batches that committed a version; `AUTO` to start one
+            when it pays (see `automatic`).
         rules: What a round does.
 
     Attributes:
         last_round: The outcome of the last round; None before the first has ended.
 
     Raises:
-        InvalidInputError: `every` is not a whole number from 1.
+        InvalidInputError: `every` is neither `AUTO` nor a whole number from 1.
     """
 
-    def __init__(self, every: int, rules: CompactionRules = ROUND) -> None:
+    def __init__(self, every: int | str, rules: CompactionRules = ROUND) -> None:
         check_every(every)
         self.every = every
         self.rules = rules
         self.last_round: Round | None = None
         self._turns = Turns()
+        self._automatic = Automatic(rules) if every == AUTO else None
         self._num_batches = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -188,21 +195,25 @@ class BackgroundCompaction:
         batch_id: int,
         open_newest: Callable[[], TableVersion],
         write: WriteTasks | None = None,
+        lookup_seconds: float | None = None,
     ) -> bool:
         """Start a round if one is due: every few batches, by batch id or as they arrive.
 
         Counting by batch id lets a stream that is started for a few batches at a time get its
-        rounds, too.
+        rounds, too. If it is decided automatically, the round's thread looks at the table first.
 
         Args:
             batch_id: The batch id. The batch committed a version.
             open_newest: Returns the table; called if a round is due.
             write: Writes the new files; by default the thread itself.
+            lookup_seconds: How long the batch looked up keys; None if it did not.
 
         Returns:
-            Whether a round started. None starts while one is under way on this table, in this
-            process.
+            Whether a round started, or may start. None does while one is under way on this table,
+            in this process.
         """
+        if isinstance(self.every, str):
+            return self._look(open_newest, write, lookup_seconds)
         self._num_batches += 1
         if self._num_batches < self.every and (batch_id + 1) % self.every:
             return False
@@ -214,16 +225,30 @@ class BackgroundCompaction:
         if not _begin(table.store.uri):
             return False
         self._num_batches = 0
+        self._start(lambda stop: self._run(table, self.rules, write, stop))
+        return True
+
+    def _look(
+        self,
+        open_newest: Callable[[], TableVersion],
+        write: WriteTasks | None,
+        lookup_seconds: float | None,
+    ) -> bool:
+        """Note a batch, and look at the table from time to time, in the thread."""
+        assert self._automatic is not None
+        is_time = self._automatic.after_batch(lookup_seconds)
+        if not is_time or not self.wait(0.0):
+            return False
+        self._start(partial(self._run_if_it_pays, self._automatic, open_newest, write))
+        return True
+
+    def _start(self, run: Callable[[threading.Event], object]) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(
-            target=self._run,
-            args=(table, write or partial(_write_here, self._stop), self._stop),
-            name="lance-stream-compaction",
-            daemon=True,
+            target=run, args=(self._stop,), name="lance-stream-compaction", daemon=True
         )
         _ROUNDS.add(self)
         self._thread.start()
-        return True
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait for the round under way; return whether it has ended."""
@@ -242,25 +267,54 @@ class BackgroundCompaction:
         self._turns.wake()
         return self.wait(timeout_seconds)
 
-    def _run(self, table: TableVersion, write: WriteTasks, stop: threading.Event) -> None:
+    def _run_if_it_pays(
+        self,
+        automatic: Automatic,
+        open_newest: Callable[[], TableVersion],
+        write: WriteTasks | None,
+        stop: threading.Event,
+    ) -> None:
+        try:
+            table = open_newest()
+            reason = automatic.reason(table)
+            if reason is None or stop.is_set() or not _begin(table.store.uri):
+                return
+            self._run(table, reason.rules, write, stop, reason.text)
+            done = self.last_round
+            has_moved_rows = done is not None and done.num_removed
+            automatic.ended(
+                open_newest(), done.seconds.get("write") if done and has_moved_rows else None
+            )
+        except Exception:
+            _log.warning("a compaction cannot begin; the stream goes on", exc_info=True)
+
+    def _run(
+        self,
+        table: TableVersion,
+        rules: CompactionRules,
+        write: WriteTasks | None,
+        stop: threading.Event,
+        reason: str = "",
+    ) -> None:
         clock = time.perf_counter
         start = clock()
         try:
-            prepared = prepare(table, self.rules, partial(_until_stopped, stop, write))
+            write_all = partial(_until_stopped, stop, write or partial(_write_here, stop))
+            prepared = prepare(table, rules, write_all)
             written = clock()
             done = commit_prepared(prepared, partial(self._turns.of_commit, stop))
-            seconds = {"write": written - start, "commit": clock() - written}
             self.last_round = Round(
                 done.table.version if done.num_removed else None,
                 done.num_removed,
                 done.num_added,
                 done.num_given_up,
-                seconds,
+                {"write": written - start, "commit": clock() - written},
+                reason=reason,
             )
             if prepared.groups:
                 _log.info("%s: %s", table.uri, self.last_round)
         except Exception as error:
-            self.last_round = Round(error=error)
+            self.last_round = Round(error=error, reason=reason)
             if stop.is_set() or not threading.main_thread().is_alive():
                 _log.info("%s: a compaction was stopped before its end", table.uri)
             else:

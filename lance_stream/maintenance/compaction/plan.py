@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from lance_stream.arguments import as_count
 from lance_stream.file.type_support import holds_only_nulls
+from lance_stream.maintenance.compaction.row_order import has_disordered_lineage
 from lance_stream.read.units import stored_bytes
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import coverage
@@ -49,6 +50,9 @@ class CompactionRules:
         max_file_bytes: The approximate maximum size of a data file. Fragments that exceed it
             together are not merged: the new files would be as many.
         newest_fragment: The largest id of a fragment that is rewritten; None for any.
+        fan_in: The minimum number of fragments that are merged because they are small.
+        shortens_lineage: Whether a fragment is also rewritten if that alone makes its row ids and
+            row versions much shorter (`row_order`).
     """
 
     target_rows: int = TARGET_ROWS
@@ -58,15 +62,18 @@ class CompactionRules:
     max_bytes: int | None = None
     max_file_bytes: int = MAX_BYTES_PER_FILE
     newest_fragment: int | None = None
+    fan_in: int = 2
+    shortens_lineage: bool = False
 
     def __post_init__(self) -> None:
         as_count(self.target_rows, "a fragment has")
+        as_count(self.fan_in, "a group has")
 
 
 class _Candidate(NamedTuple):
     place: int
     live: int
-    has_many_dead: bool
+    pays_alone: bool
     num_dead: int
     num_bytes: int
 
@@ -76,7 +83,7 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
     rules = rules or CompactionRules()
     if not table.schema.fields:  # no writer creates this: there is nothing to rewrite
         return []
-    groups = [each for group in _groups(table, rules) for each in group if _pays(each)]
+    groups = [each for group in _groups(table, rules) for each in group if _pays(each, rules)]
     if rules.max_rows is not None or rules.max_bytes is not None:
         groups = _most_gaining(groups, rules)
     return [tuple(each.place for each in group) for group in groups]
@@ -90,8 +97,12 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
     group_rows, group_bytes, group_kind = 0, 0, None
     for place, fragment in enumerate(table.manifest.fragments):
         live, physical = table.num_live_rows(fragment), table.physical_rows(fragment)
-        has_many_dead = live < (1 - rules.most_dead) * physical
-        is_large = live >= rules.target_rows and not has_many_dead
+        pays_alone = live < (1 - rules.most_dead) * physical or (
+            rules.shortens_lineage
+            and live >= rules.target_rows // 8
+            and has_disordered_lineage(table, fragment)
+        )
+        is_large = live >= rules.target_rows and not pays_alone
         if is_large or _is_too_new(fragment, rules):
             yield [group]
             group = []
@@ -107,7 +118,7 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
             group = []
         if not group:
             group_rows, group_bytes, group_kind = 0, 0, own_kind
-        group.append(_Candidate(place, live, has_many_dead, physical - live, num_bytes))
+        group.append(_Candidate(place, live, pays_alone, physical - live, num_bytes))
         group_rows += live
         group_bytes += num_bytes
     yield list(_steps(group)) if rules.by_steps else [group]
@@ -129,8 +140,8 @@ def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:
         waiting += [part[largest + 1 :], [part[largest]], part[:largest]]
 
 
-def _pays(group: Sequence[_Candidate]) -> bool:
-    return len(group) > 1 or any(each.has_many_dead for each in group)
+def _pays(group: Sequence[_Candidate], rules: CompactionRules) -> bool:
+    return len(group) >= rules.fan_in or any(each.pays_alone for each in group)
 
 
 def _most_gaining(

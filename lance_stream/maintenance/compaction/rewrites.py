@@ -12,7 +12,7 @@ describes what happens to the groups next: they follow concurrent changes.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -20,33 +20,24 @@ from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
     Places,
-    best_order,
+    lineage_of,
+    order_of,
+    read_lineage,
     reordered,
 )
 from lance_stream.read.scan import read_units
-from lance_stream.read.units import WorkUnit, stored_bytes, unit_of
-from lance_stream.schema.system_columns import (
-    ROW_CREATED_AT_VERSION,
-    ROW_ID,
-    ROW_LAST_UPDATED_AT_VERSION,
-)
+from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.carried_rows import RewrittenRows
-from lance_stream.table.fragments import Fragment, decode_fragment
-from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.row_ids import encode_row_ids
 from lance_stream.table.row_versions import (
     RowVersionSequence,
     encode_row_versions,
 )
 from lance_stream.upsert.known_key_bounds import inherit_key_bounds
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
-
-_EXPANSION: Final = 4
-"""How many times as large rows are taken to be in memory as in their files."""
-
-_SHORT_LINEAGE: Final = 256
-"""Sequences of no more bytes are not worth another order of rows."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,7 @@ def write_task(
             before_each_batch()
             yield batch
 
-    order = _order_of(task.units, partial(_read_lineage, task.units))
+    order = order_of(task.units, partial(read_lineage, task.units))
     rows = batches() if order is None else reordered(batches(), order)
     return write_fragments(rows, task.target)
 
@@ -185,57 +176,11 @@ def _group(
     )
     if not table.has_stable_row_ids:
         return PreparedGroup(old, rows, tuple(new))
-    lineage = _lineage(table, old, rows)
-    order = _order_of(task.units, lambda: lineage)
+    lineage = lineage_of(table, old)
+    order = order_of(task.units, lambda: lineage)
     if order is not None:
         lineage = lineage.take(order)
     return PreparedGroup(old, rows, tuple(_with_lineage(new, lineage)), order)
-
-
-def _order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Places | None:
-    """Return the order in which the live rows of units are written; None as they stand.
-
-    The driver and the worker that writes them find it independently: it would be large to send.
-    """
-    fragments = [decode_fragment(each.fragment) for each in units]
-    if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
-        return None
-    if any(each.is_blob for each in units[0].schema.walk()):  # rows may be of any size
-        return None
-    num_rows = sum(each.physical_rows for each in fragments)
-    num_bytes = sum(map(stored_bytes, fragments))
-    return best_order(lineage(), _EXPANSION * num_bytes // max(num_rows, 1))
-
-
-def _has_long_lineage(fragment: Fragment) -> bool:
-    sequences = (fragment.row_ids, fragment.created_at_versions, fragment.last_updated_at_versions)
-    return any(
-        each is not None and (not isinstance(each, bytes) or len(each) > _SHORT_LINEAGE)
-        for each in sequences
-    )
-
-
-def _read_lineage(units: Sequence[WorkUnit]) -> Lineage:
-    """Return the lineage of the live rows of units, in their order."""
-    wanted = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
-    batches = read_units([replace(each, columns=(), system_columns=wanted) for each in units])
-    return Lineage(*(each.to_numpy() for each in pa.Table.from_batches(batches).columns))
-
-
-def _lineage(
-    table: TableVersion, old: Sequence[Fragment], rows: Sequence[RewrittenRows]
-) -> Lineage:
-    """Return the lineage of the live rows of fragments, in their order."""
-    dead = [each.dead for each in rows]
-    ids = [table.row_ids(each).without(gone) for each, gone in zip(old, dead, strict=True)]
-    created, updated = (
-        RowVersionSequence.concat(
-            table.row_versions(each, getattr(each, name)).without(gone)
-            for each, gone in zip(old, dead, strict=True)
-        ).to_array()
-        for name in ("created_at_versions", "last_updated_at_versions")
-    )
-    return Lineage(RowIdSequence.concat(ids).to_array(), created, updated)
 
 
 def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:

@@ -18,19 +18,37 @@ Rows are only moved if the sequences get less than half as many parts, and if th
 stream: in memory are the rows that are read and not yet written.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.read.scan import read_units
+from lance_stream.read.units import WorkUnit, stored_bytes
+from lance_stream.schema.system_columns import (
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment, StoredSequence, decode_fragment
+from lance_stream.table.row_ids import RowIdSequence
+from lance_stream.table.row_versions import RowVersionSequence
+
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 Places: TypeAlias = npt.NDArray[np.int64]
 
 LEAST_GAIN: Final = 2.0
 """How many times fewer parts the sequences must have for rows to be moved."""
+
+SHORT_LINEAGE: Final = 256
+"""Sequences of no more bytes are not worth another order of rows."""
+
+_EXPANSION: Final = 4
+"""How many times as large rows are taken to be in memory as in their files."""
 
 MAX_BYTES_WAITING: Final = 256 << 20
 """Rows keep their order if more than this would be in memory."""
@@ -60,6 +78,73 @@ class Lineage:
         descents = np.count_nonzero(self.row_ids[1:] <= self.row_ids[:-1])
         runs = [np.count_nonzero(each[1:] != each[:-1]) for each in (self.created, self.updated)]
         return int(descents + sum(runs)) + 3
+
+
+def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Places | None:
+    """Return the order in which the live rows of fragments are written; None as they stand.
+
+    The driver and the worker that writes them find it independently: it would be large to send.
+
+    Args:
+        units: The work units that read the fragments.
+        lineage: Returns the lineage of their live rows; called if it may be worth it.
+    """
+    fragments = [decode_fragment(each.fragment) for each in units]
+    if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
+        return None
+    if any(each.is_blob for each in units[0].schema.walk()):  # rows may be of any size
+        return None
+    return best_order(lineage(), _bytes_per_row(fragments))
+
+
+def has_disordered_lineage(table: TableVersion, fragment: Fragment) -> bool:
+    """Return whether the lineage of a fragment becomes much shorter if its rows are reordered."""
+    if not table.has_stable_row_ids or _lineage_bytes(fragment) <= fragment.physical_rows:
+        return False
+    if any(each.is_blob for each in table.schema.walk()):
+        return False
+    return best_order(lineage_of(table, [fragment]), _bytes_per_row([fragment])) is not None
+
+
+def read_lineage(units: Sequence[WorkUnit]) -> Lineage:
+    """Return the lineage of the live rows of units, in their order."""
+    wanted = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
+    batches = read_units([replace(each, columns=(), system_columns=wanted) for each in units])
+    return Lineage(*(each.to_numpy() for each in pa.Table.from_batches(batches).columns))
+
+
+def lineage_of(table: TableVersion, fragments: Sequence[Fragment]) -> Lineage:
+    """Return the lineage of the live rows of fragments, in their order."""
+    dead = table.dead_offsets_of(fragments)
+    ids = [table.row_ids(each).without(gone) for each, gone in zip(fragments, dead, strict=True)]
+    created, updated = (
+        RowVersionSequence.concat(
+            table.row_versions(each, getattr(each, name)).without(gone)
+            for each, gone in zip(fragments, dead, strict=True)
+        ).to_array()
+        for name in ("created_at_versions", "last_updated_at_versions")
+    )
+    return Lineage(RowIdSequence.concat(ids).to_array(), created, updated)
+
+
+def _sequences(fragment: Fragment) -> list[StoredSequence | None]:
+    return [fragment.row_ids, fragment.created_at_versions, fragment.last_updated_at_versions]
+
+
+def _has_long_lineage(fragment: Fragment) -> bool:
+    return any(
+        each is not None and (not isinstance(each, bytes) or len(each) > SHORT_LINEAGE)
+        for each in _sequences(fragment)
+    )
+
+
+def _lineage_bytes(fragment: Fragment) -> int:
+    return sum(len(each) for each in _sequences(fragment) if isinstance(each, bytes))
+
+
+def _bytes_per_row(fragments: Sequence[Fragment]) -> int:
+    num_rows = sum(each.physical_rows for each in fragments)
+    return _EXPANSION * sum(map(stored_bytes, fragments)) // max(num_rows, 1)
 
 
 def best_order(lineage: Lineage, bytes_per_row: int) -> Places | None:

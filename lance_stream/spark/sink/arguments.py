@@ -12,6 +12,7 @@ from pyspark.sql.utils import is_remote
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
+from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import check_every
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.storage.preflight import check_can_write_to
@@ -72,7 +73,8 @@ class SinkArguments:
         tombstones: How long deletes are remembered; None if they are not.
         schema_evolution: How batches may change the columns: some of `SCHEMA_EVOLUTIONS`.
         app_id: The stream's id in the ledger; None for the query's own id.
-        compact_every: After how many batches small fragments are compacted; None for never.
+        compact_every: After how many batches small fragments are compacted; "auto" for when it
+            pays, None for never.
         file_version: Of a new table's data files.
         storage_options: Settings of the store.
         create_options: Options for a new table.
@@ -94,7 +96,7 @@ class SinkArguments:
     tombstones: timedelta | None = None
     schema_evolution: tuple[str, ...] = ()
     app_id: str | None = None
-    compact_every: int | None = None
+    compact_every: int | str | None = None
     file_version: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     create_options: Mapping[str, Any] = field(default_factory=dict)
@@ -246,6 +248,26 @@ class Rules(Protocol):
     def delete_when(self) -> str | None: ...  # noqa: D102  # as in the class it stands for
     @property
     def except_columns(self) -> tuple[str, ...]: ...  # noqa: D102  # as in the class it stands for
+
+
+def as_compaction(compact_every: object, compact: object) -> Any:
+    """Return when a sink compacts: after a number of batches, "auto", or None for never.
+
+    Raises:
+        InvalidInputError: Both arguments are given, or one is invalid.
+    """
+    if compact is not None and compact != AUTO:
+        raise InvalidInputError(
+            f'compact is "auto" or None, not {compact!r:.200}; to compact after a number of '
+            "batches, give compact_every=100"
+        )
+    if compact is not None and compact_every is not None:
+        raise InvalidInputError(
+            'compact="auto" decides by itself when to compact: leave out either it or compact_every'
+        )
+    if compact_every == AUTO:
+        raise InvalidInputError('compact_every is a number of batches; give compact="auto" instead')
+    return compact_every if compact is None else compact
 
 
 class WritingRules(Rules, Protocol):

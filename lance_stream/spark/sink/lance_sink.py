@@ -25,7 +25,13 @@ from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.plain_errors import briefly
 from lance_stream.spark.session_settings import options_in_session
-from lance_stream.spark.sink.arguments import SinkArguments, as_creation, evolutions, names
+from lance_stream.spark.sink.arguments import (
+    SinkArguments,
+    as_compaction,
+    as_creation,
+    evolutions,
+    names,
+)
 from lance_stream.spark.sink.bad_rows import keep_committed_attempt
 from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
@@ -75,6 +81,7 @@ def lance_sink(
     expect: str | Iterable[str] | Mapping[str, str] | None = None,
     bad_rows: str = "refuse",
     quarantine_uri: str | os.PathLike[str] | None = None,
+    compact: str | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
@@ -117,7 +124,7 @@ def lance_sink(
             required through Spark Connect, where Spark does not report the query's id.
         compact_every: After every so many batches, compact small fragments and those with many
             deleted rows in the background; no batch waits for it. The change feed shows nothing.
-            By default never.
+            By default never; see also `compact`.
         file_version: Of a new table's data files, for example "2.1"; by default "2.2".
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply (`spark.hadoop.fs.s3a.access.key` and so on), or else those
@@ -158,6 +165,9 @@ def lance_sink(
             a missing one, a narrowing type) is always refused. Not for "apply_changes".
         quarantine_uri: The location of that table; by default `orders_quarantine.lance` for
             `orders.lance`. Each table has its own; all sinks of a table may share it.
+        compact: "auto": compact in the background as with `compact_every`, but when it pays. The
+            sink looks at small fragments, deleted rows, the size of the manifest, and the time that
+            it takes to look up keys; `last_compaction.reason` names what was decisive.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
     depth; structs in lists and maps need all their fields. In an append they are null.
@@ -177,7 +187,7 @@ def lance_sink(
             tombstones=None if tombstones is None else parse_age(tombstones),
             schema_evolution=evolutions(schema_evolution),
             app_id=app_id,
-            compact_every=compact_every,
+            compact_every=as_compaction(compact_every, compact),
             file_version=file_version,
             storage_options=as_options(
                 with_trusted(as_options(storage_options), trusted_locations)
@@ -288,6 +298,7 @@ class LanceSink:
                 batch_id,
                 partial(open_table, self.uri, storage_options=arguments.storage_options),
                 writer_of(df.sparkSession),
+                commit.seconds.get("scan"),
             )
 
     def _arguments_in(self, spark: SparkSession) -> SinkArguments:

@@ -18,6 +18,8 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from lance_stream.maintenance.compaction import automatic
+from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import (
     BackgroundCompaction,
     Round,
@@ -281,12 +283,16 @@ def test_pickling_omits_the_thread() -> None:
 
 
 @pytest.mark.floors
-def test_compaction_races_lose_no_change() -> None:
+@pytest.mark.parametrize("every", [1, AUTO])
+def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream changes keys of its own, in the same fragments as the other's."""
+    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(automatic, "FAN_IN", 2)
     ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))
     model: dict[int, int] = dict.fromkeys(range(40), 0)
-    compactions = [BackgroundCompaction(1, CompactionRules(1000, most_dead=0.1)) for _ in range(2)]
-    rounds: list[Round] = []
+    compactions = [
+        BackgroundCompaction(every, CompactionRules(1000, most_dead=0.1)) for _ in range(2)
+    ]
     errors: list[BaseException] = []
 
     def stream(parity: int) -> None:
@@ -303,7 +309,7 @@ def test_compaction_races_lose_no_change() -> None:
                         made = ds.delete(f"id IN ({', '.join(map(str, keys))})")
                         own.update(dict.fromkeys(keys, -1))
                 if compaction.after_batch(batch_id, newest(made)) and batch_id % 3 == 0:
-                    rounds.append(last_round(compaction))
+                    assert compaction.wait(PATIENCE)
         except BaseException as error:
             errors.append(error)
         model.update(own)
@@ -315,7 +321,7 @@ def test_compaction_races_lose_no_change() -> None:
         each.join()
     assert errors == []
     assert all(each.wait(PATIENCE) for each in compactions)
-    rounds += [each.last_round for each in compactions if each.last_round is not None]
+    rounds = [each.last_round for each in compactions if each.last_round is not None]
     assert [each.error for each in rounds] == [None] * len(rounds)
     final = lance_stream.open_dataset(ds.uri)
     expected = {key: x for key, x in model.items() if x >= 0}

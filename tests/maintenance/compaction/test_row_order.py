@@ -12,7 +12,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.maintenance.compaction import rewrites, row_order
+from lance_stream.maintenance.compaction import row_order
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import prepare
@@ -81,7 +81,7 @@ def test_compaction_makes_lineage_shorter(monkeypatch: pytest.MonkeyPatch) -> No
     assert after.changes(before.version).read_all().num_rows == 0
     assert len(after.table.manifest.fragments) == 1
     again = lived()
-    monkeypatch.setattr(rewrites, "best_order", lambda *_: None)
+    monkeypatch.setattr(row_order, "best_order", lambda *_: None)
     as_they_stood = again.compact()
     assert content(as_they_stood) == content(after)
     assert 1.5 * lineage_bytes(after) < lineage_bytes(as_they_stood)
@@ -149,7 +149,7 @@ def test_short_lineage_is_no_reason_to_read_it(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: object) -> None:
         raise AssertionError("the order of plain rows was computed")
 
-    monkeypatch.setattr(rewrites, "best_order", refuse)
+    monkeypatch.setattr(row_order, "best_order", refuse)
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     for number in range(5):
         ds = ds.append(rows(range(200 * number, 200 * number + 200), number))

@@ -1,0 +1,179 @@
+"""When `compact="auto"` begins a round, and what a table looks like after many batches."""
+
+import random
+import threading
+import uuid
+from collections.abc import Iterable
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.maintenance.compaction import automatic
+from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, Automatic, remains_of
+from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
+from lance_stream.maintenance.compaction.plan import CompactionRules, plan
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.opening import open_table
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
+PATIENCE = 30.0
+
+
+def rows(ids: Iterable[int], x: int = 0) -> pa.Table:
+    keys = list(ids)
+    return pa.table({"id": keys, "x": [x] * len(keys)}, schema=SCHEMA)
+
+
+def new_table(num_rows: int = 0) -> Dataset:
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA, primary_key=["id"])
+    return ds.append(rows(range(num_rows))) if num_rows else ds
+
+
+def reason(automatic: Automatic, ds: Dataset) -> str | None:
+    found = automatic.reason(ds.table)
+    return None if found is None else found.text
+
+
+def test_small_fragments_are_merged_several_at_a_time() -> None:
+    decides, ds = Automatic(ROUND), new_table()
+    for number in range(FAN_IN):
+        assert reason(decides, ds) is None
+        ds = ds.append(rows([number]))
+    assert reason(decides, ds) == "small fragments"
+    decides.ended(ds.table, None)
+    assert reason(decides, ds) is None
+
+
+def test_deleted_rows_count_where_they_are_many() -> None:
+    decides, ds = Automatic(ROUND), new_table(1000)
+    ds = ds.delete("id < 240")
+    assert reason(decides, ds) is None
+    ds = ds.delete("id < 260")
+    assert reason(decides, ds) == "deleted rows"
+
+
+def test_deleted_rows_of_a_large_table_do_not_wait_for_its_share() -> None:
+    rules = CompactionRules(target_rows=80, most_dead=0.25)
+    decides, ds = Automatic(rules), new_table(100)
+    ds = ds.delete("id < 30")
+    for number in range(5):
+        ds = ds.append(rows(range(1000 * number, 1000 * number + 500)))
+    assert reason(decides, ds) == "deleted rows"
+
+
+def test_a_manifest_that_has_doubled_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "SMALL_MANIFEST", 500)
+    decides, ds = Automatic(ROUND), new_table(2000)
+    assert reason(decides, ds) is None
+    ds = ds.upsert(rows(random.Random(0).sample(range(2000), 400), 1), on="id")
+    found = decides.reason(ds.table)
+    assert found is not None
+    assert found.text == "manifest"
+    assert found.rules.shortens_lineage
+    decides.ended(ds.table, 1.0)
+    assert reason(decides, ds) is None
+
+
+def test_slow_look_ups_are_a_reason_once_they_have_cost_a_round() -> None:
+    decides, ds = Automatic(ROUND), new_table(10)
+    decides.ended(ds.table, seconds=1.0)
+    for _ in range(10):
+        decides.after_batch(0.5)
+    assert reason(decides, ds) is None
+    decides.after_batch(1.0)
+    assert reason(decides, ds) is None
+    decides.after_batch(1.2)
+    assert reason(decides, ds) == "look-ups"
+    decides.ended(ds.table, None)
+    decides.after_batch(1.2)  # as fast as it gets
+    assert reason(decides, ds) is None
+
+
+def test_the_table_is_looked_at_from_time_to_time() -> None:
+    decides = Automatic(ROUND)
+    assert [decides.after_batch(None) for _ in range(9)] == [True, *[False] * 3] * 2 + [True]
+
+
+def test_what_is_left_behind_is_counted_without_decoding() -> None:
+    ds = new_table(100).delete("id < 40").append(rows([500]))
+    fragments = open_table(ds.uri).manifest.fragments
+    found = remains_of(ds.table, CompactionRules(50, most_dead=0.25))
+    assert (found.num_live, found.num_small, found.num_dead) == (61, 1, 40)
+    assert found.manifest_bytes == sum(map(len, fragments.raws))
+
+
+def test_few_fragments_wait_for_more() -> None:
+    ds = new_table()
+    for number in range(5):
+        ds = ds.append(rows([number]))
+    assert plan(ds.table, CompactionRules(fan_in=6)) == []
+    assert plan(ds.table, CompactionRules(fan_in=5)) == [(0, 1, 2, 3, 4)]
+    ds = ds.delete("id = 3").append(rows(range(10, 20))).delete("id < 15 AND id > 9")
+    assert plan(ds.table, CompactionRules(fan_in=6)) == [(0, 1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("num_rows", [pytest.param(0, marks=pytest.mark.slow), 3000])
+def test_many_batches_leave_little_behind(num_rows: int) -> None:
+    """And no row is rewritten more often than its fragments double."""
+    compaction = BackgroundCompaction(AUTO, CompactionRules(4096, most_dead=0.25, by_steps=True))
+    ds, dice = new_table(num_rows), random.Random(5)
+    model = dict.fromkeys(range(num_rows), 0)
+    begun = []
+    for number in range(1, 49):
+        new = range(num_rows + 10 * number, num_rows + 10 * number + 10)
+        ids = [*dice.sample(sorted(model), min(len(model), 40)), *new]
+        ds = lance_stream.open_dataset(ds.uri)
+        with compaction.batch():
+            ds.upsert(rows(ids, number), on="id")
+        model.update(dict.fromkeys(ids, number))
+        if compaction.after_batch(number, partial(open_table, ds.uri), lookup_seconds=0.0):
+            assert compaction.wait(PATIENCE)
+            done = compaction.last_round
+            if done is not None:
+                assert done.error is None
+                begun.append(done.reason)
+    final = lance_stream.open_dataset(ds.uri)
+    assert {row["id"]: row["x"] for row in final.to_table().to_pylist()} == model
+    assert verify(final.table) == []
+    fragments = final.table.manifest.fragments
+    assert len(fragments) <= 3 * FAN_IN
+    physical = sum(each.physical_rows for each in fragments)
+    assert physical <= 1.6 * len(model)
+    assert set(begun) <= {"small fragments", "deleted rows", "manifest"}
+    rewritten = [each for each in final.versions() if each.operation == "Rewrite"]
+    assert 3 <= len(rewritten) <= 12
+
+
+def test_a_batch_does_not_wait_for_a_look() -> None:
+    """Nor does the next one, if the look takes long."""
+    compaction = BackgroundCompaction(AUTO)
+    ds = new_table(10)
+    go_on, looked = threading.Event(), threading.Event()
+
+    def slowly() -> object:
+        looked.set()
+        assert go_on.wait(PATIENCE)
+        return ds.table
+
+    assert compaction.after_batch(0, slowly)  # type: ignore[arg-type]
+    assert looked.wait(PATIENCE)
+    for batch_id in range(1, 10):
+        with compaction.batch():
+            assert not compaction.after_batch(batch_id, slowly)  # type: ignore[arg-type]
+    go_on.set()
+    assert compaction.wait(PATIENCE)
+    assert compaction.last_round is None
+
+
+def test_a_table_that_cannot_be_opened_fails_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+    compaction = BackgroundCompaction(AUTO)
+
+    def gone() -> object:
+        raise OSError("gone")
+
+    assert compaction.after_batch(0, gone)  # type: ignore[arg-type]
+    assert compaction.wait(PATIENCE)
+    assert "a compaction cannot begin; the stream goes on" in caplog.text
