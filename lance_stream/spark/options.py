@@ -22,13 +22,16 @@ from typing import Any, TypeAlias
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
+from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.snapshot.opening import branch_uri
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.timestamps import parse_moment
 from lance_stream.spark.sink.arguments import (
+    BAD_ROWS,
     BY_KEY,
     MODES,
     ONLY_WITH,
+    QUARANTINE,
     check_one_of,
     evolutions,
 )
@@ -36,6 +39,7 @@ from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
 from lance_stream.storage.trust import with_trusted
 from lance_stream.upsert.incoming import check_can_remember
+from lance_stream.write.row_checks import Check, as_checks
 
 LATEST = "latest"
 
@@ -128,6 +132,9 @@ class WriteOptions:
         skip_unchanged: Whether rows whose values stay the same are not rewritten.
         tombstones: How long deletes are remembered; None if they are not.
         any_output_mode: Whether to accept an output mode that does not fit the mode.
+        expect: The conditions that each row has to meet.
+        bad_rows: Whether bad rows are refused or set aside: see `sink.arguments.BAD_ROWS`.
+        quarantine_uri: The location of the quarantine; None for the one beside the table.
     """
 
     uri: str
@@ -148,11 +155,24 @@ class WriteOptions:
     skip_unchanged: bool = False
     tombstones: timedelta | None = None
     any_output_mode: bool = False
+    expect: tuple[Check, ...] = ()
+    bad_rows: str = "refuse"
+    quarantine_uri: str | None = None
 
     @property
     def is_by_key(self) -> bool:
         """Whether rows of the table are updated by their keys."""
         return self.mode in BY_KEY
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether bad rows are set aside, and the others committed."""
+        return self.bad_rows == QUARANTINE
+
+    @property
+    def quarantine(self) -> str:
+        """The location of the table for bad rows."""
+        return self.quarantine_uri or quarantine_uri(self.uri)
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -188,7 +208,7 @@ def _for_reading(options: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in options.items() if name not in for_writing}
 
 
-_OF_VIEWS = frozenset({"primarykey", "fileversion"})
+_OF_VIEWS = frozenset({"primarykey", "fileversion", "expect"})
 _OF_VIEWS_BY_KEY = frozenset(
     {
         "mode",
@@ -240,7 +260,42 @@ def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOpt
     if not streaming and parsed.any_output_mode:
         raise InvalidInputError("the option 'anyOutputMode' belongs to a stream")
     _check_mode(parsed)
+    _check_bad_rows(parsed, streaming=streaming)
     return parsed
+
+
+def _check_bad_rows(options: WriteOptions, *, streaming: bool) -> None:
+    """Refuse checks that the mode has no use for, and a quarantine that cannot be kept."""
+    if (options.expect or options.sets_aside) and options.mode == "apply_changes":
+        name = "badRows" if options.sets_aside else "expect"
+        raise InvalidInputError(
+            f"the option {name!r} is not for mode=apply_changes: the changes of a feed build on "
+            "each other, so those after one that was left out would be applied to rows that they "
+            "do not belong to"
+        )
+    if not options.sets_aside:
+        if options.quarantine_uri is not None:
+            raise InvalidInputError(
+                "the option 'quarantineUri' is the table for rows that are set aside: set "
+                "badRows=quarantine, too"
+            )
+        return
+    if not streaming and options.txn_app_id is None:
+        raise InvalidInputError(
+            "badRows=quarantine commits two tables, and only the number of the write tells which "
+            "rows belong together if it is repeated: set 'txnAppId', a name for the writing "
+            "program, and 'txnVersion', a number that increases from write to write; or leave "
+            "badRows out, and rows that do not fit are refused"
+        )
+    if options.branch is not None and options.quarantine_uri is None:
+        raise InvalidInputError(
+            "bad rows of a branch need a location outside of the table: set 'quarantineUri'"
+        )
+    if options.quarantine.rstrip("/") == options.uri.rstrip("/"):
+        raise InvalidInputError(
+            f"quarantineUri={options.quarantine} is the table itself; bad rows need a table of "
+            "their own"
+        )
 
 
 def _check_mode(options: WriteOptions) -> None:
@@ -318,10 +373,6 @@ def _hint(name: str, known: Mapping[str, "_Option"]) -> str:
     return f"; the options are: {', '.join(sorted(each.name for each in known.values()))}"
 
 
-_CHECKED = (
-    "rows are checked, and bad ones set aside, by foreachBatch(lance_sink(path, expect=..., "
-    "bad_rows=...))"
-)
 _COMPACTED = (
     "Spark ends the process of a commit, so it cannot compact in the background. Use "
     'foreachBatch(lance_sink(path, compact="auto")), or call Dataset.compact() from time to time'
@@ -345,8 +396,6 @@ _ELSEWHERE: Mapping[str, str] = {
     "maxfilespertrigger": "use maxVersionsPerTrigger, maxRowsPerTrigger or maxBytesPerTrigger",
     "compactevery": _COMPACTED,
     "compact": _COMPACTED,
-    "expect": _CHECKED,
-    "badrows": _CHECKED,
     "createoptions": (
         "create the table first, by lance_stream.create_dataset(path, schema, ...), to choose the "
         "types of its columns"
@@ -605,6 +654,25 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     return value
 
 
+def _expect(name: str, text: str) -> tuple[Check, ...]:
+    """Parse conditions: one, a JSON list of them, or a JSON object with a name for each."""
+    value: object = text
+    if text.lstrip().startswith(("[", "{")):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, list | dict) or not value:
+            raise InvalidInputError(
+                f"the option {name!r} must be a condition, a JSON list of conditions, or a JSON "
+                f'object with a name for each, such as {{"price": "price >= 0"}}, not {text!r:.200}'
+            )
+    try:
+        return as_checks(value)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"the option {name!r}: {error}") from None
+
+
 def _schema_evolution(name: str, text: str) -> tuple[str, ...]:
     try:
         return evolutions(_columns(name, text.lower()))
@@ -698,6 +766,9 @@ _WRITE_OPTIONS = _by_name(
     _Option("skipUnchanged", "skip_unchanged", _boolean),
     _Option("tombstones", "tombstones", _age),
     _Option("anyOutputMode", "any_output_mode", _boolean),
+    _Option("expect", "expect", _expect),
+    _Option("badRows", "bad_rows", _one_of(*BAD_ROWS)),
+    _Option("quarantineUri", "quarantine_uri", _location),
     # options of Spark, which it passes on
     _Option("checkpointLocation", None, _text),
     _Option("queryName", None, _text),

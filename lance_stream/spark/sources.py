@@ -29,6 +29,7 @@ from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundErr
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import forget_archives
+from lance_stream.spark.checked_rows import Job, RowChecks, plan_checks
 from lance_stream.spark.column_names import settle_columns, settle_filter
 from lance_stream.spark.feed.batch_reader import ChangesReader
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
@@ -53,7 +54,7 @@ from lance_stream.spark.table_functions import table_functions
 from lance_stream.spark.table_source import TableReader, open_asked, schema_of_table
 from lance_stream.spark.user_schemas import check_user_schema
 from lance_stream.spark.worker_python import check_workers_python
-from lance_stream.spark.writers import BatchWriter, Job, StreamWriter, check_mode, plan
+from lance_stream.spark.writers import BatchWriter, StreamWriter, check_mode, plan
 from lance_stream.storage.options.names import as_options
 from lance_stream.write.micro_batches import MicroBatch
 
@@ -203,13 +204,12 @@ class LanceSource(DataSource):
         """Return the writer of a batch, with the plan of its tasks."""
         asked = self._asked_to_write(streaming=False)
         check_mode(asked, streaming=False, overwrite=overwrite)
-        job = self._plan(asked, schema, overwrite)
+        job, checks = self._plan(asked, schema, overwrite)
         if asked.txn_app_id is None or asked.txn_version is None:
-            return BatchWriter(job, None)
+            return BatchWriter(job, None, checks)
         may_differ = asked.replays_may_differ
-        return BatchWriter(
-            job, MicroBatch(asked.txn_app_id, asked.txn_version, may_differ=may_differ)
-        )
+        numbered = MicroBatch(asked.txn_app_id, asked.txn_version, may_differ=may_differ)
+        return BatchWriter(job, numbered, checks)
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -217,12 +217,15 @@ class LanceSource(DataSource):
         asked = self._asked_to_write(streaming=True)
         check_mode(asked, streaming=True, overwrite=overwrite)
         overwrite = overwrite if asked.mode is None else asked.mode == "overwrite"
-        job = self._plan(asked, schema, overwrite)
-        return StreamWriter(job, asked.app_id, may_differ=asked.replays_may_differ)
+        job, checks = self._plan(asked, schema, overwrite)
+        return StreamWriter(job, asked.app_id, may_differ=asked.replays_may_differ, checks=checks)
 
-    def _plan(self, asked: WriteOptions, schema: StructType, overwrite: bool) -> Job:
+    def _plan(
+        self, asked: WriteOptions, schema: StructType, overwrite: bool
+    ) -> tuple[Job, RowChecks | None]:
         is_exact = self.session_options.case_sensitive
-        return plan(asked, schema, overwrite, case_sensitive=is_exact)
+        job = plan(asked, schema, overwrite, case_sensitive=is_exact)
+        return job, plan_checks(asked, job, schema, case_sensitive=is_exact)
 
     def _asked(self) -> SourceOptions:
         asked = parse_options(self.options)

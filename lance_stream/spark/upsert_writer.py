@@ -36,6 +36,7 @@ from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_rows, upsert_staged
 from lance_stream.verbs.add_columns import add_missing_columns
+from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.jobs import check_is_asked_for, is_committed, ledger_entries
 from lance_stream.verbs.widen_columns import widen_columns
@@ -154,7 +155,11 @@ def stage(job: UpsertJob, batches: Iterable[pa.RecordBatch]) -> StagedRows:
 
 
 def commit_upsert(
-    job: UpsertJob, staged: Sequence[StagedRows], batch: MicroBatch | None
+    job: UpsertJob,
+    staged: Sequence[StagedRows],
+    batch: MicroBatch | None,
+    *,
+    even_without_rows: bool = False,
 ) -> Upserted:
     """Apply the rows of all tasks, and commit one version; delete the files of staged rows.
 
@@ -162,11 +167,26 @@ def commit_upsert(
         job: The job.
         staged: The rows of the tasks.
         batch: Which micro-batch they are, with their digest; None for none.
+        even_without_rows: Whether a version is committed even if nothing changes, for its ledger
+            entry.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: It was not committed, or the outcome is unknown.
     """
+    made = _commit(job, staged, batch)
+    if made.is_new or made.was_already_committed or not even_without_rows:
+        return made
+    recorded = append_fragments(_prepare(job), [], batch, even_without_rows=True)
+    return replace(
+        made,
+        table=recorded.table,
+        is_new=recorded.is_new,
+        was_already_committed=not recorded.is_new,
+    )
+
+
+def _commit(job: UpsertJob, staged: Sequence[StagedRows], batch: MicroBatch | None) -> Upserted:
     try:
         table = _prepare(job)
         try:

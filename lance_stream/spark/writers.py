@@ -26,7 +26,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,6 +38,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.quarantine.setting_aside import SettingAside
+from lance_stream.spark.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.column_names import (
     did_you_mean,
     find_column,
@@ -55,6 +57,7 @@ from lance_stream.upsert.staged_rows import StagedRows
 from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
 from lance_stream.write.batch_proofs import MicroBatch, fingerprint
 from lance_stream.write.fragments import write_fragments
+from lance_stream.write.row_checks import BadRows
 from lance_stream.write.row_digests import (
     NO_ROWS,
     DigestingBatches,
@@ -79,6 +82,7 @@ class Part(WriterCommitMessage):
         error: One of our errors, pickled: retrying the task would not help, so Spark does not see
             a failure.
         staged: The rows of an upsert.
+        bad: Rows that it left out; see `BadRows.encode`.
     """
 
     job: WriteJob | None
@@ -88,9 +92,7 @@ class Part(WriterCommitMessage):
     query_id: str = ""
     error: bytes | None = None
     staged: StagedRows | None = None
-
-
-Job: TypeAlias = WriteJob | UpsertJob
+    bad: bytes = b""
 
 
 def plan(
@@ -206,21 +208,25 @@ class BatchWriter(DataSourceArrowWriter):
     Args:
         job: The planned write.
         write: The app id and number for the ledger; None for no entry.
+        checks: What the rows are checked for; None if they are only cast.
     """
 
-    def __init__(self, job: Job, write: MicroBatch | None) -> None:
+    def __init__(self, job: Job, write: MicroBatch | None, checks: RowChecks | None = None) -> None:
         self.job = job
         self.numbered = write
+        self.checks = checks
         self.skip = write is not None and job.has_committed(write)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """Write the rows of one task."""
-        return _digest(self.job, iterator) if self.skip else _write(self.job, iterator)
+        if self.skip:
+            return _digest(self.job, iterator)
+        return _write(self.job, iterator, checks=self.checks)
 
     @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the rows that the tasks wrote, unless the ledger has them."""
-        _commit(self.job, _parts_of(messages, self.job), self.numbered)
+        _commit(self.job, _parts_of(messages, self.job), self.numbered, self.checks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the files that the tasks wrote, if no commit was tried."""
@@ -235,10 +241,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
         app_id: The app id under which the ledger keeps the stream's batches; None for the
             streaming query's own id.
         may_differ: Whether a repeated batch may have different rows.
+        checks: What the rows are checked for; None if they are only cast.
     """
 
-    def __init__(self, job: Job, app_id: str | None, *, may_differ: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        app_id: str | None,
+        *,
+        may_differ: bool = False,
+        checks: RowChecks | None = None,
+    ) -> None:
         self.job = job
+        self.checks = checks
         self.app_id = app_id
         self.may_differ = may_differ
 
@@ -254,14 +269,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 return _digest(self.job, iterator, query_id)
         except LanceStreamError as error:
             return _part(self.job, query_id=query_id, error=pickle.dumps(error))
-        return _write(self.job, iterator, query_id)
+        return _write(self.job, iterator, query_id, self.checks)
 
     @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit the rows that the tasks wrote, unless the ledger has the batch."""
         parts = _parts_of(messages, self.job)
         if parts:
-            _commit(parts[0].job or self.job, parts, self._identify(batchId, parts[0].query_id))
+            batch = self._identify(batchId, parts[0].query_id)
+            _commit(parts[0].job or self.job, parts, batch, self.checks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002  # the signature is Spark's
         """Delete the files that the tasks wrote, if no commit was tried."""
@@ -281,30 +297,55 @@ def _part(job: Job, **found: Any) -> Part:
     return Part(job if isinstance(job, WriteJob) else None, **found)
 
 
-def _write(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
-    read = DigestingBatches(_named(job, batches))
+def _write(
+    job: Job,
+    batches: Iterable[pa.RecordBatch],
+    query_id: str = "",
+    checks: RowChecks | None = None,
+) -> Part:
+    named = _named(job, batches, () if checks is None else checks.helpers)
+    read = DigestingBatches(named) if checks is None else checks.sort(named)
     try:
         if isinstance(job, UpsertJob):
             staged = stage(job, read)
-            return Part(None, (), read.digest, query_id=query_id, staged=staged)
+            bad = _bad_rows(read)
+            return Part(None, (), read.digest, query_id=query_id, staged=staged, bad=bad)
         fragments = write_fragments(read, job.target)
     except LanceStreamError as error:
         error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
         return _part(job, query_id=query_id, error=pickle.dumps(error))
     encoded = tuple(map(encode_fragment, fragments))
-    return Part(job, encoded, read.digest, query_id=query_id)
+    return Part(job, encoded, read.digest, query_id=query_id, bad=_bad_rows(read))
 
 
-def _named(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Return the batches with the columns to read, with names in the table's spelling."""
+def _bad_rows(read: DigestingBatches | SortedRows) -> bytes:
+    return read.bad.encode() if isinstance(read, SortedRows) and read.bad else b""
+
+
+def _named(
+    job: Job, batches: Iterable[pa.RecordBatch], kept: Sequence[str] = ()
+) -> Iterable[pa.RecordBatch]:
+    """Return the batches with the columns to read, with names in the table's spelling.
+
+    Args:
+        job: The job.
+        batches: The rows.
+        kept: Columns that are read although they are not stored.
+    """
     if isinstance(job, UpsertJob):
         return (each.rename_columns(list(job.names)) for each in batches)
-    if job.left_out:
-        batches = (each.drop_columns(list(job.left_out)) for each in batches)
+    left_out = [each for each in job.left_out if each not in kept]
+    if left_out:
+        batches = (each.drop_columns(left_out) for each in batches)
     if job.names is None:
         return batches
-    names = list(job.names)
-    return (each.rename_columns(names) for each in batches)
+    return (_renamed(each, job.names, kept) for each in batches)
+
+
+def _renamed(batch: pa.RecordBatch, names: Sequence[str], kept: Sequence[str]) -> pa.RecordBatch:
+    """Return a batch with other names for its columns, except for those that are kept."""
+    rest = iter(names)
+    return batch.rename_columns([e if e in kept else next(rest) for e in batch.schema.names])
 
 
 def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
@@ -312,25 +353,65 @@ def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> 
     return _part(job, digest=digest, is_in=True, query_id=query_id)
 
 
-def _commit(job: Job, parts: Sequence[Part], batch: MicroBatch | None) -> None:
+def _commit(
+    job: Job, parts: Sequence[Part], batch: MicroBatch | None, checks: RowChecks | None
+) -> None:
     if batch is not None:
         batch = replace(batch, rules=_rules_of(job), digest=add_up(part.digest for part in parts))
         if any(part.is_in for part in parts):
             entry = check_is_in(job, batch)
             _log.info("%s: %s is already committed, as version %s", job.uri, batch, entry.version)
+            if checks is not None:
+                checks.keep_committed(batch)
             return
+    aside = None if checks is None else _settle(checks, job, parts, batch)
+    attempt = "" if aside is None else aside.attempt
+    if batch is not None and attempt:
+        batch = replace(batch, quarantined=attempt)
+    is_new, is_committed = _commit_rows(job, parts, batch, even_without_rows=bool(attempt))
+    if aside is None:
+        return
+    if is_new:
+        aside.end()
+        if aside.counts:
+            _log.info("%s: set aside %s, in %s", job.uri, dict(aside.counts), aside.uri)
+    elif is_committed:  # another driver was faster
+        aside.keep_committed()
+
+
+def _settle(
+    checks: RowChecks, job: Job, parts: Sequence[Part], batch: MicroBatch | None
+) -> SettingAside | None:
+    """Refuse the rows if there are bad ones, and delete their files; or set bad ones aside."""
+    bad = BadRows()
+    try:
+        for part in parts:
+            if part.bad:
+                bad.add_encoded(part.bad)
+        return checks.settle(job, bad, sum(part.digest.num_rows for part in parts), batch)
+    except LanceStreamError:
+        _discard(parts, job)
+        raise
+
+
+def _commit_rows(
+    job: Job, parts: Sequence[Part], batch: MicroBatch | None, *, even_without_rows: bool
+) -> tuple[bool, bool]:
+    """Commit good rows; return whether a version is new, and whether the table had the batch."""
     if isinstance(job, UpsertJob):
-        made = commit_upsert(job, [each.staged for each in parts if each.staged], batch)
+        staged = [each.staged for each in parts if each.staged]
+        made = commit_upsert(job, staged, batch, even_without_rows=even_without_rows)
         counts = (
             f"{made.num_rows} rows: {made.num_inserted} inserted, {made.num_updated} updated, "
             f"{made.num_deleted} deleted, {made.num_unchanged} unchanged, {made.num_late} late"
         )
         _log_commit(job, batch, counts, made.table.version if made.is_new else None)
-        return
+        return made.is_new, made.was_already_committed
     fragments = _fragments_of(parts)
-    done = commit_job(job, fragments, batch)
+    done = commit_job(job, fragments, batch, even_without_rows=even_without_rows)
     rows = f"{sum(each.physical_rows for each in fragments)} rows"
     _log_commit(job, batch, rows, done.table.version if done.is_new else None)
+    return done.is_new, done.already_committed_in is not None
 
 
 def _rules_of(job: Job) -> str:

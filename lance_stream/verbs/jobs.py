@@ -180,7 +180,11 @@ def plan_job(
 
 
 def commit_job(
-    job: WriteJob, fragments: Sequence[Fragment], micro_batch: MicroBatch | None = None
+    job: WriteJob,
+    fragments: Sequence[Fragment],
+    micro_batch: MicroBatch | None = None,
+    *,
+    even_without_rows: bool = False,
 ) -> Outcome:
     """Commit what the workers of a job have written as one version; create the table if needed.
 
@@ -190,6 +194,8 @@ def commit_job(
             an append commits no version, unless it creates the table.
         micro_batch: The rows' micro-batch, if they come from a stream. If the table already has
             it, no version is committed.
+        even_without_rows: Whether a version is committed even without fragments, for its ledger
+            entry.
 
     The files are deleted if it is known that no version references them.
 
@@ -216,7 +222,7 @@ def commit_job(
         raise
     if job.overwrite:
         return overwrite_fragments(table, fragments, job.target.schema, micro_batch)
-    return append_fragments(table, fragments, micro_batch)
+    return append_fragments(table, fragments, micro_batch, even_without_rows=even_without_rows)
 
 
 class Placed(Protocol):

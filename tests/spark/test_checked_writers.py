@@ -1,0 +1,270 @@
+"""The format as a writer checks rows, and sets bad ones aside exactly once."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.quarantine.table import quarantine_uri
+from lance_stream.spark import lance_sink, register
+from lance_stream.spark.checked_rows import plan_checks
+from lance_stream.spark.options import parse_write_options
+from lance_stream.spark.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.writers import StreamWriter, plan
+from lance_stream.storage.local_store import LocalStore
+from tests.spark.test_bad_rows import (
+    COLUMNS,
+    EXPECT,
+    TABLE,
+    Killed,
+    expected,
+    random_rows,
+    reason_of,
+    rows_of,
+)
+
+UPSERT = {
+    "mode": "upsert",
+    "on": "ID",
+    "sequenceBy": "lsn",
+    "deleteWhen": "OP = 'd'",
+    "exceptColumns": "Op",
+}
+MODES: dict[str, dict[str, Any]] = {
+    "append": {"mode": "append", "exceptColumns": "op"},
+    "overwrite": {"mode": "overwrite", "anyOutputMode": "true", "exceptColumns": "op"},
+    "upsert": UPSERT,
+}
+INCOMING = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("x", pa.int16()),
+        ("name", pa.string()),
+        ("lsn", pa.int64()),
+        ("op", pa.string()),
+    ]
+)
+ASIDE = {"badRows": "quarantine"}
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "t.lance")
+
+
+def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(each, kind) for each, kind in zip(columns, INCOMING.types, strict=True)],
+        schema=INCOMING,
+    )
+
+
+def write(
+    uri: str, rows: list[tuple[Any, ...]], number: int, tasks: int = 2, **options: Any
+) -> Any:
+    """Do what Spark does with a micro-batch: a writer for the tasks, and another for the commit."""
+    made = []
+    for _ in range(2):
+        given = {"path": uri, "appId": "app", **options}
+        asked = parse_write_options(given, streaming=True)
+        schema = spark_schema(carrier_schema(INCOMING))
+        overwrite = asked.mode == "overwrite"
+        job = plan(asked, schema, overwrite)
+        checks = plan_checks(asked, job, schema, case_sensitive=False)
+        made.append(StreamWriter(job, "app", checks=checks))
+    parts = [made[0].write(iter([batch_of(rows[place::tasks])])) for place in range(tasks)]
+    made[1].commit(parts, number)
+    return parts
+
+
+def aside(uri: str) -> list[tuple[Any, ...]]:
+    found = lance_stream.open_dataset(quarantine_uri(uri)).to_table().to_pylist()
+    rows = [(e["batch_id"], e["reason"], tuple(json.loads(e["row"]).values())) for e in found]
+    return sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.floors
+def test_good_rows_are_committed_and_the_others_set_aside(uri: str, mode: str) -> None:
+    """Random batches, against the model of the sink; the last one is repeated."""
+    chance = random.Random(mode)
+    lance_stream.create_dataset(uri, TABLE)
+    options = {**MODES[mode], **ASIDE, "expect": json.dumps(EXPECT)}
+    batches = []
+    for number in range(3):
+        batches.append(random_rows(chance, number))
+        write(uri, batches[-1], number, **options)
+    write(uri, batches[-1], 2, **options)
+    assert rows_of(uri) == expected(mode, batches)
+    assert lance.dataset(uri).count_rows() == len(rows_of(uri))
+    wanted = [
+        (number, reason, row)
+        for number, rows in enumerate(batches)
+        for row in rows
+        if (reason := reason_of(row, mode))
+    ]
+    assert aside(uri) == sorted(wanted, key=repr)
+    assert {each.state for each in lance_stream.list_quarantine(uri)} == {"ready"}
+    if mode == "append":
+        assert lance_stream.replay_quarantine(uri, where="reason = 'op'", expect={}).rows_left == {}
+    elif mode == "upsert":
+        done = lance_stream.replay_quarantine(uri, where="reason = 'large'", mend={"x": "x + 10"})
+        assert done.rows_left == {}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_batch_of_bad_rows_alone_is_recorded(uri: str, mode: str, is_first: bool) -> None:
+    """Its ledger entry makes them count; also as the first batch, which creates the table."""
+    options = {**MODES[mode], **ASIDE, "expect": "x > 9"}
+    number = 0
+    if not is_first:
+        write(uri, [(1, 10, "a", 1, "u")], 0, 1, **options)
+        number = 1
+    before = [] if is_first else rows_of(uri)
+    for _ in range(2):
+        write(uri, [(2, 5, "a", 1, "u")], number, 1, **options)
+        assert lance_stream.open_dataset(uri).version == number + 1
+    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["ready"]
+    assert rows_of(uri) == before
+
+
+@pytest.mark.parametrize("later", ["the same", "another check", "no bad row", "the sink"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.some_cases(one_in=4)
+@pytest.mark.spark
+def test_a_writer_killed_at_any_commit_sets_rows_aside_once(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, when: str, later: str
+) -> None:
+    """After the kill the batch is repeated: as it was, with other checks, or by the sink."""
+    rows = [(1, 5, "a", 1, "u"), (2, 15, "a", 1, "u"), (3, 50, "a", 1, "u")]
+    lance_stream.create_dataset(uri, TABLE)
+    options = {**MODES[mode], **ASIDE}
+    publish = LocalStore.create_once
+    for place in range(2):
+        published = 0
+
+        def die(store: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+            nonlocal published
+            is_version = path.endswith(".manifest")
+            published += is_version
+            if is_version and published == place + 1 and when == "before":  # noqa: B023  # called in the same round
+                raise Killed
+            made = publish(store, path, *args, **kwargs)
+            if is_version and published == place + 1:  # noqa: B023  # called in the same round
+                raise Killed
+            return made
+
+        monkeypatch.setattr(LocalStore, "create_once", die)
+        with pytest.raises(Killed):
+            write(uri, rows, place, **options, expect="x > 9")
+        monkeypatch.undo()
+        is_done = place == 1 and when == "after"
+        if later == "the sink":
+            of_sink: dict[str, Any] = {"mode": mode, "except_columns": "op", "app_id": "app"}
+            if mode == "upsert":
+                of_sink |= {"on": "ID", "sequence_by": "lsn", "delete_when": "OP = 'd'"}
+                of_sink["except_columns"] = "Op"
+            sink = lance_sink(uri, bad_rows="quarantine", expect="x > 9", **of_sink)
+            sink(spark.createDataFrame(rows, COLUMNS), place)
+            assert sink.last_commit is not None
+            assert sink.last_commit.skipped == is_done
+        else:
+            checks = {"the same": "x > 9", "another check": "x > 19"}
+            more = {"expect": checks[later]} if later in checks else {}
+            write(uri, rows, place, **options, **more)
+        limit = 19 if later == "another check" else 0 if later == "no bad row" else 9
+        limit = 9 if is_done else limit
+        found = (
+            [row[1] for number, _, row in aside(uri) if number == place] if place or limit else []
+        )
+        assert sorted(found) == [row[1] for row in rows if row[1] <= limit]
+    assert {each.state for each in lance_stream.list_quarantine(uri)} <= {"ready"}
+
+
+@pytest.mark.spark
+def test_batches_and_streams_of_spark(spark: Any, file_stream: Any, uri: str) -> None:
+    register(spark)
+    df = spark.createDataFrame([(1, "a"), (-1, "b")], "id bigint, s string")
+    with pytest.raises(Exception, match="1 of 2 rows does not fit") as refused:
+        df.write.format("lance").mode("append").option("expect", "ID > 0").save(uri)
+    assert "badRows=quarantine" in str(refused.value)
+    assert not Path(uri, "_versions").exists()
+    assert not list(Path(uri).rglob("*.lance"))
+    numbered = {"txnAppId": "load", "txnVersion": 1, "expect": '{"sign": "id > 0"}', **ASIDE}
+    for _ in range(2):
+        df.write.format("lance").mode("append").options(**numbered).save(uri)
+    assert rows_of(uri) == [(1, "a")]
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW checked USING lance "
+        f"OPTIONS (path '{uri}', expect 'id > 0')"
+    )
+    spark.sql("INSERT INTO checked VALUES (2, 'c')")
+    with pytest.raises(Exception, match="does not fit"):
+        spark.sql("INSERT INTO checked VALUES (-3, 'c')")
+    assert rows_of(uri) == [(1, "a"), (2, "c")]
+
+    stream = f"{uri}.stream"
+    for number in range(2):
+        file_stream.add(pa.table({"id": [number + 1, -number - 1]}))
+    query = (
+        file_stream.read()
+        .writeStream.format("lance")
+        .options(**ASIDE, expect="id > 0", mode="upsert", on="id")
+        .option("checkpointLocation", f"{uri}.checkpoint")
+        .trigger(availableNow=True)
+        .start(stream)
+    )
+    query.awaitTermination()
+    assert rows_of(stream) == [(1,), (2,)]
+    assert sorted(row for _, _, row in aside(stream)) == [(-2,), (-1,)]
+    done = lance_stream.replay_quarantine(stream, mend={"id": "10 - id"}, replace_existing=True)
+    assert done.rows_replayed == 2
+    assert sorted(rows_of(stream)) == [(1,), (2,), (11,), (12,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"badRows": "drop"}, "must be refuse or quarantine"),
+        ({"badRows": "quarantine"}, "set 'txnAppId'"),
+        ({"quarantineUri": "q.lance"}, "badRows=quarantine"),
+        ({"expect": "x >"}, "the option 'expect'"),
+        ({"expect": "{}"}, "JSON object"),
+        ({"expect": '["x > 0", 3]'}, "the option 'expect'"),
+        ({"expect": '{"null": "x > 0"}'}, "reason of its own"),
+        ({"mode": "apply_changes", "on": "id", "expect": "x > 0"}, "build on each other"),
+        ({"bad_rows": "quarantine"}, "did you mean 'badRows'"),
+        ({"branch": "dev", **ASIDE, "txnAppId": "a", "txnVersion": "1"}, "quarantineUri"),
+        ({"quarantineUri": "t", **ASIDE, "txnAppId": "a", "txnVersion": "1"}, "table itself"),
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        parse_write_options({"path": "t", **options}, streaming=False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_checks_that_do_not_fit_the_columns_are_refused(uri: str, mode: str) -> None:
+    """When the write is planned, before any task."""
+    for expect, problem in (("y > 0", "no column 'y'"), ("x + 1", "is a"), ("name > 5", "check")):
+        with pytest.raises(InvalidInputError, match=problem):
+            write(uri, [(1, 1, "a", 1, "u")], 0, 1, **MODES[mode], expect=expect)
+
+
+def test_files_are_deleted_with_the_rows_that_are_refused(uri: str) -> None:
+    lance_stream.create_dataset(uri, TABLE)
+    with pytest.raises(InvalidInputError, match="1 of 2 rows"):
+        write(
+            uri, [(1, 5, "a", 1, "u"), (2, 50, "a", 1, "u")], 0, **MODES["append"], expect="x > 9"
+        )
+    assert not list(Path(uri).rglob("*.lance"))
+    assert not Path(quarantine_uri(uri)).exists()
