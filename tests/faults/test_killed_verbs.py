@@ -1,0 +1,156 @@
+"""Verbs run beside a sink and a follower of its table; their process is killed at any moment."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.maintenance.compaction.background import BackgroundCompaction
+from lance_stream.maintenance.consumers import record_progress
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.row_digests import digest_of
+
+PROCESS = Path(__file__).parent / "verbs_process.py"
+NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
+NUM_KEYS = 300
+CONSUMER = "follower"
+
+
+def batch_of(number: int) -> pa.Table:
+    """Changes of some old keys, and two new ones; some old ones are deleted."""
+    old = [key for key in range(NUM_KEYS) if key % 11 == number % 11]
+    keys = [*old, NUM_KEYS + 2 * number, NUM_KEYS + 2 * number + 1]
+    gone = [key < NUM_KEYS and (key + number) % 13 == 0 for key in keys]
+    return pa.table({"id": keys, "x": [number] * len(keys), "gone": gone})
+
+
+def content_after(num_batches: int) -> dict[int, int]:
+    found = dict.fromkeys(range(NUM_KEYS), -1)
+    for number in range(num_batches):
+        for key, x, gone in zip(*batch_of(number).to_pydict().values(), strict=True):
+            if gone:
+                found.pop(key, None)
+            else:
+                found[key] = x
+    return found
+
+
+class Sink(threading.Thread):
+    """Upserts batch after batch, each once, with a compaction beside them."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(daemon=True)
+        self.uri = uri
+        self.num_batches = 0
+        self.ends = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        rules = UpsertRules(("id",), delete_when="gone", except_columns=("gone",))
+        compaction = BackgroundCompaction(5)
+        try:
+            while not self.ends.is_set():
+                rows, number = batch_of(self.num_batches), self.num_batches
+                table = lance_stream.open_dataset(self.uri).table
+                identity = MicroBatch("app", number, digest=digest_of(rows))
+                with compaction.batch():
+                    done = upsert(table, rows, rules, identity)
+                assert done.is_new
+                self.num_batches += 1
+                compaction.after_batch(number, lambda: lance_stream.open_dataset(self.uri).table)
+                time.sleep(0.02)
+            compaction.wait()
+        except BaseException as error:
+            self.error = error
+
+
+class Follower:
+    """Applies the feed to a copy of the rows, and compares it with the table."""
+
+    def __init__(self, uri: str) -> None:
+        ds = lance_stream.open_dataset(uri)
+        self.uri = uri
+        self.version = ds.version
+        self.rows = rows_by_id(ds)
+        record_progress(ds.table.refs, CONSUMER, ds.version)
+
+    def follow(self) -> None:
+        ds = lance_stream.open_dataset(self.uri)
+        feed = ds.changes(self.version, columns=["id", "x"]).read_all()
+        for change in feed.to_pylist():
+            if change["_change_type"] in ("delete", "update_preimage"):
+                assert self.rows.pop(change["_rowid"]) == (change["id"], change["x"])
+            else:
+                assert change["_rowid"] not in self.rows
+                self.rows[change["_rowid"]] = (change["id"], change["x"])
+        assert self.rows == rows_by_id(ds)
+        self.version = ds.version
+        record_progress(ds.table.refs, CONSUMER, ds.version)
+
+
+def rows_by_id(ds: Any) -> dict[int, tuple[int, int]]:
+    rows = ds.to_table(["id", "x"], with_row_id=True).to_pydict()
+    pairs = zip(rows["id"], rows["x"], strict=True)
+    return dict(zip(rows["_rowid"], pairs, strict=True))
+
+
+@pytest.mark.slow
+def test_verbs_beside_a_sink_are_killed_at_any_moment(tmp_path: Path) -> None:
+    """The snapshot and the feed stay right, each batch is in once, and pylance reads the table."""
+    dice, uri = random.Random(7), str(tmp_path / "t")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
+    first = pa.table({"id": range(NUM_KEYS), "x": [-1] * NUM_KEYS}, schema=schema)
+    lance_stream.create_dataset(uri, first, primary_key=["id"])
+    sink, follower = Sink(uri), Follower(uri)
+    verbs: Counter[str] = Counter()
+    killed_in: Counter[str] = Counter()
+    sink.start()
+    for number in range(NUM_ROUNDS):
+        with subprocess.Popen(
+            [sys.executable, str(PROCESS), uri, str(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline(), process.communicate()[1]
+            ends = time.monotonic() + dice.uniform(0.2, 4)
+            while time.monotonic() < ends:
+                follower.follow()
+                assert sink.error is None, sink.error
+            assert process.poll() is None, process.communicate()[1]
+            process.send_signal(signal.SIGKILL)
+            begun = [each for each in process.stdout.read().split("\n") if each.isidentifier()]
+        verbs.update(begun)
+        killed_in.update(begun[-1:])
+        follower.follow()
+    sink.ends.set()
+    sink.join(timeout=120)
+    assert sink.error is None, sink.error
+    follower.follow()
+    ds = lance_stream.open_dataset(uri)
+    assert dict(follower.rows.values()) == content_after(sink.num_batches)
+    assert ds.verify(deep=True) == []
+    theirs = lance.dataset(uri)
+    theirs.validate()
+    rows = theirs.to_table(["id", "x"]).to_pydict()
+    assert dict(zip(rows["id"], rows["x"], strict=True)) == content_after(sink.num_batches)
+    assert len(rows["id"]) == ds.count_rows()
+    ds.compact().cleanup(retain_versions=1)
+    assert dict(rows_by_id(lance_stream.open_dataset(uri)).values()) == content_after(
+        sink.num_batches
+    )
+    print(f"{sink.num_batches} batches, versions up to {ds.version}, {verbs=}, {killed_in=}")
