@@ -672,7 +672,8 @@ class Dataset:
 
         This table keeps the version's files as long as a tag protects them, which this method
         creates: `lance_stream.clone.` and 16 digits, with the clone's location in its metadata.
-        Delete it (`ds.tags.delete(name)`) when the clone is gone.
+        Delete it (`ds.tags.delete(name)`) when the clone is gone. If this table is a clone with
+        files in other tables, the new clone gets a tag in each of them, too.
 
         Args:
             target_uri: The location of the new table.
@@ -684,8 +685,9 @@ class Dataset:
                 deletes files that the clone needs; for a table that you cannot write to.
 
         Raises:
-            InvalidInputError: There is a table already; or with these options the clone would not
-                find the files.
+            InvalidInputError: There is a table already; with these options the clone would not
+                find the files; or this table is a clone, and it is unknown which version of
+                another table has its files.
             NotFoundError: The version does not exist.
             UntrustedLocationError: The clone's readers would not open the files.
             UnsupportedFeatureError: The version has a feature that we may not write.

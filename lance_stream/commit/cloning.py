@@ -90,7 +90,7 @@ def publish_clone(
         source.location,
         branch,
     )
-    transaction = begin_clone(log.store, source, branch)
+    transaction, _ = begin_clone(log.store, source, branch)
     file = transaction_file_name(transaction.read_version, transaction.uuid)
     data = encode_transaction(transaction)
     log.store.write(transaction_path(file), data)
@@ -117,8 +117,10 @@ def publish_clone(
     return log.read(made.version)
 
 
-def begin_clone(store: Store, source: Source, branch: str | None) -> Transaction:
-    """Return the transaction by which a directory is cloned, this one or an equal one.
+def begin_clone(store: Store, source: Source, branch: str | None) -> tuple[Transaction, bool]:
+    """Return the transaction by which a directory is cloned, and whether this call has begun it.
+
+    If not, it is an equal one that was begun before.
 
     Raises:
         InvalidInputError: Another one was begun there, or the directory cannot be created.
@@ -132,7 +134,7 @@ def begin_clone(store: Store, source: Source, branch: str | None) -> Transaction
     )
     ours = Transaction(operation.ref_version, str(uuid.uuid4()), operation)
     if create_if_absent(store, CLONED_FROM, encode_transaction(ours)):
-        return ours
+        return ours, True
     try:
         begun = decode_transaction(store.read(CLONED_FROM))
     except BadDataError as error:
@@ -140,7 +142,7 @@ def begin_clone(store: Store, source: Source, branch: str | None) -> Transaction
         raise
     found = begun.operation
     if found == operation:
-        return begun
+        return begun, False
     of_what = (
         f"version {found.ref_version} of {found.ref_path}" if isinstance(found, Clone) else "?"
     )

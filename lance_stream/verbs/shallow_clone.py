@@ -2,31 +2,39 @@
 
     1  check that the clone's readers may open the cloned table's files, and find them there
     2  begin the clone: a location that cannot be written to fails here
-    3  tag the version in the cloned table, so that a cleanup there keeps its files
+    3  tag the version in the cloned table, so that a cleanup there keeps its files; and in each
+       table whose files that one names, being a clone itself
     4  publish the clone's first version (see `commit.cloning`)
 
-Killed after any step, it can be repeated. The tag is `lance_stream.clone.{digest}`, and its
-metadata name the clone's location. Nothing deletes it: a table does not learn that a clone of it
-was deleted, or has rewritten all its rows.
+Killed after any step, it can be repeated. If a step fails, the clone is begun no longer. The tag is
+`lance_stream.clone.{digest}`, and its metadata name the clone's location. Nothing deletes it: a
+table does not learn that a clone of it was deleted, or has rewritten all its rows.
 """
 
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from lance_stream.commit.cloning import Source, begin_clone, publish_clone
 from lance_stream.commit.manifest_stores.choice import place_of_files
 from lance_stream.commit.opening import open_log
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import (
+    CommitUncertainError,
+    InvalidInputError,
+    LanceStreamError,
+    NotFoundError,
+)
 from lance_stream.snapshot.opening import VersionSpec, checkout
-from lance_stream.snapshot.references import notes_on_missing_branch
+from lance_stream.snapshot.references import Refs, notes_on_missing_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag, manifest_size
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import open_named
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.paths import CLONED_FROM
+from lance_stream.verbs.clone_origins import origins_of
 
 
 def shallow_clone(
@@ -62,10 +70,21 @@ def shallow_clone(
             "ds.branches.create(name, version)"
         )
     check_may_write(source.manifest)
-    begin_clone(log.store, source, None)
-    if tag_source:
-        _tag(start, target)
-    manifest = publish_clone(log, source, None)
+    origins = origins_of(start) if tag_source else []
+    _, is_new = begin_clone(log.store, source, None)
+    try:
+        if tag_source:
+            _tag(start.refs, start.version, target)
+            for each in origins:
+                _tag(each.refs, each.version, target)
+        manifest = publish_clone(log, source, None)
+    except CommitUncertainError:
+        raise
+    except (LanceStreamError, OSError):
+        if is_new:  # another clone can be made there
+            with suppress(LanceStreamError, OSError):
+                log.store.delete(CLONED_FROM)
+        raise
     if not tag_source and not start.log.has(start.version):
         log.store.delete(log.manifest_path(manifest.version))
         log.store.delete(CLONED_FROM)
@@ -98,14 +117,14 @@ def _check_can_be_read(source: Source, target: TableVersion) -> None:
         ) from error
 
 
-def _tag(start: TableVersion, target: TableVersion) -> None:
-    """Tag the version that is cloned, unless an earlier attempt has.
+def _tag(refs: Refs, version: int, target: TableVersion) -> None:
+    """Tag a version for a clone, unless an earlier attempt has.
 
     Raises:
         NotFoundError: The version has been cleaned up.
-        StoreRefusedError: The cloned table is read-only for us.
+        StoreRefusedError: Its table is read-only for us.
     """
-    said = "\n".join([target.location, start.branch or "", str(start.version)])
+    said = "\n".join([target.location, refs.branch or "", str(version)])
     name = f"{CLONE_PREFIX}{hashlib.sha256(said.encode()).hexdigest()[:16]}"
-    if find_tag(start.refs, name) is None:
-        create_tag(start.refs, name, start.version, metadata={"clone": target.location})
+    if find_tag(refs, name) is None:
+        create_tag(refs, name, version, metadata={"clone": target.location})

@@ -122,6 +122,59 @@ def test_the_tag_keeps_what_a_clone_needs(uri: str, tmp_path: Path) -> None:
         open_dataset(tmp_path / "bare").to_table()
 
 
+def clean(uri: Path | str) -> None:
+    open_dataset(uri).cleanup(retain_versions=1, delete_unverified=True)
+
+
+@pytest.mark.parametrize("by", ["us", "us, without a tag", "pylance"])
+@pytest.mark.parametrize("start", [None, 1, ("dev", None), ("dev", 2)])
+@pytest.mark.some_cases(one_in=4)
+def test_a_clone_of_a_clone_of_a_clone_outlives_them(
+    uri: str, tmp_path: Path, start: Any, by: str
+) -> None:
+    """Each table with files that it needs has a tag for it."""
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    if by == "pylance":
+        if isinstance(start, tuple):
+            pytest.skip("a branch that pylance clones is tested with ours")
+        lance.dataset(uri).shallow_clone(str(one), start or 3)
+    else:
+        open_dataset(uri).shallow_clone(one, start, tag_source=by == "us")
+    first = ids(open_dataset(one))
+    open_dataset(one).append(rows(8)).shallow_clone(two)
+    open_dataset(two).append(rows(9)).shallow_clone(three)
+    for each in (uri, one, two):
+        for name, tag in open_dataset(each).tags.list().items():
+            if tag.metadata.get("clone") != str(three):
+                open_dataset(each).tags.delete(name)
+        open_dataset(each).overwrite(rows(0))
+        if each == uri and not isinstance(start, tuple):
+            open_dataset(uri).branches.delete("dev")
+        clean(each)
+    if isinstance(start, tuple):
+        with pytest.raises(InvalidInputError, match="because the tag"):
+            open_dataset(uri).branches.delete("dev")
+        open_dataset(uri, branch="dev").overwrite(rows(0))
+        open_dataset(uri, branch="dev").cleanup(retain_versions=1, delete_unverified=True)
+    assert of_both(three) == sorted([*first, 8, 9])
+    open_dataset(three).compact()
+    of_three = open_dataset(three).shallow_clone(tmp_path / "four")
+    assert ids(of_three) == sorted([*first, 8, 9])
+    if start == 1:  # later versions have an index, whose files stay where they are
+        assert sum(len(open_dataset(each).tags.list()) for each in (uri, one, two)) == 3
+
+
+def test_a_clone_whose_origin_is_unknown_is_not_cloned_with_a_tag(uri: str, tmp_path: Path) -> None:
+    one = tmp_path / "one"
+    lance.dataset(uri).shallow_clone(str(one), 3)
+    open_dataset(one).append(rows(8)).cleanup(retain_versions=1)
+    with pytest.raises(InvalidInputError, match="which version there has them is not known"):
+        open_dataset(one).shallow_clone(tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+    made = open_dataset(one).shallow_clone(tmp_path / "two", tag_source=False)
+    assert ids(made) == [1, 3, 8]
+
+
 def test_a_clone_that_cannot_begin_leaves_no_tag(uri: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = open_dataset(uri).tags.list()
@@ -140,6 +193,7 @@ def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) ->
     with patch.object(LocalStore, "create_once", refuse):
         with pytest.raises(PermissionError):
             open_dataset(uri).shallow_clone(tmp_path / "clone")
+        assert [each for each in (tmp_path / "clone").rglob("*") if each.is_file()] == []
         open_dataset(uri).shallow_clone(tmp_path / "clone", tag_source=False)
     assert of_both(tmp_path / "clone") == [1, 3]
 
