@@ -2,6 +2,6 @@
 
 import sys
 
-from lance_stream.cli.main import main
+from lance_stream.cli.start import main
 
 sys.exit(main())

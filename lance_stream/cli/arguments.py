@@ -76,7 +76,7 @@ class TableArgument:
 
         branch = None if self.branch is None else (self.branch, None)
         newest = open_dataset(self.uri, branch, self.storage_options)
-        return newest.checkout(parse_version(version))
+        return checkout(newest, version)
 
 
 def takes_table(function: Function) -> Function:
@@ -165,7 +165,8 @@ def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
 version_option = click.option(
     "--version",
     metavar="VERSION",
-    help="A number, a tag, or a time (in UTC if it has no zone).  [default: the newest]",
+    help="A number, a tag, or a time (in UTC if it has no zone); tag:NAME for a tag that looks "
+    "like a number or a time.  [default: the newest]",
 )
 """Adds the version to read."""
 
@@ -181,10 +182,33 @@ def names_option(what: str) -> Callable[[Function], Function]:
     return click.option("--columns", metavar="NAME[,NAME...]", help=what)
 
 
+def checkout(ds: "Dataset", version: str | None) -> "Dataset":
+    """Return a table at a version that a user has named; at its own one if none was.
+
+    Raises:
+        NotFoundError: There is no such version.
+    """
+    from lance_stream.errors import NotFoundError
+    from lance_stream.snapshot.tag_files import list_tags
+
+    wanted = parse_version(version)
+    try:
+        return ds.checkout(wanted)
+    except NotFoundError as error:
+        if not isinstance(wanted, str) and version in list_tags(ds.table.refs):
+            error.add_note(f"There is a tag of this name: {_TAG}{version}")
+        raise
+
+
+_TAG: Final = "tag:"
+
+
 def parse_version(text: str | None) -> "VersionSpec":
-    """Parse a version argument."""
+    """Parse a version argument: a number, a time, or a tag, which can be marked as one."""
     if text is None:
         return None
+    if text.startswith(_TAG):
+        return text.removeprefix(_TAG)
     if text.isascii() and text.isdigit():
         return int(text)
     from lance_stream.snapshot.timestamps import parse_moment

@@ -39,7 +39,11 @@ from lance_stream.cli.grammar import Session, new_command
 @click.option(
     "--filter", metavar="SQL", help="A condition on the table's columns and the change columns."
 )
-@click.option("--net", is_flag=True, help="One change per row over all versions.")
+@click.option(
+    "--net",
+    is_flag=True,
+    help="One change per row over all versions; with --follow, over those of each look.",
+)
 @click.option("--no-pre-images", is_flag=True, help="Omit the pre-images of updates.")
 @format_options
 @click.pass_obj

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lance_stream.cli.arguments import parse_version
+from lance_stream.cli.arguments import checkout, parse_version
 from lance_stream.cli.writers import Writer
 from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
@@ -72,6 +72,11 @@ def print_changes(
     after = _number(ds, request.after, ds.version if request.is_followed else 0)
     last = None if request.through is None else _number(ds, request.through, 0)
     through = ds.version if last is None else last
+    if request.is_followed and request.after is None and last is not None and last <= after:
+        raise InvalidInputError(
+            f"--follow starts after the newest version, {after}, which is not before --through "
+            f"{last}: give --after, too"
+        )
     if not request.is_followed:
         _write(ds, request, after, through, writer, _Chosen(ds.checkout(through), request))
     # names refer to the version at which following starts; without names, all columns are printed
@@ -123,7 +128,7 @@ def _number(ds: Dataset, text: str | None, default: int) -> int:
     version = parse_version(text)
     if version is None:
         return default
-    return version if isinstance(version, int) else ds.checkout(version).version
+    return version if isinstance(version, int) else checkout(ds, text).version
 
 
 def _write(

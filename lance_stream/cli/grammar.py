@@ -47,7 +47,8 @@ _WHOLE: Final = 1000  # letters
 
 ARGUMENTS: Final = {
     "URI": "The table's directory: a path, or a URI such as s3://bucket/table.",
-    "VERSION": "A number, a tag, or a time (in UTC if it has no zone).",
+    "VERSION": "A number, a tag, or a time (in UTC if it has no zone); tag:NAME for a tag that "
+    "looks like a number or a time.",
 }
 """What the help says of arguments, by their names."""
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from lance_stream.cli.advice import as_commands
 from lance_stream.cli.commands import PROGRAM, make_program
 from lance_stream.cli.grammar import NothingAskedError, Session
 from lance_stream.cli.output import Printable
@@ -114,7 +115,7 @@ def _report(error: Exception, path: str, *, is_debug: bool) -> int:
     notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
     for kind, code in EXIT_CODES.items():
         if isinstance(error, kind):
-            _print_error(f"{path}: {error}{notes}")
+            _print_error(as_commands(f"{path}: {error}{notes}"))
             return code
     advice = "" if is_debug else "\n  That is a mistake of this program: --debug shows where."
     _print_error(f"{path}: {type(error).__name__}: {error}{notes}{advice}")

@@ -8,10 +8,13 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import IO, Any, Final
 
+from lance_stream.sizes import size_text
+
 MAX_WIDTH: Final = 40
 """Values that take more columns of a terminal are truncated in a table."""
 
-_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
+size: Final = size_text
+"""Returns a size with three or four digits and a unit."""
 
 
 class Printable:
@@ -58,14 +61,6 @@ def print_drawn(text: str) -> None:
         stream.write_drawn(text)
     else:
         stream.write(text)
-
-
-def size(num_bytes: int) -> str:
-    """Return a size with three or four digits and a unit."""
-    value, unit = float(num_bytes), 0
-    while value >= 1000 and unit + 1 < len(_UNITS):
-        value, unit = value / 1000, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
 
 
 def count(number: int, noun: str) -> str:

@@ -14,9 +14,9 @@ import click
 from lance_stream.cli import output
 from lance_stream.cli.arguments import (
     TableArgument,
+    checkout,
     json_option,
     names_option,
-    parse_version,
     split_names,
     takes_table,
     version_option,
@@ -137,7 +137,7 @@ def _rows_of(other: _Other) -> "Rows":
         if other.version is not None or "://" in uri:
             raise
     else:
-        there = newest.checkout(parse_version(other.version))
+        there = checkout(newest, other.version)
         return lambda: there.scan(other.columns, other.filter)
     if other.filter is not None:
         raise InvalidInputError("--filter is for tables; parquet files are compared as a whole")

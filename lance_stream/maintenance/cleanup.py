@@ -71,6 +71,7 @@ from lance_stream.maintenance.consumers import (
     is_consumers,
 )
 from lance_stream.maintenance.links import check_is_at_home, is_behind_link
+from lance_stream.sizes import size_text
 from lance_stream.snapshot.references import Refs, branch_by_its_file, other_branches, read_branches
 from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
@@ -184,9 +185,11 @@ class CleanupReport:
     is_dry_run: bool
 
     def __str__(self) -> str:
+        num_files = sum(self.num_files.values())
         lines = [
-            f"{'would remove' if self.is_dry_run else 'removed'} {len(self.versions)} versions, "
-            f"{sum(self.num_files.values())} files, {self.size_bytes} bytes",
+            f"{'would remove' if self.is_dry_run else 'removed'} "
+            f"{len(self.versions)} version{'' if len(self.versions) == 1 else 's'}, "
+            f"{num_files} file{'' if num_files == 1 else 's'}, {size_text(self.size_bytes)}",
             *(f"  {count} {kind}" for kind, count in self.num_files.items()),
             *(f"  kept {count} for {_holder(name)}" for name, count in self.held.items()),
             *(f"  the consumer {each} counts no more" for each in self.expired_consumers),

@@ -370,7 +370,9 @@ def test_compact_reports_its_work(run: Run, ds: Dataset) -> None:
 
 def test_cleanup_reports_what_it_removed(run: Run, ds: Dataset) -> None:
     ds.tags.create("gold", 2)
-    assert answer(run, "cleanup", ds.uri, "--older-than", "7d").startswith("removed 0 versions")
+    assert answer(run, "cleanup", ds.uri, "--older-than", "7d").startswith(
+        "removed 0 versions, 0 files, 0 bytes"
+    )
     printed = answer(run, "cleanup", ds.uri, "--retain-versions", "1", "--dry-run")
     assert printed.startswith("would remove 3 versions, ")
     assert "kept 1 for the tag gold" in printed
@@ -495,7 +497,8 @@ def test_a_closed_pipe_ends_the_process(
 def test_the_console_script_is_this_program() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["lance-stream"].partition(":")
-    assert getattr(import_module(module), function) is program.main
+    assert f"{module}:{function}" == "lance_stream.cli.start:main"
+    assert callable(getattr(import_module(module), function))
 
 
 # --- what is printed
@@ -643,3 +646,60 @@ def test_the_poll_interval_is_validated(
     words = ["changes", str(tmp_path / "t"), "--follow", "--through", "1", "--interval", seconds]
     assert program.main(words) == 2
     assert "--interval" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["3", "007", "2026-11-05"])
+def test_tags_that_look_like_numbers_and_times_are_reached(
+    run: Run, ds: Dataset, name: str
+) -> None:
+    ds.tags.create(name, 2)
+    ds.tags.create("99", 1)
+    assert json.loads(run("show", ds.uri, "--version", f"tag:{name}", "--json")[1])["version"] == 2
+    code, out, _ = run("changes", ds.uri, "--after", f"tag:{name}", "--through", "3", "--json")
+    assert (code, len(out.splitlines())) == (0, 2)
+    code, _, problem = run("show", ds.uri, "--version", "99")
+    assert code == 3
+    assert "There is a tag of this name: tag:99" in problem
+
+
+def test_messages_advise_commands(run: Run, ds: Dataset) -> None:
+    ds.branches.create("dev")
+    ds.checkout(("dev", None)).tags.create("gold")
+    bare = lance_stream.create_dataset(f"{ds.uri}.bare", SCHEMA, stable_row_ids=False)
+    for words, advice in (
+        (["branches", "create", ds.uri, "dev"], "lance-stream branches delete URI dev"),
+        (["branches", "create", ds.uri, "dev"], "--branch dev"),
+        (["branches", "delete", ds.uri, "dev", "--yes"], "lance-stream tags delete URI NAME"),
+        (["clone", ds.uri, f"{ds.uri}/tree/x"], "lance-stream branches create URI NAME VERSION"),
+        (["changes", bare.uri], "lance-stream migrate URI stable-row-ids"),
+    ):
+        code, _, problem = run(*words)
+        assert code in (2, 3, 4), problem
+        assert advice in problem
+        assert "ds." not in problem
+        assert "open_dataset(" not in problem
+        assert "lance_stream." not in problem
+
+
+def test_following_needs_an_end_that_is_to_come(run: Run, ds: Dataset) -> None:
+    code, out, problem = run("changes", ds.uri, "--follow", "--through", "3", "--net")
+    assert (code, out) == (2, "")
+    assert "give --after" in problem
+    assert run("changes", ds.uri, "--follow", "--through", "3", "--after", "0", "--net")[0] == 0
+
+
+INTERRUPTED = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "lance_stream.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from lance_stream.cli.start import main
+sys.exit(main())
+"""
+
+
+def test_an_interruption_while_the_program_is_imported_is_quiet() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -74,7 +74,7 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     always = {re.split("[<>=!;\\[ ]", each)[0] for each in needed if "extra ==" not in each}
     assert {"pyspark", "pyarrow", "numpy"} <= always
     assert not {"pylance", "pandas", "pytest"} & always
-    assert "lance-stream = lance_stream.cli.main:main" in scripts
+    assert "lance-stream = lance_stream.cli.start:main" in scripts
 
 
 def test_the_sdist_has_what_builds_and_tests_the_package(unpacked: Path) -> None:

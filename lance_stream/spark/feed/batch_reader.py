@@ -26,7 +26,8 @@ from lance_stream.spark.work_units import Portion
 def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) -> list[ChangeUnit]:
     """Return the work units of the requested interval, in the feed's order.
 
-    There are none if nothing was committed between two timestamps, or since one.
+    There are none if nothing was committed between two timestamps, or since one, or if the interval
+    starts with the version after the newest.
 
     Args:
         table: The interval's last version.
@@ -41,6 +42,8 @@ def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) ->
     first = first_version(table, asked)
     if asked.starting_timestamp is not None and (first is None or first > table.version):
         return []  # nothing was committed between the timestamps
+    if asked.ending_version is None and first == table.version + 1:
+        return []  # as after the newest version: all that there is has been read
     if first is None or first > table.version:
         raise InvalidInputError(
             f"the requested changes start at version {first}, but the last version of "

@@ -1,0 +1,14 @@
+"""Where the installed script begins: imports the program so that an interruption is not an error.
+
+Ctrl-C while the program is imported would otherwise print a traceback.
+"""
+
+
+def main() -> int:
+    """Run the command of this process, and return its exit code."""
+    try:
+        from lance_stream.cli.main import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
