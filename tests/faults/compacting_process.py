@@ -1,10 +1,12 @@
-"""Upserts batch after batch, with a compaction beside each: run by a test, which kills it."""
+"""Upserts batch after batch, with compactions beside them: run by a test, which kills it."""
 
 import sys
 
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.maintenance.compaction import automatic
+from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -20,9 +22,10 @@ def batch(number: int) -> pa.Table:
     return pa.table({"id": keys, "x": [number] * len(keys)})
 
 
-def main(uri: str, num_batches: int) -> None:
+def main(uri: str, num_batches: int, every: int | str) -> None:
     """Put in the batches that are not in the table yet."""
-    compaction = BackgroundCompaction(1)
+    automatic.BATCHES_BETWEEN_LOOKS, automatic.FAN_IN = 1, 3  # type: ignore[misc]
+    compaction = BackgroundCompaction(every)
     for number in range(num_batches):
         ds = lance_stream.open_dataset(uri)
         with compaction.batch():
@@ -34,4 +37,4 @@ def main(uri: str, num_batches: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), AUTO if sys.argv[3] == AUTO else int(sys.argv[3]))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.verify import verify
 from tests.faults.compacting_process import NUM_OLD_KEYS, batch
 
@@ -36,9 +37,10 @@ def check(uri: str) -> lance_stream.Dataset:
 
 
 @pytest.mark.slow
-def test_killed_compactions_cost_no_row_or_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [1, AUTO])
+def test_killed_compactions_cost_no_row_or_batch(tmp_path: Path, every: int | str) -> None:
     dice, uri = random.Random(1), str(tmp_path / "t")
-    start = [sys.executable, str(PROCESS), uri, str(NUM_BATCHES)]
+    start = [sys.executable, str(PROCESS), uri, str(NUM_BATCHES), str(every)]
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
     ds = lance_stream.create_dataset(uri, schema, primary_key=["id"])
     ds.append(pa.table({"id": range(NUM_OLD_KEYS), "x": [-1] * NUM_OLD_KEYS}, schema=schema))

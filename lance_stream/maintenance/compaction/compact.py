@@ -269,7 +269,7 @@ def _still_there(
         same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
         killed = killed_since(rows, _dead_now(newest, now, planned, rows)) if now and same else None
         if now is not None and killed is not None:
-            old.append(now)
+            old.append(_without_lineage(now))
         places.append(killed_since(rows, None) if killed is None else killed)
     dead = by_new_fragment(
         [each for each in places if each is not None],
@@ -286,6 +286,11 @@ def _dead_now(
     """Return the deleted rows of a fragment; reads nothing if there are no new ones."""
     is_same = now.deletion_file == planned.deletion_file
     return rows.dead if is_same else newest.dead_offsets(now)
+
+
+def _without_lineage(old: Fragment) -> Fragment:
+    """Return a replaced fragment as the transaction names it: sequences may take megabytes."""
+    return replace(old, row_ids=None, created_at_versions=None, last_updated_at_versions=None)
 
 
 def _with_dead_rows(

@@ -12,13 +12,14 @@ describes what happens to the groups next: they follow concurrent changes.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
+    Numbers,
     Places,
     lineage_of,
     order_of,
@@ -38,6 +39,9 @@ from lance_stream.table.row_versions import (
 )
 from lance_stream.upsert.known_key_bounds import inherit_key_bounds
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
+
+_IDS_AT_ONCE: Final = 1 << 16
+"""How many row ids are encoded at once: those that many versions changed are in many parts."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
         made.append(
             replace(
                 fragment,
-                row_ids=encode_row_ids(lineage.row_ids[own]),
+                row_ids=_encoded_ids(lineage.row_ids[own]),
                 created_at_versions=encode_row_versions(
                     RowVersionSequence.from_array(lineage.created[own])
                 ),
@@ -203,3 +207,11 @@ def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
             )
         )
     return made
+
+
+def _encoded_ids(row_ids: Numbers) -> bytes:
+    """Return a sequence of row ids, encoded in parts: each in the way that is shortest for it."""
+    return b"".join(
+        encode_row_ids(row_ids[first : first + _IDS_AT_ONCE])
+        for first in range(0, len(row_ids), _IDS_AT_ONCE)
+    )

@@ -12,7 +12,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.maintenance.compaction import row_order
+from lance_stream.maintenance.compaction import rewrites, row_order
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import prepare
@@ -24,7 +24,11 @@ from lance_stream.maintenance.compaction.row_order import (
     reordered,
 )
 from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import checkout
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import Rewrite
+from lance_stream.table.row_ids import decode_row_ids
 from lance_stream.upsert import written_rows
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
@@ -113,6 +117,34 @@ def test_deletes_beside_it_find_their_rows(target_rows: int) -> None:
     assert content(after) == expected
     assert verify(after.table) == []
     assert after.changes(ds.version).read_all().num_rows == 0
+
+
+def test_transactions_do_not_repeat_the_sequences_of_old_fragments() -> None:
+    before = lived()
+    after = before.compact()
+    named = read_transaction(after.table.store, after.table.manifest)
+    assert named is not None
+    assert isinstance(named.operation, Rewrite)
+    for group in named.operation.groups:
+        assert {each.id for each in group.old_fragments} == set(before.table.manifest.fragments.ids)
+        assert all(each.row_ids is None for each in group.old_fragments)
+        assert all(each.last_updated_at_versions is None for each in group.old_fragments)
+
+
+@pytest.mark.slow
+def test_updated_rows_take_two_bytes_each_in_any_number() -> None:
+    """Many versions, and more rows than 16 bits count."""
+    n, batches = 400_000, 300
+    dice = np.random.default_rng(0)
+    updated = dice.integers(2, batches, n).astype(np.uint64)
+    row_ids = np.arange(n, dtype=np.uint64)
+    lineage = Lineage(row_ids, np.full(n, 1, np.uint64), updated)
+    order = best_order(lineage, 1)
+    assert order is not None
+    fragment = rewrites._with_lineage([Fragment(0, (), physical_rows=n)], lineage.take(order))[0]
+    assert isinstance(fragment.row_ids, bytes)
+    assert decode_row_ids(fragment.row_ids, n).to_array().tolist() == row_ids[order].tolist()
+    assert len(fragment.row_ids) < 2.2 * n
 
 
 def test_appended_rows_keep_their_order() -> None:
