@@ -12,11 +12,12 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from pathlib import Path
 from unittest import mock
 
 from lance_stream.cli import main as program
@@ -145,3 +146,38 @@ def interrupted(*words: str, at: str) -> Shown:
         if process.poll() is None and time.monotonic() >= end:
             process.kill()
     return Shown(process.wait(), seen.decode())
+
+
+@contextmanager
+def typing_in(
+    *words: str, env: dict[str, str], cwd: Path
+) -> Iterator[tuple[Callable[[str], object], Callable[[str], object]]]:
+    """Run a shell in a terminal; yield what types keys, and what waits for a text to be shown."""
+    with _terminal(200) as (ours, theirs):
+        process = subprocess.Popen(
+            words,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=partial(fcntl.ioctl, theirs, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        seen = b""
+
+        def wait_for(text: str) -> None:
+            nonlocal seen
+            end = time.monotonic() + _SECONDS
+            while text.encode() not in seen:
+                assert time.monotonic() < end, seen.decode(errors="replace")
+                if select.select([ours], [], [], 0.1)[0]:
+                    seen += os.read(ours, 1 << 16)
+            seen = b""
+
+        try:
+            yield (lambda keys: os.write(ours, keys.encode())), wait_for
+        finally:
+            process.kill()
+            process.wait()

@@ -1,6 +1,8 @@
 """What a person sees in a terminal, and a program in a pipe."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -17,7 +19,7 @@ from lance_stream.cli import main as program
 from lance_stream.cli import output
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
-from tests.cli.terminals import ESCAPE, Shown, interrupted, on_terminal
+from tests.cli.terminals import ESCAPE, Shown, interrupted, on_terminal, typing_in
 
 WIDE = pa.table(
     {
@@ -339,13 +341,9 @@ def test_manifests_of_an_old_table_are_renamed(
         ("lance-stream tags ", ["list", "create", "update", "delete"]),
     ],
 )
-def test_bash_completes(typed: str, offered: list[str], tmp_path: Path) -> None:
-    command = tmp_path / "lance-stream"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lance_stream.cli "$@"\n')
-    command.chmod(0o755)
+def test_bash_completes(typed: str, offered: list[str], script: dict[str, str]) -> None:
     words = typed.split(" ")
-    script = f"""
-        PATH="{tmp_path}:$PATH"
+    text = f"""
         eval "$(lance-stream completion bash)"
         complete -p lance-stream >/dev/null || exit 9
         COMP_WORDS=({" ".join(f"'{each}'" for each in words)}); COMP_CWORD={len(words) - 1}
@@ -353,10 +351,64 @@ def test_bash_completes(typed: str, offered: list[str], tmp_path: Path) -> None:
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     done = subprocess.run(
-        ["bash", "--norc", "-c", script], capture_output=True, text=True, timeout=60
+        ["bash", "--norc", "-c", text], capture_output=True, text=True, timeout=60, env=script
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.split()) == sorted(offered)
+
+
+TYPED = [
+    ("lance-stream cleanu", "cleanup"),
+    ("lance-stream cleanup --dry", "--dry-run"),
+    ("lance-stream quarantine re", "replay"),
+    ("lance-stream completion f", "fish"),
+    ("lance-stream show ./some-f", "./some-folder/"),
+]
+"""What is typed, and the word that it becomes."""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> dict[str, str]:
+    """An environment with the script in its path."""
+    command = tmp_path / "lance-stream"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lance_stream.cli "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / "some-folder").mkdir()
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TERM": "dumb"}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+def test_fish_completes(script: dict[str, str], tmp_path: Path) -> None:
+    asked = "; ".join(f"complete -C '{typed}'" for typed, _ in TYPED)
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"lance-stream completion fish | source; {asked}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=script,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [each.split("\t")[0] for each in done.stdout.splitlines()] == [word for _, word in TYPED]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_zsh_completes(script: dict[str, str], tmp_path: Path) -> None:
+    """Keys are typed in a terminal, the only place where zsh completes."""
+    settings = """
+        autoload -Uz compinit; compinit -u -D
+        eval "$(lance-stream completion zsh)"
+        bindkey '^I' complete-word
+        PROMPT='READY> '
+    """
+    (tmp_path / ".zshrc").write_text(settings)
+    env = {**script, "ZDOTDIR": str(tmp_path)}
+    with typing_in("zsh", "--no-globalrcs", "-i", env=env, cwd=tmp_path) as (type_in, wait_for):
+        wait_for("READY> ")
+        for typed, word in TYPED:
+            type_in(f"{typed}\t")
+            wait_for(f"{typed[: typed.rindex(' ')]} {word}")
+            type_in("\x15")  # deletes the line
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
