@@ -31,6 +31,7 @@ from lance_stream.table.deletion_vectors import decode_deletion_vector
 from lance_stream.table.fragments import (
     LINEAGE_FIELD_IDS,
     DataFile,
+    DeletionFile,
     ExternalFile,
     Fragment,
     LineageColumn,
@@ -43,6 +44,11 @@ from lance_stream.table.row_versions import RowVersionSequence, encode_row_versi
 
 MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14
+
+MAX_DEAD_BYTES: Final = 64 << 20
+"""How much memory the offsets of deleted rows take at most."""
+
+_DEAD_FILE_BYTES: Final = 256
 
 MOST_UNCHECKED_ROWS: Final = 1 << 22
 """Up to how many rows of a fragment are trusted unchecked: they need little memory."""
@@ -70,7 +76,9 @@ class OpenFiles:
         self.base_paths = tuple(map(_absolute, base_paths))
         self.storage_options = dict(storage_options or {})
         self._readers: Cache[tuple[str, int | None], FileReader] = Cache(MAX_OPEN_FILES)
-        self._dead: Cache[tuple[str, int | None], npt.NDArray[np.uint32]] = Cache(MAX_OPEN_FILES)
+        self._dead: Cache[tuple[str, int | None], npt.NDArray[np.uint32]] = Cache(
+            MAX_DEAD_BYTES, lambda dead: dead.nbytes + _DEAD_FILE_BYTES
+        )
         self._sizes: Cache[tuple[str, str], int] = Cache(MAX_KNOWN_SIZES)
         self._stores: Cache[int, Store] = Cache(MAX_OPEN_FILES)
 
@@ -190,6 +198,12 @@ class OpenFiles:
                 raise
 
         return self._dead.get_or_make((path, file.base_id), load)
+
+    def know_dead_offsets(
+        self, fragment_id: int, file: DeletionFile, dead: npt.NDArray[np.uint32]
+    ) -> None:
+        """Keep the offsets of a deletion file that was just written: the next batch needs them."""
+        self._dead.put((deletion_file_path(fragment_id, file), file.base_id), dead)
 
     def sequence(self, stored: StoredSequence) -> bytes:
         """Return the bytes of a row id or row version sequence, wherever they are stored.

@@ -251,29 +251,30 @@ class _Search(NamedTuple):
     numbers: Places
 
 
-def hash_keys(keys: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+def hash_keys(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
     """Return a hash of each key, the same in every process and on every machine.
 
     Args:
         keys: (num_rows,) values of each key column, none of them null.
+        seed: A number of 64 bits; hashes with another one have nothing in common with these.
 
     Returns:
         (num_rows,) u64.
     """
     hashes = np.full(len(keys[0]), len(keys), np.uint64)
     for values in map(_plain, keys):
-        hashes = _mixed(hashes ^ _hash_column(values))
+        hashes = _mixed(hashes ^ _hash_column(values, np.uint64(seed)))
     return hashes
 
 
-def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
+def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     """Hash the bytes of each value, eight at a time, and their number."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     if any(accepts(values.type) for accepts in _FIXED_WIDTH):
-        return _hash_fixed_width(values)
+        return _hash_fixed_width(values, seed)
     data, starts, sizes = bytes_of(values)
-    hashes = sizes.astype(np.uint64)
+    hashes = sizes.astype(np.uint64) ^ seed
     active = np.arange(len(sizes))
     padded = np.concatenate([data, np.zeros(8, np.uint8)])
     for place in range(0, int(sizes.max(initial=0)), 8):
@@ -281,23 +282,23 @@ def _hash_column(values: pa.Array) -> npt.NDArray[np.uint64]:
         left = np.minimum(sizes[active] - place, 8)
         eight = padded[(starts[active] + place)[:, None] + np.arange(8)]
         eight[np.arange(8) >= left[:, None]] = 0
-        hashes[active] = _mixed(hashes[active] ^ eight.view("<u8")[:, 0])
+        hashes[active] = _mixed(hashes[active] ^ (eight.view("<u8")[:, 0] + seed))
     return hashes
 
 
 _FIXED_WIDTH = (pa.types.is_primitive, pa.types.is_fixed_size_binary, pa.types.is_decimal)
 
 
-def _hash_fixed_width(values: pa.Array) -> npt.NDArray[np.uint64]:
+def _hash_fixed_width(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     width, count = values.type.bit_width // 8, len(values)
     data = values.buffers()[-1]
     raw = np.frombuffer(b"" if data is None else data, np.uint8)
     words = raw[values.offset * width : (values.offset + count) * width].reshape(count, width)
     if width % 8:
         words = np.pad(words, ((0, 0), (0, -width % 8)))
-    hashes = np.full(count, width, np.uint64)
+    hashes = np.full(count, width, np.uint64) ^ seed
     for column in words.view("<u8").T:
-        hashes = _mixed(hashes ^ column)
+        hashes = _mixed(hashes ^ (column + seed))
     return hashes
 
 

@@ -36,6 +36,13 @@ from lance_stream.upsert.incoming import Incoming
 from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.upsert.keys import KeyLookup, Places
 from lance_stream.upsert.known_key_bounds import key_bounds, save_key_bounds
+from lance_stream.upsert.remembered_keys import (
+    MAX_NEW_ROWS,
+    Collector,
+    FoundRows,
+    RememberedKeys,
+    remembered_keys,
+)
 
 
 class Matches(NamedTuple):
@@ -84,13 +91,30 @@ class Threads:
         self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
     ) -> Sequence[Matches]:
         """Return the matches of each unit; see `find_matches`."""
-        if len(units) < 2:
-            return [find_matches(unit, lookup, num_keys) for unit in units]
+        return self.find_and_collect(units, lookup, num_keys, [None] * len(units))
+
+    def find_and_collect(
+        self,
+        units: Sequence[WorkUnit],
+        lookup: KeyLookup,
+        num_keys: int,
+        collectors: Sequence[Collector | None],
+    ) -> Sequence[Matches]:
+        """Return the matches of each unit, and collect the keys of some; see `find_matches`."""
         look = partial(find_matches, lookup=lookup, num_keys=num_keys)
+        if len(units) < 2:
+            return [
+                look(unit, collector=each) for unit, each in zip(units, collectors, strict=True)
+            ]
         with ThreadPoolExecutor(
             num_readers(units), thread_name_prefix="lance-stream-keys"
         ) as threads:
-            return list(threads.map(look, units))
+            return list(
+                threads.map(
+                    lambda pair: look(pair[0], collector=pair[1]),
+                    zip(units, collectors, strict=True),
+                )
+            )
 
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of units, in order."""
@@ -101,18 +125,21 @@ THREADS = Threads()
 """The default workers."""
 
 
-def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
+def find_matches(
+    unit: WorkUnit, lookup: KeyLookup, num_keys: int, collector: Collector | None = None
+) -> Matches:
     """Return the rows of a fragment that have a key of the batch.
 
     Args:
         unit: Names the key columns, then the sequence if one is stored, then the row addresses.
         lookup: The keys of the batch.
         num_keys: How many of the columns are key columns.
+        collector: Receives the keys of all rows.
     """
     found: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
     learner = _learner(unit, fragment, num_keys) if unit.include_deleted else None
-    reads_all = unit.include_deleted or _most_live(fragment)
+    reads_all = unit.include_deleted or collector is not None or _most_live(fragment)
     keys_alone = replace(unit, columns=unit.columns[:num_keys])
     if reads_all:
         keys_alone = replace(keys_alone, include_deleted=True, system_columns=())
@@ -121,6 +148,8 @@ def find_matches(unit: WorkUnit, lookup: KeyLookup, num_keys: int) -> Matches:
         keys = batch.columns[:num_keys]
         if learner is not None:
             learner.see(keys)
+        if collector is not None:
+            collector.see(keys)
         rows, numbers = lookup.find_rows(keys)
         if len(rows):
             if reads_all:
@@ -181,11 +210,14 @@ def _alive(unit: WorkUnit, fragment: Fragment, matches: Matches) -> Matches:
     return matches.where(np.flatnonzero(~are_among(offsets, dead)))
 
 
+_NO_MATCHES: Final = Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
+
+
 def join_matches(parts: Iterable[Matches]) -> Matches:
     """Return the matches of several fragments, in the order of their addresses."""
     known = [each for each in parts if len(each.addresses)]
     if not known:
-        return Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
+        return _NO_MATCHES
     addresses = np.concatenate([each.addresses for each in known])
     keys = np.concatenate([each.keys for each in known])
     sequences = [each.sequence for each in known if each.sequence is not None]
@@ -240,12 +272,94 @@ class Found:
             )
             for place in places
         ]
-        found = self._workers.find(units, incoming.lookup, len(incoming.rules.on))
+        found = self._find(table, incoming, units)
         for place, unit, each in zip(places, units, found, strict=True):
             self._known[fragments.ids[place]] = (unit.fragment, each)
         bounds.learn(file_bounds for each in found for file_bounds in each.file_bounds)
         save_key_bounds(table, bounds)
         return join_matches([*matches, *found])
+
+    def _find(
+        self, table: TableVersion, incoming: Incoming, units: Sequence[WorkUnit]
+    ) -> Sequence[Matches]:
+        """Return the matches of each unit: remembered, or else read."""
+        lookup, on = incoming.lookup, incoming.rules.on
+        if not isinstance(self._workers, Threads) or not units:
+            return self._workers.find(units, lookup, len(on))
+        memory = remembered_keys(table, on)
+        fragments = [decode_fragment(unit.fragment) for unit in units]
+        numbers = memory.numbers_of(fragments, len(table.manifest.fragments))
+        is_known = numbers >= 0
+        found: list[Matches | None] = [None] * len(units)
+        if is_known.any():
+            remembered = memory.find(lookup.key_columns)
+            for at, rows in _by_unit(remembered, numbers):
+                addresses = pack_addresses(fragments[at].id, rows.offsets)
+                alive = _alive(units[at], fragments[at], Matches(addresses, rows.keys))
+                if len(units[at].columns) > len(on) and len(alive.addresses):
+                    sequence = _sequence_of(units[at], fragments[at], alive)
+                    alive = alive._replace(sequence=sequence)
+                found[at] = alive
+        unread = np.flatnonzero(~is_known).tolist()
+        collectors = _collectors(memory, [fragments[at] for at in unread])
+        read = self._workers.find_and_collect(
+            [units[at] for at in unread], lookup, len(on), collectors
+        )
+        memory.learn(each for each in collectors if each is not None)
+        for at, each in zip(unread, read, strict=True):
+            found[at] = each
+        return [_NO_MATCHES if each is None else each for each in found]
+
+
+def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]]:
+    """Yield remembered rows by the place of their file's unit, in the order of their offsets.
+
+    Args:
+        rows: Rows of any files.
+        numbers: (num_units,) i64, the number of each unit's file; -1 if it has none.
+    """
+    order = np.lexsort((rows.offsets, rows.files))
+    files = rows.files[order]
+    for at in np.flatnonzero(numbers >= 0).tolist():
+        first, stop = np.searchsorted(files, [numbers[at], numbers[at] + 1]).tolist()
+        if stop > first:
+            own = order[first:stop]
+            yield at, FoundRows(rows.files[own], rows.offsets[own], rows.keys[own])
+
+
+def _collectors(memory: RememberedKeys, fragments: Sequence[Fragment]) -> list[Collector | None]:
+    """Return what collects the keys of fragments that are read; None where they are not kept."""
+    made: list[Collector | None] = []
+    num_left = min(MAX_NEW_ROWS, memory.num_rows_left) if memory.is_worth_it else 0
+    for each in fragments:
+        file = memory.file_of(each) if 0 < each.physical_rows <= num_left else None
+        if file is not None:
+            num_left -= each.physical_rows
+        made.append(None if file is None else Collector(file, each.physical_rows))
+    return made
+
+
+def remember_written(
+    table: TableVersion,
+    on: Sequence[str],
+    fragments: Sequence[Fragment],
+    keys: Sequence[pa.Array],
+) -> None:
+    """Keep the keys of files that were written, if the table is looked up again and again.
+
+    Args:
+        table: The version that they were written for.
+        on: Names of its key columns.
+        fragments: The new fragments.
+        keys: (n,) values of each key column, in the order of the rows in the fragments.
+    """
+    memory = remembered_keys(table, on)
+    first = 0
+    for each, collector in zip(fragments, _collectors(memory, fragments), strict=True):
+        if collector is not None:
+            collector.see([values.slice(first, each.physical_rows) for values in keys])
+            memory.learn([collector])
+        first += each.physical_rows
 
 
 def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Matches | None:

@@ -32,10 +32,10 @@ from lance_stream.upsert.incoming import (
     prepare,
     which_delete,
 )
-from lance_stream.upsert.matching import THREADS, Found, Workers
+from lance_stream.upsert.matching import THREADS, Found, Threads, Workers, remember_written
 from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.tombstones import remembered_deletes
-from lance_stream.upsert.written_rows import Written, write_rows
+from lance_stream.upsert.written_rows import Written, write_rows, written_order
 from lance_stream.write.arrow_input import ArrowInput, read_input, without_views
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
@@ -110,6 +110,10 @@ def upsert(
                     remembered,
                     workers,
                 )
+                if isinstance(workers, Threads):
+                    rows = written_order(decision, written)
+                    keys = [incoming.rows.column(name).take(rows) for name in incoming.rules.on]
+                    remember_written(newest, incoming.rules.on, written.fragments, keys)
             plan = plan_update(
                 newest,
                 [written],

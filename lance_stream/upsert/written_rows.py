@@ -97,6 +97,12 @@ def write_rows(
     )
 
 
+def written_order(decision: Decision, written: Written) -> pa.Array:
+    """Return the incoming row of each row that was written, in order."""
+    order = np.searchsorted(decision.changed, written.changed)
+    return pa.array(np.concatenate([decision.changed_rows[order], decision.inserted_rows]))
+
+
 def _hashes(
     table: TableVersion, on: Sequence[str], keys: Sequence[pa.Array]
 ) -> npt.NDArray[np.uint64]:

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import known_key_bounds
+from lance_stream.upsert import known_key_bounds, remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.keys import KeyLookup
 from lance_stream.upsert.known_key_bounds import bounds_path, key_bounds
@@ -25,7 +25,8 @@ NUM_FRAGMENTS, ROWS = 12, 100
 
 
 @pytest.fixture(autouse=True)
-def _a_process_that_knows_nothing() -> Iterator[None]:
+def _a_process_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(remembered_keys, "MAX_BYTES", 0)  # or else nothing would be read twice
     known_key_bounds._known.clear()
     yield
     known_key_bounds._known.clear()
@@ -194,12 +195,18 @@ KEYS: dict[str, tuple[pa.Schema, Callable[[int], tuple[Any, ...]]]] = {
 }
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=5)
 @pytest.mark.parametrize("kind", list(KEYS))
 @pytest.mark.parametrize("seed", range(2))
-def test_upserts_match_a_dictionary(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After any history of the table."""
+@pytest.mark.parametrize("remembered_bytes", [0, 2_000, 1 << 20])
+def test_upserts_match_a_dictionary(
+    kind: str, seed: int, remembered_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After any history of the table, and however many keys fit in memory."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
+    monkeypatch.setattr(remembered_keys, "MAX_BYTES", remembered_bytes)
+    monkeypatch.setattr(remembered_keys, "_FORGET_FROM", 3)
+    remembered_keys.forget_keys()
     schema, key_of = KEYS[kind]
     rules = UpsertRules(tuple(schema.names))
     schema = schema.append(pa.field("n", pa.int64())).append(pa.field("x", pa.int64()))
@@ -243,8 +250,10 @@ def test_upserts_match_a_dictionary(kind: str, seed: int, monkeypatch: pytest.Mo
             ds, model = ds.restore(version), history[version]
         elif action == "compact":
             ds = ds.compact()
-        else:
+        elif step % 2:
             known_key_bounds._known.clear()
+        else:
+            remembered_keys.forget_keys()
         history[ds.version] = model
         found = ds.to_table().to_pydict()
         assert dict(zip(found["n"], found["x"], strict=True)) == model

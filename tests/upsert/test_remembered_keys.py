@@ -1,0 +1,157 @@
+"""Keys that a process remembers: found right, in any type, without reading files again."""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert import keys as key_module
+from lance_stream.upsert import known_key_bounds, remembered_keys
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.key_bounds import FileColumn
+from lance_stream.upsert.remembered_keys import Collector, RememberedKeys
+from lance_stream.upsert.upsert import upsert
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
+)
+ON_ID = UpsertRules(("id",))
+
+
+@pytest.fixture(autouse=True)
+def _a_process_that_remembers_nothing() -> Iterator[None]:
+    remembered_keys.forget_keys()
+    known_key_bounds._known.clear()
+    yield
+    remembered_keys.forget_keys()
+    known_key_bounds._known.clear()
+
+
+def rows(numbers: Sequence[int], x: int) -> pa.Table:
+    names = [f"key {number * 7919 % 1000:04d}" for number in numbers]
+    return pa.table({"id": names, "seq": [x] * len(names), "x": [x] * len(names)}, SCHEMA)
+
+
+def table_of(num_fragments: int = 6) -> TableVersion:
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    for number in range(num_fragments):
+        ds = ds.append(rows(range(number * 50, number * 50 + 50), 0))
+    return ds.table
+
+
+def watched(table: TableVersion) -> tuple[TableVersion, WatchedStore]:
+    store = WatchedStore(table.store)
+    return replace(table, store=store), store
+
+
+def num_read(store: WatchedStore) -> int:
+    return sum(call == "read_ranges" and "data/" in path for call, path in store.calls)
+
+
+@pytest.mark.floors
+def test_files_are_read_twice_at_most() -> None:
+    table = table_of()
+    for number, expected in enumerate([6, 7, 0, 0, 0], 1):
+        table, store = watched(table)
+        done = upsert(table, rows(range(0, 300, 7 + number), number), ON_ID)
+        assert done.num_updated == len(range(0, 300, 7 + number))
+        assert done.num_inserted == 0
+        assert num_read(store) == expected
+        table = done.table
+
+
+def test_a_stored_sequence_is_read_where_a_key_is() -> None:
+    table, rules = table_of(), replace(ON_ID, sequence_by="seq")
+    for number in range(1, 4):
+        table = upsert(table, rows(range(300), number), rules).table
+    table, store = watched(table)
+    done = upsert(table, rows([3, 4, 299], 2), rules)
+    assert (done.num_late, done.num_updated) == (3, 0)
+    assert num_read(store) == 1  # all of these rows are in the newest file
+    done = upsert(table, rows([3, 4, 299], 9), rules)
+    assert (done.num_late, done.num_updated) == (0, 3)
+
+
+def test_other_writers_rows_are_found(tmp_path: Any) -> None:
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(300), number), ON_ID).table
+    ds = lance_stream.Dataset(table).append(rows(range(300, 310), 0)).delete("id < 'key 0100'")
+    ds = ds.compact()
+    done = upsert(ds.table, rows(range(320), 5), ON_ID)
+    stored = lance_stream.Dataset(done.table).to_table().to_pydict()
+    assert sorted(stored["id"]) == sorted(rows(range(320), 0)["id"].to_pylist())
+    assert set(stored["x"]) == {5}
+    assert done.num_inserted == 320 - done.num_updated > 10
+
+
+@pytest.mark.parametrize("bits", [0, 3])
+def test_keys_with_equal_hashes_are_told_apart(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two hashes may say anything."""
+    hash_keys = key_module.hash_keys
+
+    def weak(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
+        found = hash_keys(keys, seed)
+        return found & np.uint64((1 << bits) - 1) if seed == remembered_keys._SEEDS[0] else found
+
+    monkeypatch.setattr(remembered_keys, "hash_keys", weak)
+    table = table_of()
+    for number in range(1, 5):
+        done = upsert(table, rows(range(0, 320, 3), number), ON_ID)
+        assert done.num_updated == len(range(0, 320 if number > 1 else 300, 3))
+        table = done.table
+
+
+def test_two_seeds_have_nothing_in_common() -> None:
+    columns = [pa.array([f"{each}" for each in range(1000)]), pa.array(range(1000))]
+    for some in (columns, columns[:1], columns[1:]):
+        one, other = (key_module.hash_keys(some, seed) for seed in (1, 2))
+        assert len(set(one.tolist()) | set(other.tolist())) == 2000
+        assert key_module.hash_keys(some).tolist() == key_module.hash_keys(some, 0).tolist()
+
+
+def collected(number: int, keys: pa.Array, num_rows: int | None = None) -> Collector:
+    place = FileColumn(number.to_bytes(16, "big"), 0)
+    made = Collector((place,), len(keys) if num_rows is None else num_rows)
+    made.see([keys[:3]])
+    made.see([keys[3:]])
+    return made
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("of", [int, str])
+def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
+    dice = np.random.default_rng(3)
+    memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
+    model: dict[Any, set[tuple[int, int]]] = {}
+    for number in range(40):
+        keys = [of(each) for each in dice.integers(0, 60, int(dice.integers(4, 30))).tolist()]
+        keys[1] = None
+        memory.learn([collected(number, pa.array(keys))])
+        for offset, key in enumerate(keys):
+            model.setdefault(key, set()).add((number, offset))
+    assert len(memory._runs) < 8
+    wanted = [of(each) for each in range(100)]
+    found = memory.find([pa.array(wanted)])
+    pairs = zip(found.files.tolist(), found.offsets.tolist(), found.keys.tolist(), strict=True)
+    by_key: dict[Any, set[tuple[int, int]]] = {}
+    for file, offset, key in pairs:
+        by_key.setdefault(wanted[key], set()).add((file, offset))
+    assert by_key == {key: places for key, places in model.items() if key is not None}
+
+
+def test_files_that_were_not_read_whole_are_not_known() -> None:
+    memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
+    memory.learn([collected(1, pa.array(range(10)), num_rows=11)])
+    memory.learn([collected(2, pa.array([None, None], pa.int64()))])
+    assert memory.num_files == 1
+    assert len(memory.find([pa.array(range(10))]).keys) == 0
