@@ -274,7 +274,7 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     if any(accepts(values.type) for accepts in _FIXED_WIDTH):
         return _hash_fixed_width(values, seed)
     data, starts, sizes = bytes_of(values)
-    hashes = sizes.astype(np.uint64) ^ seed
+    hashes = sizes.astype(np.uint64)
     active = np.arange(len(sizes))
     padded = np.concatenate([data, np.zeros(8, np.uint8)])
     for place in range(0, int(sizes.max(initial=0)), 8):
@@ -296,7 +296,7 @@ def _hash_fixed_width(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint6
     words = raw[values.offset * width : (values.offset + count) * width].reshape(count, width)
     if width % 8:
         words = np.pad(words, ((0, 0), (0, -width % 8)))
-    hashes = np.full(count, width, np.uint64) ^ seed
+    hashes = np.full(count, width, np.uint64)
     for column in words.view("<u8").T:
         hashes = _mixed(hashes ^ (column + seed))
     return hashes
