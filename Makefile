@@ -80,9 +80,16 @@ $(RECIPES_INSTALLED):
 	$(call environment,$(RECIPES),-e '.[dev$(comma)docs$(comma)recipes]')
 
 tests: java  # all that is installed side by side; then one run, and one more on the oldest dependencies
-	@$(MAKE) --no-print-directory -j 3 install servers $(ON_FLOORS_INSTALLED) ASKED_SERVERS='$(ASKED_SERVERS)'
+	@$(MAKE) --no-print-directory -j 3 compiled servers compiled-on-floors ASKED_SERVERS='$(ASKED_SERVERS)'
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(SAMPLE)
 	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
+
+# What pytest imports is compiled once, rather than by each of its processes at the same time.
+compiled: install
+	@$(BIN)/python -m pytest -q --collect-only > $(VENV)/collected.txt || true
+
+compiled-on-floors: $(ON_FLOORS_INSTALLED)
+	@$(FLOORS)/bin/python -m pytest -q --collect-only $(MARKED_FLOORS) > $(FLOORS)/collected.txt || true
 
 soak: export ALL_CASES := 1
 soak: export KILL_ROUNDS := 30
@@ -152,4 +159,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-all test-floors test-recipes tests docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean
+.PHONY: help demo test test-all test-floors test-recipes tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean

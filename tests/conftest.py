@@ -3,6 +3,7 @@
 Examples of Hypothesis have no deadline: how busy the machine is says nothing about the code.
 """
 
+import gc
 import logging
 import math
 import os
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 
+from tests.java import set_options
 from tests.sampling import ALL_CASES, places_of_some
 
 settings.register_profile("without a deadline", deadline=None)
@@ -46,6 +48,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="so many of the processes of -n run the tests with Spark, with one session each",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    set_options(is_quick=config.getoption("--quick"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect without the garbage collector, and spare it what lives as long as the process."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -119,19 +136,11 @@ def _values(item: pytest.Item) -> set[tuple[str, Hashable]]:
 
 
 _CONF_DIR = Path(__file__).parent / "spark" / "conf"
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
-_QUICK_SETTINGS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 
 
 @pytest.fixture(scope="session")
-def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A quiet local session of two cores, in a zone that is not UTC and no whole hour from it.
-
-    With --quick, Spark interprets its plans, which are small here, rather than compile each.
-    """
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A quiet local session of two cores, in a zone that is not UTC and no whole hour from it."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -139,12 +148,10 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # 10 kB of JSON an error
-    quick = _QUICK_SETTINGS if pytestconfig.getoption("--quick") else {}
     session = (
         SparkSession.builder.master("local[2]")
         .appName("lance-stream tests")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
@@ -153,7 +160,6 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
         .config("spark.sql.session.timeZone", "Asia/Kolkata")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config(map=quick)
         .getOrCreate()
     )
     yield session

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream import create_dataset
+from tests.java import JAVA_OPTIONS
 from tests.recipes import need
 from tests.servers.moto import KEY_ID, SECRET, MotoServer
 from tests.servers.server import ask
@@ -74,7 +75,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(wheel: Path, **more: str) -> dict[str, str]:
     """Of a user's shell, in which the environment of the package is not activated."""
-    kept = ("HOME", "JAVA_HOME", "LANG", "LD_LIBRARY_PATH")
+    # Java's options change what a program costs, not what it does.
+    kept = ("HOME", "JAVA_HOME", "LANG", "LD_LIBRARY_PATH", *JAVA_OPTIONS)
     shell = {name: os.environ[name] for name in kept if name in os.environ}
     return {
         **shell,
