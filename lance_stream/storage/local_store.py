@@ -166,7 +166,9 @@ class LocalStore:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
             with _own_errors(self.root, folder), os.scandir(self._path(folder)) as entries:
-                return sorted(each.name for each in entries if each.is_file())[:limit]
+                names = [each.name for each in entries if each.is_file()]
+            names.sort()
+            return names[:limit]
         except (FileNotFoundError, NotADirectoryError):
             return []
 

@@ -85,3 +85,15 @@ def test_the_stores_benchmark_prints_its_ratios() -> None:
     assert all(float(time) > 0 for _, time, _ in ratios)
     fewer = {name: float(requests) for name, _, requests in ratios}
     assert max(fewer[each] for each in ("open", "append", "idle poll")) <= 1
+
+
+@pytest.mark.nightly
+@pytest.mark.oracle
+@pytest.mark.slow
+def test_the_small_commits_benchmark_counts_flushes() -> None:
+    """Beside each contender's times, which are compared with pylance's."""
+    words = ("--appends", "2", "--rounds", "1", "--most", "20")
+    shown = run("benchmarks.small_commits", *words)
+    flushes = re.findall(r"^  ([a-z -]+?) +[\d.]+ +[\d.]+ +(\d+|none) ", shown, re.MULTILINE)
+    once = {"lance-stream": "2", "durable": "6", "flushing nothing": "0", "as the sink": "2"}
+    assert flushes == 2 * [*once.items(), ("pylance", "none")], shown

@@ -89,7 +89,7 @@ class FieldWriter:
     def _encode(self, rows: pa.Array, first_row: int) -> list[EncodedPage]:
         few = encode_few_values(rows, self._version, self._options[0]) if self._options else None
         if few is not None:
-            return [EncodedPage(0, ((few[0],),), len(rows), few[1], first_row)]
+            return [EncodedPage(0, few.buffers, len(rows), few.encoding, first_row)]
         pages = []
         for column, leaf in enumerate(_leaves(rows, self._field, LayerWriter(len(rows)), None)):
             if pa.types.is_struct(leaf.values.type) and leaf.values.type.num_fields == 0:
