@@ -3,7 +3,7 @@
     python -m benchmarks.long_life [--rows 1000000] [--batches 120] [--updates 18000]
                                    [--inserts 2000] [--keys ascending|random|strings]
                                    [--contenders ours pylance ours:20 ours:auto] [--window 20]
-                                   [--json FILE] [--folder /dev/shm]
+                                   [--json FILE] [--picture FILE] [--folder /dev/shm]
 
 Each batch updates rows at random places of the table and inserts some; no Spark takes part. The
 contenders write it in turn, in random order, each in its own process. `ours:20` compacts after
@@ -31,7 +31,8 @@ import time
 from pathlib import Path
 
 from benchmarks.long_life.life import Lines, live
-from benchmarks.long_life.windows import by_window, header, row
+from benchmarks.long_life.picture import draw
+from benchmarks.long_life.windows import by_window, curves, header, row
 from benchmarks.long_life.workload import KEY_KINDS, Workload
 
 
@@ -49,6 +50,7 @@ def main() -> None:
     )
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write every figure to this file")
+    parser.add_argument("--picture", type=Path, help="draw the curves into this SVG file")
     parser.add_argument("--folder", type=Path, help="where the tables are written")
     arguments = parser.parse_args()
     workload = Workload(
@@ -72,6 +74,8 @@ def main() -> None:
         )
     finally:
         shutil.rmtree(folder)
+    if arguments.picture is not None:
+        arguments.picture.write_text(draw(curves(lines, arguments.window)))
     first = arguments.contenders[0]
     for name in arguments.contenders:
         windows = by_window(lines[name], arguments.window)

@@ -1,10 +1,11 @@
 """What the batches of a window cost, as a line of a table."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.long_life.contenders import Figures
+from lance_stream.maintenance.compaction.automatic import AUTO
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,32 @@ def _window(batches: Sequence[Figures]) -> Window:
         statistics.fmean(each["compaction CPU ms"] for each in batches),
         batches[-1],
     )
+
+
+def curves(
+    batches: Mapping[str, Sequence[Figures]], window: int
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return what is drawn: by heading and contender, a value after each window of batches."""
+    values: dict[str, Callable[[Window], float]] = {
+        "CPU of a batch, in milliseconds, after a number of batches": lambda each: each.batch_cpu,
+        "Size of the manifest, in MB": lambda each: each.after["manifest bytes"] / 1e6,
+    }
+    return {
+        heading: {
+            _shown(name): [
+                (min((place + 1) * window, len(own)), value(each))
+                for place, each in enumerate(by_window(own, window))
+            ]
+            for name, own in batches.items()
+        }
+        for heading, value in values.items()
+    }
+
+
+def _shown(name: str) -> str:
+    program, _, every = name.partition(":")
+    program = {"ours": "lance-stream"}.get(program, program)
+    return program + (f", {every}" if every == AUTO else f", every {every}" if every else "")
 
 
 def header() -> str:

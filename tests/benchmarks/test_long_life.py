@@ -2,12 +2,14 @@ import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.long_life.windows import by_window
+from benchmarks.long_life.picture import draw
+from benchmarks.long_life.windows import by_window, curves
 from benchmarks.long_life.workload import KEY_KINDS, Workload
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,25 @@ def test_a_window_is_a_median_of_its_batches() -> None:
     assert [each.batch for each in windows] == [2.0, 4.5]
     assert [each.compaction_cpu for each in windows] == [4.0, 4.5]
     assert windows[0].after is batches[2]
+
+
+def test_curves_are_drawn_to_scale() -> None:
+    batch = {"batch ms": 1.0, "compaction CPU ms": 0.0}
+    slow = [batch | {"batch CPU ms": 10.0 * n, "manifest bytes": 1e6 * n} for n in range(1, 9)]
+    fast = [each | {"batch CPU ms": 10.0} for each in slow]
+    svg = draw(curves({"slow & old": slow, "fast": fast}, window=2))
+    root = ElementTree.fromstring(svg)
+    lines = [
+        [tuple(map(float, point.split(","))) for point in each.attrib["points"].split()]
+        for each in root.iter("{http://www.w3.org/2000/svg}polyline")
+    ]
+    assert [len(each) for each in lines] == [4] * 4
+    growing, flat = lines[:2]
+    heights = [y for _, y in growing]
+    assert np.diff(heights) == pytest.approx([heights[1] - heights[0]] * 3, abs=0.2)
+    assert {y for _, y in flat} == {flat[0][1]}
+    assert [x for x, _ in growing] == [x for x, _ in flat]
+    assert "slow &amp; old" in svg
 
 
 @pytest.mark.oracle

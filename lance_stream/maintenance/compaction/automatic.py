@@ -57,6 +57,15 @@ class Remains:
     num_dead: int = 0
     manifest_bytes: int = 0
 
+    def at_most(self, other: "Remains") -> "Remains":
+        """Return the lesser of each: others compact a table, or overwrite it, too."""
+        return Remains(
+            min(self.num_live, other.num_live),
+            min(self.num_small, other.num_small),
+            min(self.num_dead, other.num_dead),
+            min(self.manifest_bytes, other.manifest_bytes),
+        )
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -118,7 +127,8 @@ class Automatic:
 
     def reason(self, table: TableVersion) -> Reason | None:
         """Return why a round should begin on a version; None if it should not."""
-        now, before, rules = remains_of(table, self._rules), self._before, self._rules
+        now, rules = remains_of(table, self._rules), self._rules
+        before = self._before = self._before.at_most(now)
         tiers = replace(rules, fan_in=FAN_IN)
         many_dead = max(1, min(rules.target_rows // 8, now.num_live // 20))
         if now.num_dead - before.num_dead >= many_dead:

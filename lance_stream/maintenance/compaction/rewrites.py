@@ -41,7 +41,7 @@ from lance_stream.upsert.known_key_bounds import inherit_key_bounds
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 
 _IDS_AT_ONCE: Final = 1 << 16
-"""How many row ids are encoded at once: those that many versions changed are in many parts."""
+"""How many row ids are encoded at once, in parts."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,15 @@ def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
 
 
 def _encoded_ids(row_ids: Numbers) -> bytes:
-    """Return a sequence of row ids, encoded in parts: each in the way that is shortest for it."""
-    return b"".join(
+    """Return a sequence of row ids, as a whole or in parts, whichever is shorter.
+
+    Ids that many versions changed ascend only for a short while; parts can be encoded differently.
+    """
+    whole = encode_row_ids(row_ids)
+    if len(whole) <= len(row_ids):
+        return whole
+    in_parts = b"".join(
         encode_row_ids(row_ids[first : first + _IDS_AT_ONCE])
         for first in range(0, len(row_ids), _IDS_AT_ONCE)
     )
+    return min(whole, in_parts, key=len)

@@ -50,6 +50,9 @@ SHORT_LINEAGE: Final = 256
 _EXPANSION: Final = 4
 """How many times as large rows are taken to be in memory as in their files."""
 
+MAX_ROWS: Final = 1 << 24
+"""More rows keep their order: sorting them would take a gigabyte."""
+
 MAX_BYTES_WAITING: Final = 256 << 20
 """Rows keep their order if more than this would be in memory."""
 
@@ -94,12 +97,15 @@ def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Place
         return None
     if any(each.is_blob for each in units[0].schema.walk()):  # rows may be of any size
         return None
+    if sum(each.physical_rows for each in fragments) > MAX_ROWS:
+        return None
     return best_order(lineage(), _bytes_per_row(fragments))
 
 
 def has_disordered_lineage(table: TableVersion, fragment: Fragment) -> bool:
     """Return whether the lineage of a fragment becomes much shorter if its rows are reordered."""
-    if not table.has_stable_row_ids or _lineage_bytes(fragment) <= fragment.physical_rows:
+    num_rows = fragment.physical_rows
+    if not table.has_stable_row_ids or num_rows > MAX_ROWS or _lineage_bytes(fragment) <= num_rows:
         return False
     if any(each.is_blob for each in table.schema.walk()):
         return False

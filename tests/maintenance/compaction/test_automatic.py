@@ -47,6 +47,18 @@ def test_small_fragments_are_merged_several_at_a_time() -> None:
     assert reason(decides, ds) is None
 
 
+def test_what_others_compact_does_not_count_as_left() -> None:
+    decides, ds = Automatic(ROUND), new_table()
+    for number in range(20):
+        ds = ds.append(rows([number]))
+    decides.ended(ds.table, None)
+    ds = ds.overwrite(rows([0]))
+    assert reason(decides, ds) is None
+    for number in range(1, FAN_IN + 1):
+        ds = ds.append(rows([number]))
+    assert reason(decides, ds) == "small fragments"
+
+
 def test_deleted_rows_count_where_they_are_many() -> None:
     decides, ds = Automatic(ROUND), new_table(1000)
     ds = ds.delete("id < 240")

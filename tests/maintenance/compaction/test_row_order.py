@@ -28,7 +28,7 @@ from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import checkout
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Rewrite
-from lance_stream.table.row_ids import decode_row_ids
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
 from lance_stream.upsert import written_rows
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
@@ -153,6 +153,13 @@ def test_appended_rows_keep_their_order() -> None:
     for number in range(40):
         ds = ds.append(rows(dice.sample(range(1000), 30), number))
     assert ds.compact().to_table().equals(ds.to_table())
+
+
+def test_the_ids_of_appended_rows_stay_one_range() -> None:
+    n = 200_000
+    plain = Lineage(np.arange(n, dtype=np.uint64), *[np.full(n, 2, np.uint64)] * 2)
+    (fragment,) = rewrites._with_lineage([Fragment(0, (), physical_rows=n)], plain)
+    assert fragment.row_ids == encode_row_ids(RowIdSequence.from_range(0, n))
 
 
 def test_deleted_rows_are_no_reason_to_move_others() -> None:
