@@ -40,13 +40,14 @@ from lance_stream.errors import (
     RetryableConflictError,
     StoreUnavailableError,
 )
+from lance_stream.storage.links import check_stays_at_home
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.conflicts import Verdict, check
 from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
 from lance_stream.table.operations import Restore, operation_name
-from lance_stream.table.paths import transaction_file_name, transaction_path
+from lance_stream.table.paths import VERSIONS_DIRECTORY, transaction_file_name, transaction_path
 from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
 from lance_stream.version import VERSION
 
@@ -134,9 +135,11 @@ def commit(
         StoreRefusedError: The store refused; nothing was committed.
         StoreUnavailableError: The store did not answer; nothing was committed.
         NotFoundError: The table does not exist, or no longer exists.
-        BadDataError: The newest manifest is damaged, or uses a feature that we may not write.
+        BadDataError: The newest manifest is damaged, uses a feature that we may not write, or is
+            behind a link.
         InvalidInputError: The table's versions are published elsewhere than in this log.
     """
+    check_stays_at_home(log.store, VERSIONS_DIRECTORY, "a version")
     rebased: list[Fragment] = []
     try:
         done = _attempt(

@@ -70,13 +70,14 @@ from lance_stream.maintenance.consumers import (
     forget,
     is_consumers,
 )
-from lance_stream.maintenance.links import check_is_at_home, is_behind_link
+from lance_stream.maintenance.links import check_is_at_home
 from lance_stream.sizes import size_text
 from lance_stream.snapshot.references import Refs, branch_by_its_file, other_branches, read_branches
 from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.snapshot.timestamps import nanos_of
+from lance_stream.storage.links import is_behind_link
 from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.feature_flags import check_writable
 from lance_stream.table.manifest import BasePath, Manifest, decode_manifest

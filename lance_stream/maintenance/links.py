@@ -4,14 +4,9 @@ from collections.abc import Iterable
 
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.snapshot.references import Refs
-from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.links import is_behind_link
 from lance_stream.storage.store import Store
 from lance_stream.table.paths import REFS_DIRECTORY, VERSIONS_DIRECTORY, branch_directory
-
-
-def is_behind_link(store: Store, folder: str) -> bool:
-    """Return whether a folder of a table is a link, or is reached through one."""
-    return isinstance(store, LocalStore) and store.is_behind_link(folder)
 
 
 def check_is_at_home(refs: Refs) -> None:

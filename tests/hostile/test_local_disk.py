@@ -28,7 +28,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.maintenance import cleanup
-from lance_stream.maintenance.consumers import drop_consumer
+from lance_stream.maintenance.consumers import drop_consumer, record_progress
 from lance_stream.snapshot import store_clock
 from lance_stream.storage import create_once, local_store
 from lance_stream.storage.local_store import LocalStore
@@ -231,6 +231,39 @@ def test_tags_of_others_behind_links_are_not_deleted(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedFeatureError, match="may be another table's"):
             delete()
     assert list(theirs.tags.list()) == ["kept"]
+
+
+def test_versions_and_tags_are_not_written_to_other_tables(tmp_path: Path) -> None:
+    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
+    theirs.tags.create("gold", 1)
+    shutil.rmtree(tmp_path / "ours" / "_versions")
+    (tmp_path / "ours" / "_refs").symlink_to(tmp_path / "theirs" / "_refs")
+    (tmp_path / "ours" / "_versions").symlink_to(tmp_path / "theirs" / "_versions")
+    ours = lance_stream.open_dataset(ours.uri)
+    before = sorted((tmp_path / "theirs").rglob("*"))
+    verbs: tuple[Callable[[], object], ...] = (
+        lambda: ours.append(ROWS),
+        lambda: ours.update_config({"a": "b"}),
+        lambda: ours.tags.create("x", 1),
+        lambda: ours.tags.update("gold", 1),
+        lambda: ours.branches.create("dev"),
+        lambda: record_progress(ours.table.refs, "consumer", 1),
+    )
+    for verb in verbs:
+        with pytest.raises(UnsupportedFeatureError, match="could become another table's"):
+            verb()
+    assert sorted((tmp_path / "theirs").rglob("*")) == before
+    assert theirs.checkout(None).version == theirs.version
+
+
+def test_data_may_be_on_another_disk(tmp_path: Path) -> None:
+    ds = make_table(tmp_path / "t")
+    (tmp_path / "t" / "data").rename(tmp_path / "disk")
+    (tmp_path / "t" / "data").symlink_to(tmp_path / "disk")
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    ds = lance_stream.open_dataset(tmp_path / "link").append(ROWS).delete("id = 1").compact()
+    ds.tags.create("x")
+    assert (ds.count_rows(), ds.verify()) == (4, [])
 
 
 def test_a_table_behind_the_link_of_a_branch_is_not_deleted(tmp_path: Path) -> None:
