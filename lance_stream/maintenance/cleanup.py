@@ -51,7 +51,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.durations import parse_age
@@ -78,7 +79,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.snapshot.timestamps import nanos_of
 from lance_stream.storage.links import is_behind_link
-from lance_stream.storage.store import Store, StoredFile
+from lance_stream.storage.store import NUM_READERS, Store, StoredFile
 from lance_stream.table.feature_flags import check_writable
 from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
 from lance_stream.table.named_files import FOLDERS, FileKind, Nameable, nameable, names_of
@@ -93,6 +94,7 @@ from lance_stream.table.paths import (
     parse_transaction_file_name,
     transaction_path,
 )
+from lance_stream.threads import map_ahead
 
 GRACE: Final = timedelta(days=7)
 """The age from which a file can no longer be about to be committed."""
@@ -110,6 +112,12 @@ BRANCH: Final = "branch "
 """Prefix of the name of a branch that holds versions; no tag can have such a name."""
 
 _VERSIONS_AT_ONCE: Final = 64
+
+_READ_AHEAD: Final = 16
+"""How many manifests are in memory because they will be needed next."""
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _log = logging.getLogger(__name__)
 
@@ -533,10 +541,12 @@ def _survey(
     )
     found = _Survey([], set(), defaultdict(int))
     known: _Known = defaultdict(set)
-    for version in versions[: -rules.retain_versions]:
-        try:
-            manifest = table.log.read(version)
-        except NotFoundError:
+    read = partial(_read_if_there, table.log)
+    candidates = versions[: -rules.retain_versions]
+    for version, manifest in zip(
+        candidates, _map_ahead(table.store, read, candidates), strict=False
+    ):
+        if manifest is None:
             continue  # removed by another cleanup
         if latest is not None and _committed_at(table, manifest) > latest:
             break
@@ -653,6 +663,25 @@ def _is_behind_link(store: Store, folder: str) -> bool:
     return True
 
 
+def _map_ahead(store: Store, function: Callable[[T], U], items: Sequence[T]) -> Iterable[U]:
+    """Yield what a function reads for each item, in order; ahead in threads if that is faster."""
+    if store.num_readers <= NUM_READERS:
+        return map(function, items)
+    return map_ahead(function, items, min(store.num_readers, _READ_AHEAD))
+
+
+def _read_if_there(log: VersionLog, version: int) -> Manifest | None:
+    with suppress(NotFoundError):
+        return log.read(version)
+    return None
+
+
+def _bytes_if_there(store: Store, path: str) -> bytes | None:
+    with suppress(NotFoundError):
+        return store.read(path)
+    return None
+
+
 def _read_newest_first(log: VersionLog, versions: Sequence[int]) -> Iterator[Manifest]:
     for version in reversed(versions):
         is_newest = version == versions[-1]
@@ -762,11 +791,11 @@ def _remove_versions(
         versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
         holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))
         last = under_way.hold_after(versions, survey.named)
-        data: dict[int, bytes] = {}
-        for version in versions:
-            if version <= last and not holds.of(version):
-                with suppress(NotFoundError):
-                    data[version] = table.store.read(path(version))
+        going = [each for each in versions if each <= last and not holds.of(each)]
+        read = partial(_bytes_if_there, table.store)
+        found = _map_ahead(table.store, read, [path(each) for each in going])
+        pairs = zip(going, found, strict=True)
+        data = {version: manifest for version, manifest in pairs if manifest is not None}
         table.log.remove(list(data))
         holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))
         for version, manifest in data.items():

@@ -1,11 +1,13 @@
 """Cleanup: what is removed, what stays, and concurrent writers."""
 
 import random
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
+from itertools import count
 
 import pyarrow as pa
 import pytest
@@ -111,6 +113,25 @@ def test_the_report_counts_the_removed_bytes() -> None:
     assert report.size_bytes == before - sum(each.size_bytes for each in ds.table.store.list()) > 0
     assert str(report).startswith(f"removed {ds.version - 2} versions")
     assert f"\n  {ds.version - 2} manifests" in str(report)
+
+
+class FarStore(WatchedStore):
+    """A store that many threads read at once, as an object store."""
+
+    num_readers = 64
+
+
+def test_manifests_far_away_are_read_side_by_side() -> None:
+    """A stream leaves a version for each batch, and each manifest is a request."""
+    ds, both, reads = busy_table(), threading.Barrier(2), count()
+
+    def meet(call: str, path: str) -> None:
+        if call == "read" and path.startswith("_versions/") and next(reads) in (2, 3):
+            both.wait(10)  # neither goes on before the other is there
+
+    report = on(ds, FarStore(ds.table.store, before=meet)).cleanup(retain_versions=1)
+    assert report.versions == tuple(range(1, ds.version))
+    assert next(reads) > 3
 
 
 def test_a_dry_run_predicts_the_cleanup() -> None:
