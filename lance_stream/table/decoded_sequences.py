@@ -11,9 +11,6 @@ from lance_stream.caches import Cache
 
 S = TypeVar("S")
 
-ROOM_BYTES: Final = 256 << 20
-"""How much memory the sequences of one kind take at most."""
-
 _MIN_BYTES: Final = 512
 _SAMPLE: Final = 32
 
@@ -29,11 +26,12 @@ class DecodedSequences(Generic[S]):
 
     Args:
         size_of: Returns about how many bytes of memory a decoded sequence takes.
+        room_bytes: How much memory they take at most.
     """
 
-    def __init__(self, size_of: Callable[[S], int]) -> None:
+    def __init__(self, size_of: Callable[[S], int], room_bytes: int) -> None:
         self._size_of = size_of
-        self._known = Cache[tuple[int, bytes], _Decoded[S]](ROOM_BYTES, lambda each: each.size)
+        self._known = Cache[tuple[int, bytes], _Decoded[S]](room_bytes, lambda each: each.size)
 
     def get_or_decode(self, data: bytes, decode: Callable[[bytes], S]) -> S:
         """Return what the bytes mean; the caller must not change it.

@@ -395,7 +395,7 @@ def _decode(data: bytes) -> RowIdSequence:
 
 
 _KNOWN: Final = DecodedSequences[RowIdSequence](
-    lambda sequence: sum(map(_size_of, sequence.segments))
+    lambda sequence: sum(map(_size_of, sequence.segments)), room_bytes=256 << 20
 )
 
 
@@ -407,7 +407,7 @@ def _largest_in(segment: Segment) -> int:
 
 def _size_of(segment: Segment) -> int:
     if isinstance(segment, Values):
-        return 2 * segment.values.nbytes  # with what sorts them
+        return segment.values.nbytes * (1 if _ascend(segment.values) else 2)  # with their order
     if isinstance(segment, Ranges):
         return 3 * segment.starts.nbytes
     return len(segment.bitmap) if isinstance(segment, RangeWithBitmap) else segment.holes.nbytes

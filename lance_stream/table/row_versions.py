@@ -175,7 +175,8 @@ def _decode(data: bytes) -> tuple[RowVersionSequence | None, int]:
 
 
 _KNOWN: Final = DecodedSequences[tuple[RowVersionSequence | None, int]](
-    lambda decoded: 0 if decoded[0] is None else 3 * decoded[0].lengths.nbytes
+    lambda decoded: 0 if decoded[0] is None else 3 * decoded[0].lengths.nbytes,
+    room_bytes=64 << 20,
 )
 
 

@@ -40,7 +40,7 @@ from lance_stream.upsert.keys import Places, hash_keys
 FileKey: TypeAlias = tuple[FileColumn, ...]
 """The columns of data files that hold the key columns of a fragment."""
 
-MAX_BYTES: Final = 384 << 20
+MAX_BYTES: Final = 256 << 20
 """How much memory the keys of all tables take at most; more are read again for each batch."""
 
 MAX_NEW_ROWS: Final = 2 << 20
@@ -48,6 +48,8 @@ MAX_NEW_ROWS: Final = 2 << 20
 
 _MAX_TABLES: Final = 16
 _BYTES_PER_ROW: Final = 24
+# Runs are merged up to this many rows: merging takes several times their memory for a moment.
+_MOST_MERGED: Final = 2 << 20
 _SEEDS: Final = secrets.randbits(64), secrets.randbits(64)
 _FORGET_FROM: Final = 64
 _OFFSET_BITS: Final = np.uint64(32)
@@ -153,6 +155,10 @@ class _Run(NamedTuple):
 def _sorted(words: KeyWords, others: KeyWords | None, rows: npt.NDArray[np.uint64]) -> _Run:
     order = np.argsort(words, kind="stable")
     return _Run(words[order], None if others is None else others[order], rows[order])
+
+
+def _are_merged(one: int, other: int) -> bool:
+    return 2 * other >= one and one + other <= _MOST_MERGED
 
 
 def _merged(one: _Run, other: _Run) -> _Run:
