@@ -32,7 +32,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import are_among
 from lance_stream.table.fragments import Fragment, decode_fragment
 from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
-from lance_stream.upsert.incoming import Incoming
+from lance_stream.upsert.incoming import Incoming, UpsertRules
 from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.upsert.keys import KeyLookup, Places
 from lance_stream.upsert.known_key_bounds import key_bounds, save_key_bounds
@@ -41,6 +41,9 @@ from lance_stream.upsert.remembered_keys import (
     Collector,
     FoundRows,
     RememberedKeys,
+    place_of_column,
+    remember_column,
+    remembered_column,
     remembered_keys,
 )
 
@@ -134,7 +137,7 @@ def find_matches(
         unit: Names the key columns, then the sequence if one is stored, then the row addresses.
         lookup: The keys of the batch.
         num_keys: How many of the columns are key columns.
-        collector: Receives the keys of all rows.
+        collector: Receives the keys of all rows; if there is one, the sequence is kept, too.
     """
     found: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
@@ -162,25 +165,43 @@ def find_matches(
     if reads_all:
         matches = _alive(unit, fragment, matches)
     if len(unit.columns) > num_keys and len(matches.addresses):
-        matches = matches._replace(sequence=_sequence_of(unit, fragment, matches))
+        keeps = collector is not None
+        matches = matches._replace(sequence=_sequence_of(unit, fragment, matches, keeps=keeps))
     return (
         matches if learner is None else matches._replace(file_bounds=tuple(learner.file_bounds()))
     )
 
 
-def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches) -> pa.Array:
-    """Read the sequence of each match: all of the fragment's, unless the matches are few."""
+def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps: bool) -> pa.Array:
+    """Return the sequence of each match; reads all of the fragment's, unless the matches are few.
+
+    Args:
+        unit: Names the sequence as the last of its columns.
+        fragment: The fragment.
+        matches: Rows of the fragment, by ascending addresses.
+        keeps: Whether this process keeps the fragment's sequence, or has kept it.
+    """
     _, offsets = unpack_addresses(matches.addresses)
+    (field,) = key_fields(unit.schema, unit.columns[-1:])
+    place = place_of_column(fragment, field) if keeps else None
+    known = None if place is None else remembered_column(place, field)
+    if known is not None and len(known) == fragment.physical_rows:
+        return known.take(pa.array(offsets))
     rows = replace(unit, columns=unit.columns[-1:], system_columns=())
     if len(offsets) * _FEW_OF < fragment.physical_rows:
         rows = replace(rows, offsets=offsets.astype(np.uint32))
         return pa.concat_arrays([batch.column(0) for batch in read_unit(rows)])
     parts: list[pa.Array] = []
+    whole: list[pa.Array] = []
     done = first = 0
     for batch in read_unit(replace(rows, include_deleted=True)):
         stop = int(np.searchsorted(offsets, first + batch.num_rows))
         parts.append(batch.column(0).take(pa.array(offsets[done:stop] - np.uint64(first))))
+        if place is not None:
+            whole.append(batch.column(0))
         done, first = stop, first + batch.num_rows
+    if place is not None and first == fragment.physical_rows:
+        remember_column(place, pa.concat_arrays(whole))
     return pa.concat_arrays(parts)
 
 
@@ -297,7 +318,7 @@ class Found:
                 addresses = pack_addresses(fragments[at].id, rows.offsets)
                 alive = _alive(units[at], fragments[at], Matches(addresses, rows.keys))
                 if len(units[at].columns) > len(on) and len(alive.addresses):
-                    sequence = _sequence_of(units[at], fragments[at], alive)
+                    sequence = _sequence_of(units[at], fragments[at], alive, keeps=True)
                     alive = alive._replace(sequence=sequence)
                 found[at] = alive
         unread = np.flatnonzero(~is_known).tolist()
@@ -340,25 +361,29 @@ def _collectors(memory: RememberedKeys, fragments: Sequence[Fragment]) -> list[C
 
 
 def remember_written(
-    table: TableVersion,
-    on: Sequence[str],
-    fragments: Sequence[Fragment],
-    keys: Sequence[pa.Array],
+    table: TableVersion, rules: UpsertRules, fragments: Sequence[Fragment], rows: pa.RecordBatch
 ) -> None:
     """Keep the keys of files that were written, if the table is looked up again and again.
 
     Args:
         table: The version that they were written for.
-        on: Names of its key columns.
+        rules: Name the key columns, and the one that orders rows of a key.
         fragments: The new fragments.
-        keys: (n,) values of each key column, in the order of the rows in the fragments.
+        rows: Their rows, in order, with these columns.
     """
-    memory = remembered_keys(table, on)
+    memory = remembered_keys(table, rules.on)
+    keys = rows.select(list(rules.on)).columns
+    ordering = [each for each in rows.schema.names if each == rules.sequence_by]
     first = 0
     for each, collector in zip(fragments, _collectors(memory, fragments), strict=True):
         if collector is not None:
-            collector.see([values.slice(first, each.physical_rows) for values in keys])
+            own = slice(first, first + each.physical_rows)
+            collector.see([values[own] for values in keys])
             memory.learn([collector])
+            for field in key_fields(table.schema, ordering):
+                place = place_of_column(each, field)
+                if place is not None:
+                    remember_column(place, rows.column(field.name)[own])
         first += each.physical_rows
 
 

@@ -14,7 +14,10 @@ A key is known by one word if that tells all keys apart, as for numbers of up to
 are known by two hashes of 64 bits, whose seeds no one knows outside this process: among a billion
 keys, two with equal hashes are less likely than a fault of the machine's memory.
 
-Only the process that reads the data files itself keeps keys; nothing is kept for a table until its
+The column that orders the rows of a key (`sequence_by`) is kept as it is, file by file: the rows
+that are found are looked up in it.
+
+Only the process that reads the data files itself keeps anything, and nothing of a table until its
 second look-up.
 """
 
@@ -42,6 +45,9 @@ FileKey: TypeAlias = tuple[FileColumn, ...]
 
 MAX_BYTES: Final = 256 << 20
 """How much memory the keys of all tables take at most; more are read again for each batch."""
+
+MAX_COLUMN_BYTES: Final = 128 << 20
+"""How much memory the columns that order the rows of a key take at most."""
 
 MAX_NEW_ROWS: Final = 2 << 20
 """Of how many rows the keys are newly kept at one look-up at most: no batch is much longer."""
@@ -312,6 +318,30 @@ def _only(run: _Run, is_kept: npt.NDArray[np.bool_]) -> _Run:
     return _Run(run.words[mask], others, run.rows[mask])
 
 
+_columns: Final[Cache[tuple[FileColumn, str], pa.Array]] = Cache(
+    MAX_COLUMN_BYTES, lambda values: values.nbytes
+)
+
+
+def place_of_column(fragment: Fragment, field: Field) -> FileColumn | None:
+    """Return where all values of a column are; None if they cannot be kept.
+
+    Parts of a struct may lie in other files than the struct, which are replaced one by one.
+    """
+    is_nested = pa.types.is_nested(field_to_arrow(field).type)
+    return None if is_nested else file_column(fragment, field.id)
+
+
+def remembered_column(place: FileColumn, field: Field) -> pa.Array | None:
+    """Return the values of a column of a file, those of deleted rows too; None if not known."""
+    return _columns.get((place, str(field_to_arrow(field).type)))
+
+
+def remember_column(place: FileColumn, values: pa.Array) -> None:
+    """Keep the values of a column of a file, of all its rows, for as long as there is room."""
+    _columns.put((place, str(values.type)), values)
+
+
 _known: Final[Cache[tuple[str, tuple[tuple[int, str], ...]], RememberedKeys]] = Cache(_MAX_TABLES)
 
 
@@ -328,8 +358,9 @@ def remembered_keys(table: TableVersion, on: Sequence[str]) -> RememberedKeys:
 
 
 def forget_keys() -> None:
-    """Forget the keys of all tables, as a new process would."""
+    """Forget the keys and columns of all tables, as a new process would."""
     _known.clear()
+    _columns.clear()
 
 
 def _bytes_kept() -> int:

@@ -111,9 +111,9 @@ def upsert(
                     workers,
                 )
                 if isinstance(workers, Threads):
-                    rows = written_order(decision, written)
-                    keys = [incoming.rows.column(name).take(rows) for name in incoming.rules.on]
-                    remember_written(newest, incoming.rules.on, written.fragments, keys)
+                    named = [*incoming.scanned_columns]
+                    rows = incoming.rows.select(named).take(written_order(decision, written))
+                    remember_written(newest, incoming.rules, written.fragments, rows)
             plan = plan_update(
                 newest,
                 [written],
