@@ -35,7 +35,7 @@ _FOR_USERS: Final = (
 )
 """Errors whose message has the cause and the way out; others may need the traceback."""
 
-_WORKERS_PREFIX: Final = "PYTHON_WORKER_FACTORY_"
+WORKERS_PREFIX: Final = "PYTHON_WORKER_FACTORY_"
 """Of environment variables that only Spark's workers have, whichever way they connect."""
 
 
@@ -78,5 +78,5 @@ def _log_traceback() -> None:
 
 def _hide_traceback_in_worker() -> None:
     """Let a worker of Spark pass on the message only; it ends after any error."""
-    if any(name.startswith(_WORKERS_PREFIX) for name in os.environ):
+    if any(name.startswith(WORKERS_PREFIX) for name in os.environ):
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"

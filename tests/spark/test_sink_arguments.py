@@ -178,4 +178,4 @@ def test_a_client_of_spark_connect_needs_no_libraries_of_stores(
     with pytest.raises(InvalidInputError, match="is not installed"):
         lance_sink("s3://bucket/t")
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    assert lance_sink("s3://bucket/t").uri == "s3://bucket/t"
+    assert lance_sink("s3://bucket/t", app_id="app").uri == "s3://bucket/t"

@@ -38,6 +38,7 @@ from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.compaction import writer_of
 from lance_stream.spark.sink.modes import MODES, Batch
 from lance_stream.spark.sink.output_modes import check_output_mode
+from lance_stream.spark.sink.remote import check_can_be_sent, check_has_app_id
 from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, log_commit, tell
 from lance_stream.spark.sink.running_queries import run_of, running_query
@@ -151,7 +152,8 @@ def lance_sink(
             committed, or skipped because it already was. For metrics: `lance_stream.monitoring`.
             The next batch waits for it. An exception in it is logged (in "lance_stream.sink") and
             neither fails nor repeats the batch. If the program dies after the commit, it is not
-            called for that commit; the repeated batch is reported as skipped.
+            called for that commit; the repeated batch is reported as skipped. Through Spark Connect
+            it is called in a process of the server.
         expect: Conditions that each row has to meet: one, several, or a mapping from a name to
             each, for example {"price": "price >= 0"}. They are SQL in the dialect of `scan`'s
             filters, over the columns of the batch, in the types of the table. A condition that is
@@ -227,12 +229,23 @@ class LanceSink:
                 "on_commit is a function of a batch's report, for example print, not "
                 f"{on_commit!r:.200}"
             )
+        check_has_app_id(arguments.app_id)
+        check_can_be_sent(on_commit)
         every = arguments.compact_every
         self.arguments = arguments
         self._on_commit = on_commit
         self._compaction = None if every is None else BackgroundCompaction(every)
         self.last_commit: SinkCommit | None = None
         self._tasks = TaskCount()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what Spark Connect sends, if it would work there.
+
+        Raises:
+            InvalidInputError: It would not.
+        """
+        check_has_app_id(self.app_id)
+        return self.__dict__
 
     @property
     def uri(self) -> str:
