@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.read.changed_rows import Addresses, read_rows, row_ids_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
@@ -125,12 +126,21 @@ def _changed_rows(
     reading = read_rows(table, decision.changed, kept_columns, workers.read)
     first = list(_up_to(_MOST_SORTED_BYTES, reading))
     joined = pa.Table.from_batches(first).combine_chunks().to_batches()
-    if len(joined) > 1 or joined[0].num_rows < len(order):  # too much: in the order of addresses
-        parts = chain(first, reading)
+    if not _can_be_mixed(table, kept_columns) or len(joined) > 1 or joined[0].num_rows < len(order):
+        parts = chain(first, reading)  # in the order of addresses
         return decision.changed, _completed(incoming, decision.changed_rows, parts, missing)
     kept = joined[0].take(pa.array(order))
     own = decision.changed_rows[order]
     return decision.changed[order], _completed(incoming, own, (kept,), missing)
+
+
+def _can_be_mixed(table: TableVersion, names: Sequence[str]) -> bool:
+    """Return whether rows of different files can be written in any order.
+
+    Files of 2.0 hold no null structs: rows without one go into files that omit the column.
+    """
+    fields = [each for each in table.schema.fields if each.name in names]
+    return all(holds_only_nulls(each, table.file_version) for each in fields)
 
 
 _MOST_SORTED_BYTES: Final = 64 << 20
