@@ -69,8 +69,9 @@ def compact_table(
         spark: The session. Its tasks use the storage options below.
         uri: The table's location, for the driver and for all workers.
         target_rows: Number of rows per fragment to aim for.
-        bytes_per_commit: About how many bytes of data files to rewrite before they are committed:
-            what a driver that dies can lose, and what files without a version can occupy.
+        bytes_per_commit: About how many bytes of data files to rewrite before they are committed,
+            at least one new fragment: what a driver that dies can lose, and what files without a
+            version can occupy.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
         branch: The branch to compact; None or "main" for the main one.

@@ -236,6 +236,8 @@ def test_invalid_arguments_are_refused_at_once(
     uri = str(tmp_path / "t")
     with pytest.raises(InvalidInputError, match="needs the session first"):
         function(uri, spark)
+    with pytest.raises(InvalidInputError, match="is not the path or URI"):
+        function(spark, 5)
     with pytest.raises(InvalidInputError, match="in the memory of one process"):
         function(spark, "memory://t")
     with pytest.raises(NotFoundError, match="no dataset"):
@@ -273,6 +275,30 @@ def test_jobs_are_described_and_leave_the_thread_as_it_was(
     with arrow_jobs.described(spark, "x"):
         pass
     assert context.getLocalProperty("spark.job.description") is None
+
+
+@pytest.mark.nightly
+@pytest.mark.oracle
+@pytest.mark.parametrize("stable_row_ids", [True, False])
+@pytest.mark.parametrize("file_version", ["2.0", "2.2"])
+def test_pylance_reads_what_tasks_have_rewritten(
+    spark: Any, tmp_path: Path, file_version: str, stable_row_ids: bool
+) -> None:
+    lance = pytest.importorskip("lance")
+    ds = lance_stream.create_dataset(
+        tmp_path / "t", SCHEMA, file_version, stable_row_ids=stable_row_ids
+    )
+    for first in range(0, 12, 2):
+        ds = ds.append(rows(first, first + 1))
+    ds = ds.upsert(rows(4, 9, 20, x="updated"), on=["id"]).delete("id = 3")
+    theirs = lance.dataset(ds.uri).to_table(with_row_id=stable_row_ids).sort_by("id")
+    done = compact_table(spark, ds.uri, 5)
+    assert len(sizes(done)) <= 3
+    cleanup_table(spark, ds.uri, retain_versions=1, delete_unverified=True)
+    after = lance.dataset(ds.uri)
+    after.validate()
+    assert after.to_table(with_row_id=stable_row_ids).sort_by("id") == theirs
+    assert sorted(after.to_table()["id"].to_pylist()) == sorted(done.to_table()["id"].to_pylist())
 
 
 @pytest.mark.nightly

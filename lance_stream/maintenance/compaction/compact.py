@@ -102,8 +102,8 @@ def compact(
         write: Writes the new files.
         environment: The clock and randomness.
         bytes_per_commit: About how many bytes of data files are rewritten before they are
-            committed, those first that gain most. Fragments that are added meanwhile are left
-            alone. None for all in one commit.
+            committed, those first that gain most, but always a group of fragments. Fragments that
+            are added meanwhile are left alone. None for all in one commit.
 
     Raises:
         InvalidInputError: A number is invalid.
@@ -112,7 +112,7 @@ def compact(
         CommitUncertainError: The store did not report whether the version was published.
         BadDataError: A file is damaged, or uses an unsupported feature.
     """
-    rules = CompactionRules(target_rows, max_bytes=bytes_per_commit)
+    rules = CompactionRules(target_rows, max_bytes=bytes_per_commit, whole_groups=True)
     newest = None
     if bytes_per_commit is not None:
         newest = checkout(table, None)

@@ -49,6 +49,7 @@ class CompactionRules:
             more; None for all.
         max_file_bytes: The approximate maximum size of a data file. Fragments that exceed it
             together are not merged: the new files would be as many.
+        whole_groups: Whether `max_bytes` cuts no group: one is then taken even if it has more.
         newest_fragment: The largest id of a fragment that is rewritten; None for any.
         fan_in: The minimum number of fragments that are merged because they are small.
         shortens_lineage: Whether a fragment is also rewritten if that alone makes its row ids and
@@ -61,6 +62,7 @@ class CompactionRules:
     max_rows: int | None = None
     max_bytes: int | None = None
     max_file_bytes: int = MAX_BYTES_PER_FILE
+    whole_groups: bool = False
     newest_fragment: int | None = None
     fan_in: int = 2
     shortens_lineage: bool = False
@@ -92,7 +94,9 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
     """Yield neighbors that fit together; as several groups if they should wait for others."""
     kind_of = _kinds(table)
-    most_bytes = min(rules.max_file_bytes, rules.max_bytes or rules.max_file_bytes)
+    most_bytes = rules.max_file_bytes
+    if rules.max_bytes is not None and not rules.whole_groups:
+        most_bytes = min(most_bytes, rules.max_bytes)
     group: list[_Candidate] = []
     group_rows, group_bytes, group_kind = 0, 0, None
     for place, fragment in enumerate(table.manifest.fragments):

@@ -113,6 +113,14 @@ def test_fragments_that_exceed_a_file_together_stay() -> None:
     assert plan(table, CompactionRules(100, max_file_bytes=1_999)) == []
 
 
+def test_rounds_of_whole_groups_take_at_least_one() -> None:
+    table = table_of(*[5] * 10, 100, 20, 20)
+    every = [tuple(range(10)), (11, 12)]
+    for most, groups in ((1, every[:1]), (11_000, every[:1]), (12_000, every)):
+        rules = CompactionRules(100, max_bytes=most, whole_groups=True)
+        assert plan(table, rules) == groups
+
+
 def test_fragments_that_are_too_new_wait() -> None:
     table = table_of(*[5] * 6)
     assert plan(table, CompactionRules(100, newest_fragment=3)) == [(0, 1, 2, 3)]
