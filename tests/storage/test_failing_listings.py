@@ -67,9 +67,10 @@ def test_an_unreadable_file_is_not_missing(
     def refused(*_: Any, **__: Any) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "stat", refused)
-    with pytest.raises(StoreRefusedError, match="Permission denied"):
-        store.exists("data/a.lance")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refused)
+        with pytest.raises(StoreRefusedError, match="Permission denied"):
+            store.exists("data/a.lance")
 
 
 OBJECT = (
