@@ -1,5 +1,6 @@
 """Compaction and cleanup by Spark's tasks do what they do in one process."""
 
+import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.maintenance.compaction.rewrites import RewriteTask
+from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.spark import (
     arrow_jobs,
@@ -109,6 +111,29 @@ def meddling(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> No
             left.pop(0)()
 
     monkeypatch.setattr(maintenance, "rewrite_by_jobs", write)
+
+
+def test_tasks_write_rows_in_the_order_that_the_driver_finds(spark: Any, tmp_path: Path) -> None:
+    """Both find it, independently; see `compaction.row_order`."""
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA)
+    ds = ds.append(rows(*range(1000)))
+    for number in range(4):
+        ids = random.Random(number).sample(range(1000), 300)
+        ds = ds.upsert(rows(*ids, x=f"batch {number}"), on=["id"])
+    before = content(ds)
+    after = compact_table(spark, str(tmp_path / "t"))
+    assert content(after) == before
+    assert verify(after.table) == []
+    lineage = after.scan(with_row_id=True, with_row_versions=True).read_all()
+    placed = zip(
+        lineage["_row_last_updated_at_version"].to_pylist(),
+        lineage["_rowid"].to_pylist(),
+        strict=True,
+    )
+    assert len(after.table.manifest.fragments) == 1
+    assert [*placed] == sorted(
+        (row["_row_last_updated_at_version"], row["_rowid"]) for row in before
+    )
 
 
 @pytest.mark.floors
