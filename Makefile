@@ -66,7 +66,8 @@ test-floors: $(ON_FLOORS_INSTALLED) java servers  ## what calls dependencies, on
 	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
 
 test-recipes: export RECIPES_REQUIRED := 1
-test-recipes: $(RECIPES_INSTALLED) java  ## the recipes of the documentation, its site, and the packages of a release
+test-recipes: ASKED_SERVERS := kafka spark_kafka
+test-recipes: $(RECIPES_INSTALLED) java servers  ## the recipes of the documentation, its site, and the packages of a release
 	$(RECIPES)/bin/python -m pytest -q -n 2 --dist loadgroup -m recipes tests/test_snippets.py tests/site
 
 docs: $(DOCS_INSTALLED)  ## build the documentation into site/
@@ -76,8 +77,9 @@ docs: $(DOCS_INSTALLED)  ## build the documentation into site/
 $(DOCS_INSTALLED):
 	$(call environment,$(DOCS),-e '.[docs]')
 
+# PySpark is of the version for which tests/servers/spark_kafka/pom.xml has Spark's package for Kafka.
 $(RECIPES_INSTALLED):
-	$(call environment,$(RECIPES),-e '.[dev$(comma)docs$(comma)recipes]')
+	$(call environment,$(RECIPES),-e '.[dev$(comma)docs$(comma)recipes]' 'pyspark==4.2.0')
 
 tests: java  # all that is installed side by side; then one run, and one more on the oldest dependencies
 	@$(MAKE) --no-print-directory -j 3 compiled servers compiled-on-floors ASKED_SERVERS='$(ASKED_SERVERS)'

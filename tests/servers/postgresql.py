@@ -16,6 +16,7 @@ USER, PASSWORD = "tester", "test-secret-of-postgresql"
 
 _UNPRIVILEGED = "nobody"
 _SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
+_SETTINGS += ("wal_level=logical",)  # Debezium reads it
 
 
 class PostgreSQL(Server):
