@@ -1,7 +1,9 @@
 """What a process keeps of what it has made or read: the values used last, for several threads."""
 
 import threading
+import weakref
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from cachetools import LRUCache
@@ -79,22 +81,32 @@ class ByIdentity(Generic[V]):
     """What was made of objects that never change: found by the objects, not by what they equal.
 
     A table's schema is the same object from version to version, and comparing two of 1,000 columns
-    takes as long as what is to be saved.
+    takes as long as what is to be saved. A value is forgotten with its object, to which it must not
+    refer. Safe for several threads; two may make the same value.
 
     Args:
         make: Makes a value of an object.
-        room: How many values are kept, with their objects.
     """
 
-    def __init__(self, make: Callable[[Any], V], room: int = 64) -> None:
+    def __init__(self, make: Callable[[Any], V]) -> None:
         self._make = make
-        self._known: Cache[int, tuple[object, V]] = Cache(room)
+        self._known: dict[int, tuple[weakref.ref[Any], V]] = {}
 
     def of(self, owner: object) -> V:
         """Return the value of an object."""
-        known = self._known.get(id(owner))
-        if known is not None and known[0] is owner:
+        key = id(owner)
+        known = self._known.get(key)
+        if known is not None and known[0]() is owner:
             return known[1]
         made = self._make(owner)
-        self._known.put(id(owner), (owner, made))
+        self._known[key] = weakref.ref(owner, partial(self._forget, key)), made
         return made
+
+    def _forget(self, key: int, dead: "weakref.ref[Any]") -> None:
+        known = self._known.get(key)
+        if known is not None and known[0] is dead:
+            self._known.pop(key, None)
+
+    def __len__(self) -> int:
+        """Return how many values are kept."""
+        return len(self._known)

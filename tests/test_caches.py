@@ -1,6 +1,10 @@
+import gc
 import threading
 
-from lance_stream.caches import Cache
+import pyarrow as pa
+
+from lance_stream.caches import ByIdentity, Cache
+from lance_stream.schema import arrow_schemas
 
 
 def test_the_values_used_last_are_kept() -> None:
@@ -55,3 +59,41 @@ def test_a_change_sees_the_value_before() -> None:
     for _ in range(3):
         cache.change("a", lambda old: (old or 0) + 1)
     assert cache.get("a") == 3
+
+
+class Thing:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Thing)
+
+    __hash__ = None  # type: ignore[assignment]  # as a schema
+
+
+def test_a_value_belongs_to_one_object() -> None:
+    made: list[int] = []
+    known: ByIdentity[int] = ByIdentity(lambda _: made.append(1) or len(made))
+    one, other = Thing(), Thing()
+    assert one == other
+    assert [known.of(one), known.of(other), known.of(one)] == [1, 2, 1]
+
+
+def test_a_value_is_forgotten_with_its_object() -> None:
+    """Readers that follow a table decode a schema per version."""
+    known: ByIdentity[str] = ByIdentity(lambda _: "made")
+    kept = Thing()
+    for each in [kept, *(Thing() for _ in range(100))]:
+        known.of(each)
+    del each
+    gc.collect()
+    assert len(known) == 1
+    assert known.of(kept) == "made"
+
+
+def test_schemas_are_forgotten_with_what_was_made_of_them() -> None:
+    gc.collect()
+    before = len(arrow_schemas._ARROW_SCHEMAS)
+    schema = arrow_schemas.from_arrow(pa.schema([("a", pa.int64()), ("s", pa.list_(pa.int8()))]))
+    arrow_schemas.to_arrow(schema)
+    assert len(arrow_schemas._ARROW_SCHEMAS) == before + 1
+    del schema
+    gc.collect()
+    assert len(arrow_schemas._ARROW_SCHEMAS) <= before
