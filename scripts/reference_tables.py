@@ -28,8 +28,8 @@ from lance_stream.spark import SinkCommit, lance_sink, options
 from lance_stream.storage.options.names import STORES
 
 _VALUES: Final = (
-    "true", "false", "2", "2026-11-05T14:00:00", "netChanges", "add_columns", "upsert", "7 days",
-    '{"region": "x"}', "s3://bucket/x", "x",
+    "true", "false", "2", "2026-11-05T14:00:00", "netChanges", "add_columns", "upsert",
+    "quarantine", "7 days", '{"region": "x"}', "s3://bucket/x", "x",
 )  # fmt: skip
 """Values of which each option accepts one that is not its default."""
 
@@ -70,6 +70,8 @@ _FITTING: Final[Sequence[Mapping[str, str]]] = (
     {"txnAppId": "x", "txnVersion": "1"},
     _BY_KEY,
     {**_BY_KEY, "sequenceBy": "lsn", "deleteWhen": "op = 'd'"},
+    {"badRows": "quarantine"},
+    {"badRows": "quarantine", "txnAppId": "x", "txnVersion": "1"},
 )
 """Options of a writer that others need beside them."""
 
