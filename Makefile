@@ -52,7 +52,7 @@ demo: install java  ## the main job on real data: flights stream in, their chang
 	$(BIN)/python examples/flights.py
 
 test: SAMPLE := --quick --spark-processes $(SPARK_JOBS)
-test: FLOOR_TESTS = --quick --most-cases 8 -m floors $(MARKED_FLOORS)
+test: FLOOR_TESTS = --quick --most-cases 8 --spark-processes $(SPARK_JOBS) -m floors $(MARKED_FLOORS)
 test: ASKED_SERVERS := $(QUICK_SERVERS)
 test: export KILL_ROUNDS := 1
 test: tests  ## the tests, in a quarter of an hour: those marked floors once more on the oldest dependencies

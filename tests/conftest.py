@@ -21,6 +21,7 @@ from tests.java import set_options
 from tests.sampling import ALL_CASES, places_of_some
 
 settings.register_profile("without a deadline", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=40)
 settings.load_profile("without a deadline")
 
 pytest_plugins = ["tests.servers.fixtures", "tests.costs", "tests.memory"]
@@ -51,7 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    set_options(is_quick=config.getoption("--quick"))
+    is_quick = config.getoption("--quick") and not ALL_CASES
+    set_options(is_quick)
+    if is_quick:
+        settings.load_profile("quick")
 
 
 @pytest.hookimpl(wrapper=True)

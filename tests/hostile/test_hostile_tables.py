@@ -15,7 +15,7 @@ import pytest
 from tests.sampling import ALL_CASES
 from tests.servers.buckets import Bucket
 
-MORE = 20 if ALL_CASES else 1
+MORE = 40 if ALL_CASES else 1
 LEAST_SHARE = 0.2
 """So many of all verbs at least are answered, and as many refused: else nothing was tested."""
 
@@ -42,11 +42,11 @@ def check_attack(
 
 
 def test_hostile_tables_in_memory(tmp_path: Path) -> None:
-    check_attack(tmp_path, "memory://hostile", 2, 25 * MORE, {})
+    check_attack(tmp_path, "memory://hostile", 2, 12 * MORE, {})
 
 
 def test_hostile_tables_on_a_disk(tmp_path: Path) -> None:
-    check_attack(tmp_path, str(tmp_path / "tables"), 3, 12 * MORE, {})
+    check_attack(tmp_path, str(tmp_path / "tables"), 3, 8 * MORE, {})
 
 
 @pytest.mark.slow

@@ -124,6 +124,7 @@ def merging(sink: LanceSink) -> Callable[[Any, int], None]:
     return write
 
 
+@pytest.mark.quick_cases(one_in=2)
 def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, way: str) -> None:
     uri = str(tmp_path / "table")
     for number in range(6):

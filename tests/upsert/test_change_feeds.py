@@ -15,6 +15,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.upsert.change_feeds import BRINGS, last_changes
 from lance_stream.upsert.keys import KeyLookup
+from tests.sampling import ALL_CASES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
 
@@ -175,7 +176,7 @@ def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
     return ds.restore(1 + other % ds.version)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30 if ALL_CASES else 12)
 @given(steps=STEPS, data=st.data())
 def test_replicas_match_after_any_batching(steps: Sequence[Step], data: st.DataObject) -> None:
     source = new_table()
@@ -193,7 +194,7 @@ def test_replicas_match_after_any_batching(steps: Sequence[Step], data: st.DataO
     assert content(at_once.apply_changes(source.changes(0), on="id")) == content(source)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25 if ALL_CASES else 10)
 @given(steps=STEPS)
 def test_filtered_changes_maintain_filtered_replicas(
     steps: Sequence[Step],

@@ -14,6 +14,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
+from tests.sampling import ALL_CASES
 
 SCHEMA = pa.schema(
     [
@@ -51,7 +52,7 @@ def content(table: TableVersion) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["id"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40 if ALL_CASES else 20, deadline=None)
 @given(st.lists(changes, min_size=1, max_size=4), st.booleans())
 def test_cdc_batches_match_a_dictionary(
     batches: list[list[dict[str, Any]]], skip_unchanged: bool

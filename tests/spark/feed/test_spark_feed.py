@@ -308,6 +308,7 @@ def test_an_idle_stream_makes_no_batches(tail: Any) -> None:
         query.stop()
 
 
+@pytest.mark.nightly
 def test_a_recreated_table_stops_the_stream(tail: Any, uri: str) -> None:
     stream = tail(readChangeFeed="true", startingVersion=2)
     stream.run()
@@ -337,6 +338,7 @@ def test_a_plain_stream_stops_at_deletes(tail: Any) -> None:
         tail(startingVersion=2).run()
 
 
+@pytest.mark.nightly
 def test_a_plain_stream_may_skip_changes(tail: Any) -> None:
     stream = tail(startingVersion=2, skipChangeCommits="true")
     stream.run()
