@@ -26,6 +26,8 @@ Only ratios carry over to other machines.
 import argparse
 import json
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -67,6 +69,7 @@ def main() -> None:
             figures = {"workload": vars(workload), "window": arguments.window, "batches": lines}
             arguments.json.write_text(json.dumps(figures))
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the contenders' processes, too
     start = time.monotonic()
     try:
         lines = live(
