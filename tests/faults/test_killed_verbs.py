@@ -108,6 +108,7 @@ def rows_by_id(ds: Any) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_verbs_beside_a_sink_are_killed_at_any_moment(tmp_path: Path) -> None:
     """The snapshot and the feed stay right, each batch is in once, and pylance reads the table."""
     dice, uri = random.Random(7), str(tmp_path / "t")
