@@ -68,7 +68,7 @@ test-floors: $(ON_FLOORS_INSTALLED) java servers  ## what calls dependencies, on
 test-recipes: export RECIPES_REQUIRED := 1
 test-recipes: ASKED_SERVERS := kafka spark_kafka
 test-recipes: $(RECIPES_INSTALLED) java servers  ## the recipes of the documentation, its site, and the packages of a release
-	$(RECIPES)/bin/python -m pytest -q -n 2 --dist loadgroup -m recipes tests/test_snippets.py tests/site
+	$(RECIPES)/bin/python -m pytest -q -n 2 --dist loadgroup -m recipes tests/test_snippets.py tests/site tests/neighbours
 
 docs: $(DOCS_INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
