@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
@@ -38,6 +39,7 @@ from lance_stream.table.row_versions import (
     encode_row_versions,
 )
 from lance_stream.upsert.known_key_bounds import inherit_key_bounds
+from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 
 _IDS_AT_ONCE: Final = 1 << 16
@@ -51,10 +53,13 @@ class RewriteTask:
     Attributes:
         units: The work units that read their live rows.
         target: Where the new files go.
+        release: The release that planned it. Planner and worker find the order of rows
+            independently, so only the same release can execute it.
     """
 
     units: tuple[WorkUnit, ...]
     target: WriteTarget
+    release: str = VERSION
 
 
 WriteTasks: TypeAlias = Callable[[Sequence[RewriteTask]], Iterable[Sequence[Fragment]]]
@@ -110,7 +115,14 @@ def write_task(
 
     Raises:
         BadDataError: A file is damaged, or uses an unsupported feature; no file is left behind.
+        InvalidInputError: Another release planned the task.
     """
+    if task.release != VERSION:
+        raise InvalidInputError(
+            f"a worker has lance-stream {VERSION}, but the driver {task.release}: they could write "
+            "rows in different orders. Nothing was written; install the same release on the driver "
+            "and all workers"
+        )
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in read_units(task.units):

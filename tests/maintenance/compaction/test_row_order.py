@@ -2,7 +2,8 @@
 
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.compaction import rewrites, row_order
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules
-from lance_stream.maintenance.compaction.rewrites import prepare
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
     Numbers,
@@ -89,6 +91,18 @@ def test_compaction_makes_lineage_shorter(monkeypatch: pytest.MonkeyPatch) -> No
     as_they_stood = again.compact()
     assert content(as_they_stood) == content(after)
     assert 1.5 * lineage_bytes(after) < lineage_bytes(as_they_stood)
+
+
+def test_a_worker_of_another_release_writes_nothing() -> None:
+    ds = lived()
+
+    def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        yield from (write_task(replace(each, release="0.0.9")) for each in tasks)
+
+    files = set(ds.table.store.list_names("data"))
+    with pytest.raises(InvalidInputError, match=r"but the driver 0\.0\.9"):
+        prepare(ds.table, CompactionRules(most_dead=0.0), write)
+    assert set(ds.table.store.list_names("data")) == files
 
 
 def test_rows_only_move_among_those_of_one_version() -> None:
