@@ -116,7 +116,7 @@ class KeyLookup:
         self.distinct: list[pa.Array] = []
         self._pairs: list[tuple[int, pa.Array]] = []
         codes: Places | None = None
-        for values in map(_plain, keys):
+        for values in map(without_dictionary, keys):
             distinct = pc.unique(values)
             own = _index_in(values, distinct)
             self.distinct.append(distinct)
@@ -152,7 +152,7 @@ class KeyLookup:
         Args:
             keys: As for `find`.
         """
-        columns = [_plain(each) for each in keys]
+        columns = [without_dictionary(each) for each in keys]
         search = self._search
         if search is None:
             numbers = self._numbers(columns)
@@ -262,7 +262,7 @@ def hash_keys(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]
         (num_rows,) u64.
     """
     hashes = np.full(len(keys[0]), len(keys), np.uint64)
-    for values in map(_plain, keys):
+    for values in map(without_dictionary, keys):
         hashes = _mixed(hashes ^ _hash_column(values, np.uint64(seed)))
     return hashes
 
@@ -398,7 +398,8 @@ def _check_same(
         )
 
 
-def _plain(values: pa.Array) -> pa.Array:
+def without_dictionary(values: pa.Array) -> pa.Array:
+    """Return values as such, if they are indices in a dictionary."""
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 

@@ -309,12 +309,12 @@ class Found:
             return self._workers.find(units, lookup, len(on))
         memory = remembered_keys(table, on)
         fragments = [decode_fragment(unit.fragment) for unit in units]
-        numbers = memory.numbers_of(fragments, len(table.manifest.fragments))
-        is_known = numbers >= 0
+        known = memory.look_up(fragments, len(table.manifest.fragments))
+        is_known = known.numbers >= 0
         found: list[Matches | None] = [None] * len(units)
         if is_known.any():
-            remembered = memory.find(lookup.key_columns)
-            for at, rows in _by_unit(remembered, numbers):
+            remembered = known.find(lookup.key_columns)
+            for at, rows in _by_unit(remembered, known.numbers):
                 addresses = pack_addresses(fragments[at].id, rows.offsets)
                 alive = _alive(units[at], fragments[at], Matches(addresses, rows.keys))
                 if len(units[at].columns) > len(on) and len(alive.addresses):

@@ -38,7 +38,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.key_bounds import FileColumn, file_column, key_fields
 from lance_stream.upsert.key_filter import KeyWords, are_exact, key_words
-from lance_stream.upsert.keys import Places, hash_keys
+from lance_stream.upsert.keys import Places, hash_keys, without_dictionary
 
 FileKey: TypeAlias = tuple[FileColumn, ...]
 """The columns of data files that hold the key columns of a fragment."""
@@ -78,7 +78,7 @@ def words_of(keys: Sequence[pa.Array]) -> Words:
     """Return what keys are known by, in this process.
 
     Args:
-        keys: (n,) values of each key column, none of them null.
+        keys: (n,) values of each key column, without dictionaries, none of them null.
     """
     if are_exact(keys):
         return Words(key_words(keys), None)
@@ -106,6 +106,8 @@ class Collector:
         Args:
             keys: (n,) values of each key column; may be null.
         """
+        # Each file has dictionaries of its own: indices in them tell nothing about the keys.
+        keys = [without_dictionary(each) for each in keys]
         rows = np.arange(self._num_seen, self._num_seen + len(keys[0]), dtype=np.uint64)
         self._num_seen += len(rows)
         if any(each.null_count for each in keys):
@@ -189,6 +191,45 @@ class FoundRows(NamedTuple):
     keys: Places
 
 
+class Known(NamedTuple):
+    """What is remembered at the begin of a look-up, whatever is learned or forgotten meanwhile.
+
+    Attributes:
+        numbers: (n,) i64, the number of each fragment's file; -1 if it is not known.
+        runs: The keys of all known files.
+    """
+
+    numbers: Places
+    runs: "tuple[_Run, ...]"
+
+    def find(self, keys: Sequence[pa.Array]) -> FoundRows:
+        """Return the rows of all known files that have one of some keys.
+
+        Args:
+            keys: (num_keys,) values of each key column, none of them null, all different.
+        """
+        words = words_of([without_dictionary(each) for each in keys])
+        order = np.argsort(words.words, kind="stable")
+        wanted = words.words[order]
+        found_rows, found_keys = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        for run in self.runs:
+            first = np.searchsorted(run.words, wanted, "left")
+            counts = np.searchsorted(run.words, wanted, "right") - first
+            which = np.repeat(np.arange(len(wanted)), counts)
+            ends = np.cumsum(counts)
+            at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
+            numbers = order[which]
+            if run.others is not None and words.others is not None:
+                same = run.others[at] == words.others[numbers]
+                at, numbers = at[same], numbers[same]
+            found_rows.append(run.rows[at])
+            found_keys.append(numbers)
+        rows = np.concatenate(found_rows)
+        return FoundRows(
+            (rows >> _OFFSET_BITS).astype(np.int64), rows & _OFFSET_MASK, np.concatenate(found_keys)
+        )
+
+
 class RememberedKeys:
     """The keys of a table's data files that this process has read or written. Thread-safe.
 
@@ -230,15 +271,12 @@ class RememberedKeys:
         found = tuple(file_column(fragment, each.id) for each in self._fields)
         return None if None in found else found  # type: ignore[return-value]  # none is None
 
-    def numbers_of(self, fragments: Iterable[Fragment], num_fragments: int) -> Places:
-        """Begin a look-up; return the number of each fragment's file.
+    def look_up(self, fragments: Iterable[Fragment], num_fragments: int) -> Known:
+        """Begin a look-up; return what is known of some fragments.
 
         Args:
             fragments: The fragments that may have a key of the batch.
             num_fragments: How many the version has.
-
-        Returns:
-            (n,) i64; -1 for a file that is not known.
         """
         files = [self.file_of(each) for each in fragments]
         with self._lock:
@@ -246,37 +284,9 @@ class RememberedKeys:
             numbers = [-1 if each is None else self._number_of.get(each, -1) for each in files]
             for each in numbers:
                 self._asked_at[each] = self._num_lookups
+            known = Known(np.array(numbers, np.int64), tuple(self._runs))
             self._forget_unused(num_fragments)
-        return np.array(numbers, np.int64)
-
-    def find(self, keys: Sequence[pa.Array]) -> FoundRows:
-        """Return the rows of all known files that have one of some keys.
-
-        Args:
-            keys: (num_keys,) values of each key column, none of them null, all different.
-        """
-        words = words_of(keys)
-        order = np.argsort(words.words, kind="stable")
-        wanted = words.words[order]
-        found_rows, found_keys = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-        with self._lock:
-            runs = tuple(self._runs)
-        for run in runs:
-            first = np.searchsorted(run.words, wanted, "left")
-            counts = np.searchsorted(run.words, wanted, "right") - first
-            which = np.repeat(np.arange(len(wanted)), counts)
-            ends = np.cumsum(counts)
-            at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
-            numbers = order[which]
-            if run.others is not None and words.others is not None:
-                same = run.others[at] == words.others[numbers]
-                at, numbers = at[same], numbers[same]
-            found_rows.append(run.rows[at])
-            found_keys.append(numbers)
-        rows = np.concatenate(found_rows)
-        return FoundRows(
-            (rows >> _OFFSET_BITS).astype(np.int64), rows & _OFFSET_MASK, np.concatenate(found_keys)
-        )
+        return known
 
     def learn(self, collected: Iterable[Collector]) -> None:
         """Keep the keys of files, as long as there is room."""

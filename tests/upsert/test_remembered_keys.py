@@ -196,7 +196,7 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
             model.setdefault(key, set()).add((number, offset))
     assert len(memory._runs) < 8
     wanted = [of(each) for each in range(100)]
-    found = memory.find([pa.array(wanted)])
+    found = memory.look_up([], 0).find([pa.array(wanted)])
     pairs = zip(found.files.tolist(), found.offsets.tolist(), found.keys.tolist(), strict=True)
     by_key: dict[Any, set[tuple[int, int]]] = {}
     for file, offset, key in pairs:
@@ -209,4 +209,30 @@ def test_files_that_were_not_read_whole_are_not_known() -> None:
     memory.learn([collected(1, pa.array(range(10)), num_rows=11)])
     memory.learn([collected(2, pa.array([None, None], pa.int64()))])
     assert memory.num_files == 1
-    assert len(memory.find([pa.array(range(10))]).keys) == 0
+    assert len(memory.look_up([], 0).find([pa.array(range(10))]).keys) == 0
+
+
+@pytest.mark.floors
+def test_keys_in_dictionaries_are_known_by_their_values() -> None:
+    """Each file and each batch has indices of its own."""
+
+    def batch(keys: Sequence[str], x: int) -> pa.Table:
+        return pa.table({"id": pa.array(keys).dictionary_encode(), "x": [x] * len(keys)})
+
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", batch("abc", 0))
+    model = dict.fromkeys("abc", 0)
+    for number, keys in enumerate(("a", "cd", "de", "ea", "cz", "bd", "z"), 1):
+        ds = lance_stream.Dataset(upsert(ds.table, batch(keys, number), ON_ID).table)
+        model |= dict.fromkeys(keys, number)
+        stored = ds.to_table().to_pydict()
+        assert sorted(zip(stored["id"], stored["x"], strict=True)) == sorted(model.items())
+
+
+def test_a_look_up_keeps_what_another_one_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered_keys, "_FORGET_FROM", 0)
+    memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
+    memory.learn(collected(number, pa.array([number] * 5)) for number in range(10))
+    known = memory.look_up([], 10)
+    memory.look_up([], 1)  # of a version that was compacted meanwhile
+    assert memory.num_files == 1
+    assert sorted(set(known.find([pa.array(range(10))]).keys.tolist())) == list(range(10))
