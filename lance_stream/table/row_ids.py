@@ -579,7 +579,8 @@ def _ranges(starts: Ids, stops: Ids) -> Ranges:
     # Summed as floats first: the exact sum of lengths near 2^64 would wrap around.
     if float((stops - starts).astype(np.float64).sum()) > 2.0**62:
         raise CorruptDataError("ranges of row ids hold more ids than a table can have rows")
-    return Ranges(starts, stops)
+    holds_ids = stops > starts  # an empty range could hide the one that an id is in
+    return Ranges(starts[holds_ids], stops[holds_ids])
 
 
 def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:

@@ -179,6 +179,17 @@ def test_new_ranges_are_encoded_without_expansion() -> None:
 
 
 @pytest.mark.floors
+def test_empty_ranges_hide_no_ids() -> None:
+    message = rowids_pb2.RowIdSequence()
+    for start, stop in [(20, 30), (0, 10), (5, 5), (0, 0), (20, 20)]:
+        found = message.segments.add().range
+        found.start, found.end = start, stop
+    sequence = decode_row_ids(message.SerializeToString(), 20)
+    assert sequence.to_array().tolist() == [*range(20, 30), *range(10)]
+    wanted = np.arange(32, dtype=np.uint64)
+    assert sequence.find(wanted).tolist() == [*range(10, 20), *[-1] * 10, *range(10), -1, -1]
+
+
 def test_sequences_are_joined_in_order() -> None:
     parts = [RowIdSequence.from_range(5, 7), RowIdSequence.from_array([9, 1]), RowIdSequence()]
     joined = RowIdSequence.concat([*parts, RowIdSequence.from_range(0, 0)])
