@@ -27,6 +27,7 @@ from lance_stream.snapshot.opening import open_table
 from lance_stream.storage import locations
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import known_key_bounds
+from lance_stream.upsert.remembered_keys import forget_keys
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
@@ -50,8 +51,9 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clear the caches of manifests and key bounds, as in a new process."""
+    """Clear the caches of manifests, key bounds and keys, as in a new process."""
     known_key_bounds._known.clear()
+    forget_keys()
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
 
 
@@ -220,6 +222,9 @@ def test_an_upsert_of_a_batch(service: ObjectService, ds: Dataset) -> None:
         "list": 2, "get": 1 + NUM_FRAGMENTS, "put": 2, "put once": 2,
     }  # fmt: skip
     assert upsert(23, 51) == {"list": 2, "get": 1, "put": 2, "put once": 2}
+    # The second time, keys themselves; what is read is the deletion file of this file's fragment.
+    assert upsert(24, 52) == {"list": 2, "get": 1, "put": 2, "put once": 2}
+    assert upsert(53) == {"list": 2, "put": 1, "put once": 2}
 
 
 # --- reading
