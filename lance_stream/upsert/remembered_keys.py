@@ -241,7 +241,8 @@ class RememberedKeys:
         self._fields = tuple(fields)
         self._lock = threading.Lock()
         self._runs: list[_Run] = []
-        self._number_of: dict[FileKey, int] = {}
+        # By the file, and the number of rows that its fragment states.
+        self._number_of: dict[tuple[FileKey | None, int], int] = {}
         self._asked_at: dict[int, int] = {}
         self._next = 0
         self._num_lookups = 0
@@ -278,10 +279,12 @@ class RememberedKeys:
             fragments: The fragments that may have a key of the batch.
             num_fragments: How many the version has.
         """
-        files = [self.file_of(each) for each in fragments]
+        # A damaged fragment may state another number of rows than its file has: it is read, and
+        # refused, as if the file were not known.
+        files = [(self.file_of(each), each.physical_rows) for each in fragments]
         with self._lock:
             self._num_lookups += 1
-            numbers = [-1 if each is None else self._number_of.get(each, -1) for each in files]
+            numbers = [self._number_of.get(each, -1) for each in files]
             for each in numbers:
                 self._asked_at[each] = self._num_lookups
             known = Known(np.array(numbers, np.int64), tuple(self._runs))
@@ -291,15 +294,16 @@ class RememberedKeys:
     def learn(self, collected: Iterable[Collector]) -> None:
         """Keep the keys of files, as long as there is room."""
         for each in collected:
-            if each.is_complete and each.file not in self._number_of:
+            if each.is_complete and (each.file, each.num_rows) not in self._number_of:
                 self._learn(each)
 
     def _learn(self, collected: Collector) -> None:
         with self._lock:
-            if collected.file in self._number_of:
+            file = collected.file, collected.num_rows
+            if file in self._number_of:
                 return
             run = collected.to_run(self._next)
-            self._number_of[collected.file] = self._next
+            self._number_of[file] = self._next
             self._asked_at[self._next] = self._num_lookups
             self._next += 1
             while (

@@ -10,7 +10,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import CorruptDataError
 from lance_stream.table.apply.new_fragments import with_moved_rows
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import written_rows
@@ -101,5 +101,5 @@ def test_rows_from_the_future_are_refused() -> None:
     for version in (start.version, start.version + 5):
         stated = encode_row_versions(RowVersionSequence.uniform(moved.physical_rows, version))
         wrong = replace(moved, created_at_versions=stated)
-        with pytest.raises(InvalidInputError, match="rows created in version"):
+        with pytest.raises(CorruptDataError, match="lance-stream verify"):
             with_moved_rows(start, manifest.fragments, [wrong], [])

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import keys as key_module
 from lance_stream.upsert import known_key_bounds, remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
@@ -20,6 +25,7 @@ from lance_stream.upsert.key_bounds import FileColumn
 from lance_stream.upsert.remembered_keys import Collector, RememberedKeys
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
+from tests.dataset.manifest_edits import edit_manifest
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
@@ -67,6 +73,36 @@ def test_files_are_read_twice_at_most() -> None:
         assert done.num_inserted == 0
         assert num_read(store) == expected
         table = done.table
+
+
+@pytest.mark.parametrize("stated", [1, 50, 1000])
+def test_a_fragment_that_states_other_rows_than_its_file_is_refused(
+    tmp_path: Path, stated: int
+) -> None:
+    """What is known of the file says nothing about a fragment that is damaged."""
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, rows(range(100), 0)).append(rows(range(100, 200), 0))
+    for number in range(3):
+        ds = ds.upsert(rows([number], 1), "id")
+
+    def damage(manifest: table_pb2.Manifest) -> None:
+        whole = next(each for each in manifest.fragments if not each.HasField("deletion_file"))
+        wrong = manifest.fragments.add()
+        wrong.CopyFrom(whole)
+        manifest.max_fragment_id = wrong.id = manifest.max_fragment_id + 1
+        wrong.physical_rows = stated
+        first = manifest.next_row_id
+        wrong.inline_row_ids = encode_row_ids(RowIdSequence.from_range(first, first + stated))
+        wrong.inline_created_at_versions = uniform(1)
+        wrong.inline_last_updated_at_versions = uniform(1)
+        manifest.next_row_id = first + stated
+
+    def uniform(version: int) -> bytes:
+        return encode_row_versions(RowVersionSequence.uniform(stated, version))
+
+    edit_manifest(tmp_path / "t", damage)
+    with pytest.raises(CorruptDataError, match=f"has 100 rows, but fragment . .*{stated}"):
+        lance_stream.open_dataset(uri).upsert(rows([170], 2), "id")
 
 
 def test_a_stored_sequence_is_read_once() -> None:

@@ -13,7 +13,7 @@ Differs: The created-at version of a moved row is looked up in the fragments fro
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -66,8 +66,8 @@ def with_moved_rows(
         sources: The fragments that had these rows, as they were.
 
     Raises:
-        InvalidInputError: A fragment states ids that no row can have; and as in
-            `with_new_fragments`.
+        CorruptDataError: A fragment states ids or versions that no row of the table can have.
+        InvalidInputError: It states more ids than it has rows; and as in `with_new_fragments`.
     """
     if not fragments:
         return replace(start, fragments=carried, max_fragment_id=max_fragment_id(start))
@@ -189,6 +189,12 @@ def _with_row_ids(
     return made, next_row_id
 
 
+_WAY_OUT: Final = (
+    "the table is damaged, or another has taken its place. Nothing was committed. `lance-stream "
+    "verify` lists what is wrong; write the rows into a new table, or restore an older version"
+)
+
+
 def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
     """Return the row ids of the rows that a fragment took over, its first ones."""
     if fragment.row_ids is None:
@@ -202,9 +208,9 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
         )
     kept = ids.to_array()
     if len(kept) and int(kept.max()) >= start.next_row_id:
-        raise InvalidInputError(
-            f"a new fragment states the row id {int(kept.max())}, but the table has given none "
-            f"from {start.next_row_id} on"
+        raise CorruptDataError(
+            f"a row to be moved has the row id {int(kept.max())}, but the table has given none "
+            f"from {start.next_row_id} on: {_WAY_OUT}"
         )
     return kept
 
@@ -238,9 +244,9 @@ def _stated(start: Manifest, fragment: Fragment, num_moved: int) -> Versions | N
         return None
     versions = decode_row_versions(stored, num_moved).to_array()
     if int(versions.max()) >= start.version:
-        raise InvalidInputError(
-            f"a new fragment states rows created in version {int(versions.max())}, but the newest "
-            f"one is {start.version - 1}"
+        raise CorruptDataError(
+            f"a row to be moved has the created-at version {int(versions.max())}, but the "
+            f"newest one is {start.version - 1}: {_WAY_OUT}"
         )
     return versions
 

@@ -7,6 +7,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_stream.errors import (
+    CorruptDataError,
     IncompatibleConflictError,
     InvalidInputError,
     UnsupportedFeatureError,
@@ -88,7 +89,7 @@ def test_created_versions_of_moved_rows_are_found() -> None:
 
 
 def test_unassigned_ids_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="row id 5, but the table has given none from 5"):
+    with pytest.raises(CorruptDataError, match="row id 5, but the table has given none from 5"):
         then(table(3, 2), Update(new_fragments=(moved(2, 1, 5),)))
     with pytest.raises(InvalidInputError, match="of 1 rows states 2 row ids"):
         then(table(3, 2), Update(new_fragments=(moved(1, 1, 2),)))
