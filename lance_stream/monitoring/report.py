@@ -59,7 +59,13 @@ class Report:
                 f"{str(file.parent)!r}. Create it, or choose another one"
             )
         text = self.html
-        file.write_text(text, encoding="utf-8")
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise type(error)(
+                f"the report cannot be saved to {str(file)!r}: {error.strerror}. Choose another "
+                "file, in a folder that this account may write to"
+            ) from error
         return file
 
 

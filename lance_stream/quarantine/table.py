@@ -125,7 +125,7 @@ def state_of(table: TableVersion, app_id: str, batch_id: int, attempt: str) -> s
         READY: They are. UNCOMMITTED: the batch is not committed, and its next attempt decides.
         STALE: it is committed by another attempt, or without one.
     """
-    if attempt == UNNAMED:
+    if attempt == UNNAMED or not app_id:  # no stream is without a name: another program's rows
         return STALE
     entry = ledger.read_entry(table.manifest.config, app_id)
     if entry is None or entry.batch_id < batch_id:

@@ -248,6 +248,8 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     assert trace(file.read_text(encoding="utf-8"), "latency", "write")["y"] == [0.5]
     assert main(["report", ds.uri, "--output", str(tmp_path / "no" / "x.html")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+    assert main(["report", ds.uri, "--output", str(tmp_path / ("x" * 300))]) == 1
+    assert "File name too long. Choose another file" in capsys.readouterr().err
 
 
 def test_without_plotly_the_error_names_the_extra(

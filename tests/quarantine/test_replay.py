@@ -507,6 +507,14 @@ def test_damaged_rows_are_refused(uri: str, values: dict[str, str]) -> None:
     assert rows_of(uri) == []
 
 
+def test_rows_of_no_stream_are_listed_and_left(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    lance_stream.open_dataset(quarantine_uri(uri)).update({"app_id": "''"})
+    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["stale"]
+    assert lance_stream.replay_quarantine(uri).rows_replayed == 0
+    assert left_in(uri) == 1
+
+
 def test_rows_whose_key_was_mended_away_stay(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
     done = lance_stream.replay_quarantine(uri, mend=lambda rows: rows.drop_columns(["id"]))
