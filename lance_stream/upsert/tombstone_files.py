@@ -270,6 +270,8 @@ def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
         return decode_deletes(_bytes_of(place, path), names, file.num_rows)
     except CorruptDataError as error:
         error.add_note(f"file {path!r} of {place.store.uri}")
+        if FORGET not in str(error):
+            error.add_note(FORGET)
         raise
 
 

@@ -15,6 +15,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import tombstone_path
 from lance_stream.table.tombstones import CONFIG_KEY, TombstoneFile, Tombstones, config_entries
+from lance_stream.upsert import tombstone_files
 from lance_stream.upsert.keys import KeyLookup
 from lance_stream.upsert.tombstone_files import (
     Deletes,
@@ -301,6 +302,16 @@ def test_a_missing_file_gives_a_way_out() -> None:
     table = table.at(replace(table.manifest, config=config_entries(known)))
     with pytest.raises(CorruptDataError, match=f"put it back.*{CONFIG_KEY}"):
         late(table, ids(1), pa.array([5]))
+
+
+def test_a_damaged_file_gives_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Tombstones(("id",), "seq", "int64", (TombstoneFile("1" * 32 + ".arrow", 0, 1),))
+    table = new_table()
+    table = table.at(replace(table.manifest, config=config_entries(known)))
+    monkeypatch.setattr(tombstone_files, "_bytes_of", lambda *_: b"")
+    with pytest.raises(CorruptDataError, match="damaged") as raised:
+        late(table, ids(1), pa.array([5]))
+    assert any(CONFIG_KEY in each for each in raised.value.__notes__)
 
 
 DELETES = pa.record_batch(
