@@ -32,6 +32,7 @@ MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
 RECIPES: dict[str, list[str]] = {
     "docs/recipes/data-frames.md": ["polars", "duckdb", "pandas", "daft"],
     "docs/recipes/imports.md": ["deltalake"],
+    "docs/recipes/ray.md": ["ray"],
     "docs/recipes/connect.md": ["grpc_status", "zstandard"],
 }
 """Recipes, and the modules that they need beside those of the tests."""
