@@ -6,7 +6,8 @@ files beside the data, and an entry of the table's config names the files that a
 
     key      lance_stream.tombstones
     value    {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64",
-              "files": [{"name": "0b1c….arrow", "ms": 1763740000000, "rows": 12}]}     JSON
+              "files": [{"name": "0b1c….arrow", "ms": 1763740000000, "rows": 12,
+                         "bytes": 1394, "digest": "5f2c…"}]}     JSON
 
 The entry is set in the same commit as the deletes, carried from manifest to manifest, and reverted
 by a restore. Each of several writers adds its file to those of the newest version. A file never
@@ -14,6 +15,7 @@ changes; if there are many small ones, the next one includes their rows (`files_
 are at most `MAX_FILES_A_TIER` of each order of magnitude.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +33,25 @@ MAX_ROWS_TO_JOIN: Final = 1 << 20
 
 _NAME = re.compile(r"[0-9a-f]{32}\.arrow")
 _MAX_NUMBER = (1 << 63) - 1
+_DIGEST_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """What the bytes of a file are, so that no other file passes for it.
+
+    Attributes:
+        num_bytes: How many there are.
+        digest: BLAKE2b of them, 32 hexadecimal digits.
+    """
+
+    num_bytes: int
+    digest: str
+
+    @classmethod
+    def of(cls, data: bytes) -> "FileContent":
+        """Return the content of a file with some bytes."""
+        return cls(len(data), hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +62,13 @@ class TombstoneFile:
         name: Its name (see `paths.tombstone_path`).
         newest_ms: The time of the newest of them, in milliseconds since 1970-01-01 UTC.
         num_rows: How many there are.
+        content: What the file's bytes are; None in tables of early releases.
     """
 
     name: str
     newest_ms: int
     num_rows: int
+    content: "FileContent | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +105,11 @@ def config_entries(tombstones: Tombstones) -> dict[str, str]:
         "sequence_type": tombstones.sequence_type,
         "files": [
             {"name": each.name, "ms": each.newest_ms, "rows": each.num_rows}
+            | (
+                {"bytes": each.content.num_bytes, "digest": each.content.digest}
+                if each.content
+                else {}
+            )
             for each in tombstones.files
         ],
     }
@@ -186,7 +214,7 @@ def _parse(value: str) -> Tombstones:
                 tuple(on),
                 sequence_by,
                 sequence_type,
-                tuple(TombstoneFile(each["name"], each["ms"], each["rows"]) for each in files),
+                tuple(map(_file, files)),
             )
     raise CorruptDataError(
         f"the config entry {CONFIG_KEY!r} does not describe tombstones: {value[:200]!r}. Remove "
@@ -205,7 +233,15 @@ def _is_file(value: Any) -> bool:
         and _NAME.fullmatch(value["name"]) is not None
         and _is_number(value.get("ms"))
         and _is_number(value.get("rows"))
+        and _is_number(value.get("bytes", 0))
+        and isinstance(value.get("digest", ""), str)
     )
+
+
+def _file(value: dict[str, Any]) -> TombstoneFile:
+    stated = "bytes" in value and "digest" in value
+    content = FileContent(value["bytes"], value["digest"]) if stated else None
+    return TombstoneFile(value["name"], value["ms"], value["rows"], content)
 
 
 def _is_number(value: object) -> bool:

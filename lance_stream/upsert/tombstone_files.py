@@ -24,9 +24,10 @@ import pyarrow as pa
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.storage.store import Store
 from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.paths import tombstone_path
-from lance_stream.table.tombstones import CONFIG_KEY, TombstoneFile
+from lance_stream.table.tombstones import CONFIG_KEY, FileContent, TombstoneFile
 from lance_stream.upsert.keys import Places, hash_keys
 from lance_stream.write.casting import cast_batch
 
@@ -267,7 +268,7 @@ def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
     """
     path = tombstone_path(file.name)
     try:
-        return decode_deletes(_bytes_of(place, path), names, file.num_rows)
+        return decode_deletes(_bytes_of(place, file), names, file.num_rows)
     except CorruptDataError as error:
         error.add_note(f"file {path!r} of {place.store.uri}")
         if FORGET not in str(error):
@@ -275,14 +276,33 @@ def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
         raise
 
 
-def _bytes_of(place: OpenFiles, path: str) -> bytes:
+def _bytes_of(place: OpenFiles, file: TombstoneFile) -> bytes:
     """Return the bytes of a file of the table, or of the table that it was cloned from."""
     with suppress(NotFoundError):
-        return place.store.read(path)
+        return _stated_bytes(place.store, file)
     for base in place.base_paths:
         if base.is_dataset_root:
             with suppress(NotFoundError):
-                return place.store_of_base(base.id).read(path)
+                return _stated_bytes(place.store_of_base(base.id), file)
     raise CorruptDataError(
         f"the table remembers deletes in a file that is missing: put it back. {FORGET}"
     )
+
+
+def _stated_bytes(store: Store, file: TombstoneFile) -> bytes:
+    """Return the bytes of a file, which must be those that the config states.
+
+    Of a file that is larger than it should be, no more is read.
+    """
+    path, stated = tombstone_path(file.name), file.content
+    if stated is None:
+        return store.read(path)
+    end, size = store.read_end(path, stated.num_bytes)
+    data = bytes(end)
+    if size != stated.num_bytes or FileContent.of(data) != stated:
+        raise CorruptDataError(
+            f"a file of remembered deletes has been replaced or damaged: it has {size} bytes, and "
+            f"the table's config describes another of {stated.num_bytes}. Put that one back. "
+            f"{FORGET}"
+        )
+    return data

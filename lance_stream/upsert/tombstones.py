@@ -32,6 +32,7 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import tombstone_file_name, tombstone_path
 from lance_stream.table.tombstones import (
     CONFIG_KEY,
+    FileContent,
     TombstoneFile,
     Tombstones,
     check_is_of,
@@ -396,10 +397,14 @@ def plan_tombstones(
     joined = files_to_join(remembered.files, num_new)
     content = _joined(remembered, deletes, joined)
     random = environment.random_id() << 64 | environment.random_id()
+    data = encode_deletes(content)
     file = TombstoneFile(
-        tombstone_file_name(random.to_bytes(16, "big")), remembered.now_ms, content.rows.num_rows
+        tombstone_file_name(random.to_bytes(16, "big")),
+        remembered.now_ms,
+        content.rows.num_rows,
+        FileContent.of(data),
     )
-    remembered.place.store.write(tombstone_path(file.name), encode_deletes(content))
+    remembered.place.store.write(tombstone_path(file.name), data)
     KEPT.add(remembered.place, file, content)
     return PlannedTombstones(
         replace(added, files=(file,)),

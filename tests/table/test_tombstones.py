@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from lance_stream.table.tombstones import (
     CONFIG_KEY,
     MAX_FILES_A_TIER,
     MAX_ROWS_TO_JOIN,
+    FileContent,
     TombstoneFile,
     Tombstones,
     check_is_of,
@@ -60,6 +62,9 @@ def test_entries_have_a_fixed_extensible_form() -> None:
     later = {**entry, "more": 1, "files": [{**entry["files"][0], "bytes": 9}]}
     assert read_tombstones({CONFIG_KEY: json.dumps(later)}) == by_id(file(1, 5, 7))
     assert read_tombstones({"lance_stream.ledger.app": "{}"}) is None
+    stated = by_id(replace(file(1, 5, 7), content=FileContent.of(b"twelve bytes")))
+    assert '"bytes": 12, "digest": "' in config_entries(stated)[CONFIG_KEY]
+    assert read_tombstones(config_entries(stated)) == stated
 
 
 GOOD = {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64", "files": []}

@@ -2,6 +2,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,13 @@ import lance_stream
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import tombstone_path
-from lance_stream.table.tombstones import CONFIG_KEY, TombstoneFile, Tombstones, config_entries
+from lance_stream.table.tombstones import (
+    CONFIG_KEY,
+    TombstoneFile,
+    Tombstones,
+    config_entries,
+    read_tombstones,
+)
 from lance_stream.upsert import tombstone_files
 from lance_stream.upsert.keys import KeyLookup
 from lance_stream.upsert.tombstone_files import (
@@ -218,7 +225,7 @@ def test_each_process_reads_a_file_once() -> None:
     known = open_remembered(here, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     for _ in range(3):
         assert kept.get(known.place, known.files[0], known.schema).rows.num_rows == 1
-    assert watched.calls == [("read", tombstone_path(known.files[0].name))]
+    assert watched.calls == [("read_end", tombstone_path(known.files[0].name))]
 
 
 def test_the_cache_respects_its_limit() -> None:
@@ -312,6 +319,35 @@ def test_a_damaged_file_gives_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(CorruptDataError, match="damaged") as raised:
         late(table, ids(1), pa.array([5]))
     assert any(CONFIG_KEY in each for each in raised.value.__notes__)
+
+
+@pytest.mark.parametrize("kind", ["another of the table", "longer", "shorter", "huge"])
+def test_only_the_file_that_was_written_is_read(kind: str, tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", new_table().arrow_schema)
+    other = the_file(tmp_path / "t", remember(ds.table, ids(2), pa.array([9]))).read_bytes()
+    table = remember(ds.table, ids(1), pa.array([5]))
+    file = the_file(tmp_path / "t", table)
+    data = file.read_bytes()
+    if kind == "another of the table":
+        assert len(other) == len(data)
+        file.write_bytes(other)
+    elif kind == "huge":
+        with file.open("r+b") as open_file:
+            open_file.truncate(1 << 40)  # takes no room on the disk
+    else:
+        file.write_bytes(data + b"x" if kind == "longer" else data[:-1])
+    tombstone_files.KEPT._files.clear()
+    with pytest.raises(CorruptDataError, match=f"replaced or damaged.*{CONFIG_KEY}"):
+        late(table, ids(1), pa.array([5]))
+    file.write_bytes(data)
+    assert late(table, ids(1), pa.array([5])) == [True]
+
+
+def the_file(folder: Path, table: TableVersion) -> Path:
+    known = read_tombstones(table.manifest.config)
+    assert known is not None
+    (only,) = known.files
+    return folder / tombstone_path(only.name)
 
 
 DELETES = pa.record_batch(
