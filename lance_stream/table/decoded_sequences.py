@@ -51,3 +51,7 @@ class DecodedSequences(Generic[S]):
         sequence = decode(data)
         self._known.put(key, _Decoded(data, sequence, len(data) + self._size_of(sequence)))
         return sequence
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self._known.clear()

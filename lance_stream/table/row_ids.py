@@ -399,6 +399,11 @@ _KNOWN: Final = DecodedSequences[RowIdSequence](
 )
 
 
+def forget_row_ids() -> None:
+    """Forget the sequences that were decoded, as a new process would."""
+    _KNOWN.clear()
+
+
 def _largest_in(segment: Segment) -> int:
     if isinstance(segment, Ranges):
         return int(segment.stops[segment.stops > segment.starts].max()) - 1

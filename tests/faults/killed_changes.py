@@ -30,12 +30,12 @@ def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
     def guard(name: str) -> Callable[..., Any]:
         real = getattr(LocalStore, name)
 
-        def call(store: LocalStore, path: str, *arguments: Any) -> Any:
+        def call(store: LocalStore, path: str, *arguments: Any, **options: Any) -> Any:
             is_over = len(done) > number
             done.append(path)
             if is_over or (before and len(done) > number):
                 raise KilledError
-            result = real(store, path, *arguments)
+            result = real(store, path, *arguments, **options)
             if len(done) > number:
                 raise KilledError
             return result

@@ -15,7 +15,8 @@ def ds() -> Dataset:
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("id", pa.int64())])
     )
-    return made.append(pa.table({"id": range(9)})).delete("id = 3")
+    made.append(pa.table({"id": range(9)})).delete("id = 3")
+    return open_dataset(made.uri)  # which has nothing in memory
 
 
 def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:
