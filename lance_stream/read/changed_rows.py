@@ -65,7 +65,7 @@ def read_rows(
     return read(units)
 
 
-class Lineage(NamedTuple):
+class KeptLineage(NamedTuple):
     """What rows keep when they move to other fragments.
 
     Attributes:
@@ -76,9 +76,9 @@ class Lineage(NamedTuple):
     row_ids: Ids
     created_at: Versions
 
-    def at(self, chosen: npt.NDArray[np.int64] | slice) -> "Lineage":
+    def at(self, chosen: npt.NDArray[np.int64] | slice) -> "KeptLineage":
         """Return the lineage of some of the rows."""
-        return Lineage(self.row_ids[chosen], self.created_at[chosen])
+        return KeptLineage(self.row_ids[chosen], self.created_at[chosen])
 
 
 def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
@@ -91,17 +91,17 @@ def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     return np.concatenate([np.empty(0, np.uint64), *found])
 
 
-def lineage_of(table: TableVersion, addresses: Addresses) -> Lineage:
+def kept_lineage(table: TableVersion, addresses: Addresses) -> KeptLineage:
     """Return the lineage of rows, in the order of their addresses, which ascend."""
     places = table.manifest.fragments.place_of
     created = [np.empty(0, np.uint64)]
     for fragment_id, offsets in by_fragment(addresses):
         fragment = table.manifest.fragments[places[fragment_id]]
         created.append(table.row_versions(fragment, fragment.created_at_versions).take(offsets))
-    return Lineage(row_ids_of(table, addresses), np.concatenate(created))
+    return KeptLineage(row_ids_of(table, addresses), np.concatenate(created))
 
 
-def with_lineage(fragments: Iterable[Fragment], lineage: Lineage) -> list[Fragment]:
+def with_kept_lineage(fragments: Iterable[Fragment], lineage: KeptLineage) -> list[Fragment]:
     """Set the lineage of the rows that existed before, which come first."""
     made: list[Fragment] = []
     first = 0

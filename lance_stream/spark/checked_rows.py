@@ -32,7 +32,7 @@ from lance_stream.upsert.upsert import DELETES
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.jobs import WriteJob
 from lance_stream.write.micro_batches import MicroBatch
-from lance_stream.write.row_checks import BadRows, Check, CheckedBatches, RowRules
+from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 from lance_stream.write.row_digests import RowsDigest
 
 Job: TypeAlias = WriteJob | UpsertJob
@@ -163,14 +163,7 @@ def plan_checks(
             )
         return by_name[found]
 
-    def settle_check(check: Check) -> Check:
-        try:
-            spelled = tuple((name, settle(name)) for name in check.columns)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"the check {check.name!r:.200}: {error}") from None
-        return replace(check, spelled=spelled)
-
-    checks = tuple(map(settle_check, asked.expect))
+    checks = tuple(each.settled(settle) for each in asked.expect)
     named = {check.column_of(each) for check in checks for each in check.columns}
     settled = replace(
         asked,

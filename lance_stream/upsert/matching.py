@@ -331,6 +331,38 @@ class Found:
             found[at] = each
         return [_NO_MATCHES if each is None else each for each in found]
 
+    def remember(
+        self,
+        table: TableVersion,
+        rules: UpsertRules,
+        fragments: Sequence[Fragment],
+        rows: pa.RecordBatch,
+    ) -> None:
+        """Keep the keys of files that were written, if this process reads files again and again.
+
+        Args:
+            table: The version that they were written for.
+            rules: Name the key columns, and the one that orders rows of a key.
+            fragments: The new fragments.
+            rows: Their rows, in order, with these columns.
+        """
+        if not isinstance(self._workers, Threads):
+            return
+        memory = remembered_keys(table, rules.on)
+        keys = rows.select(list(rules.on)).columns
+        ordering = [each for each in rows.schema.names if each == rules.sequence_by]
+        first = 0
+        for each, collector in zip(fragments, _collectors(memory, fragments), strict=True):
+            if collector is not None:
+                own = slice(first, first + each.physical_rows)
+                collector.see([values[own] for values in keys])
+                memory.learn([collector])
+                for field in key_fields(table.schema, ordering):
+                    place = place_of_column(each, field)
+                    if place is not None:
+                        remember_column(place, rows.column(field.name)[own])
+            first += each.physical_rows
+
 
 def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]]:
     """Yield remembered rows by the place of their file's unit, in the order of their offsets.
@@ -358,33 +390,6 @@ def _collectors(memory: RememberedKeys, fragments: Sequence[Fragment]) -> list[C
             num_left -= each.physical_rows
         made.append(None if file is None else Collector(file, each.physical_rows))
     return made
-
-
-def remember_written(
-    table: TableVersion, rules: UpsertRules, fragments: Sequence[Fragment], rows: pa.RecordBatch
-) -> None:
-    """Keep the keys of files that were written, if the table is looked up again and again.
-
-    Args:
-        table: The version that they were written for.
-        rules: Name the key columns, and the one that orders rows of a key.
-        fragments: The new fragments.
-        rows: Their rows, in order, with these columns.
-    """
-    memory = remembered_keys(table, rules.on)
-    keys = rows.select(list(rules.on)).columns
-    ordering = [each for each in rows.schema.names if each == rules.sequence_by]
-    first = 0
-    for each, collector in zip(fragments, _collectors(memory, fragments), strict=True):
-        if collector is not None:
-            own = slice(first, first + each.physical_rows)
-            collector.see([values[own] for values in keys])
-            memory.learn([collector])
-            for field in key_fields(table.schema, ordering):
-                place = place_of_column(each, field)
-                if place is not None:
-                    remember_column(place, rows.column(field.name)[own])
-        first += each.physical_rows
 
 
 def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Matches | None:

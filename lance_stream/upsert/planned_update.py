@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.read.changed_rows import lineage_of, with_lineage, without_rows
+from lance_stream.read.changed_rows import kept_lineage, with_kept_lineage, without_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
@@ -83,12 +83,14 @@ def plan_update(
     """
     new: list[Fragment] = []
     changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.changed for each in parts)]))
-    lineage = lineage_of(table, changed) if table.has_stable_row_ids else None
+    lineage = kept_lineage(table, changed) if table.has_stable_row_ids else None
     for part in parts:
         if lineage is None:
             new += part.fragments
         else:
-            new += with_lineage(part.fragments, lineage.at(np.searchsorted(changed, part.changed)))
+            new += with_kept_lineage(
+                part.fragments, lineage.at(np.searchsorted(changed, part.changed))
+            )
     deleted = [each.decision.deleted for each in parts]
     updated, removed = without_rows(
         table, np.sort(np.concatenate([changed, *deleted])), environment

@@ -306,12 +306,15 @@ class RememberedKeys:
             self._number_of[file] = self._next
             self._asked_at[self._next] = self._num_lookups
             self._next += 1
-            while (
-                run is not None and self._runs and 2 * len(run.words) >= len(self._runs[-1].words)
-            ):
-                run = _merged(self._runs.pop(), run)
             if run is not None:
-                self._runs.append(run)
+                self._add(run)
+
+    def _add(self, run: _Run) -> None:
+        """Add a run, merged with those that are not much larger: few remain, and few are merged."""
+        self._runs.sort(key=lambda each: -len(each.words))
+        while self._runs and _are_merged(len(self._runs[-1].words), len(run.words)):
+            run = _merged(self._runs.pop(), run)
+        self._runs.append(run)
 
     def _forget_unused(self, num_fragments: int) -> None:
         """Forget the files that were asked for longest ago, once they are as many as the others."""

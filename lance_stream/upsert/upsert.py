@@ -32,7 +32,7 @@ from lance_stream.upsert.incoming import (
     prepare,
     which_delete,
 )
-from lance_stream.upsert.matching import THREADS, Found, Threads, Workers, remember_written
+from lance_stream.upsert.matching import THREADS, Found, Workers
 from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.upsert.written_rows import Written, write_rows, written_order
@@ -110,10 +110,9 @@ def upsert(
                     remembered,
                     workers,
                 )
-                if isinstance(workers, Threads):
-                    named = [*incoming.scanned_columns]
-                    rows = incoming.rows.select(named).take(written_order(decision, written))
-                    remember_written(newest, incoming.rules, written.fragments, rows)
+                rows = incoming.rows.select(list(incoming.scanned_columns))
+                rows = rows.take(written_order(decision, written))
+                found.remember(newest, incoming.rules, written.fragments, rows)
             plan = plan_update(
                 newest,
                 [written],

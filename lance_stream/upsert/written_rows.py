@@ -116,11 +116,13 @@ def _changed_rows(
     table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
 ) -> tuple[Addresses, Iterable[pa.RecordBatch]]:
     """Return the addresses of the changed rows, and the rows, whole, in the same order."""
+    if not len(decision.changed):
+        return decision.changed, ()  # nothing that could lack a column
     order = _order_of_ids(table, decision.changed)
     own_names = set(incoming.rows.schema.names)
     missing = [each for each in table.arrow_schema.names if each not in own_names]
     kept_columns = [*missing, *incoming.partial]
-    if not kept_columns or not len(decision.changed):
+    if not kept_columns:
         rows = incoming.rows.take(pa.array(decision.changed_rows[order]))
         return decision.changed[order], (rows,)
     reading = read_rows(table, decision.changed, kept_columns, workers.read)

@@ -18,9 +18,9 @@ from lance_stream.expressions.rules import as_float
 from lance_stream.read.changed_rows import (
     Addresses,
     chosen_rows,
-    lineage_of,
+    kept_lineage,
     read_rows,
-    with_lineage,
+    with_kept_lineage,
     without_rows,
 )
 from lance_stream.snapshot.opening import checkout
@@ -64,7 +64,7 @@ def update(
         new = write_fragments(_changed(newest, addresses, expressions), write_target(newest))
         updated, removed = without_rows(newest, addresses, environment)
         if newest.has_stable_row_ids:
-            new = with_lineage(new, lineage_of(newest, addresses))
+            new = with_kept_lineage(new, kept_lineage(newest, addresses))
         operation = Update(
             removed_fragment_ids=removed,
             updated_fragments=updated,

@@ -19,8 +19,8 @@ table lacks, one that is missing, a type that could lose values, a condition wit
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -92,6 +92,20 @@ class Check:
     def column_of(self, name: str) -> str:
         """Return the batch's column that a name in the condition means."""
         return dict(self.spelled).get(name, name)
+
+    def settled(self, settle: Callable[[str], str]) -> "Check":
+        """Return the check for a batch that may spell its columns differently.
+
+        Args:
+            settle: Returns the batch's column that a name means.
+
+        Raises:
+            InvalidInputError: There is none for a name; the message names the check.
+        """
+        try:
+            return replace(self, spelled=tuple((name, settle(name)) for name in self.columns))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"the check {self.name!r:.200}: {error}") from None
 
 
 def as_checks(expect: object) -> tuple[Check, ...]:

@@ -275,7 +275,7 @@ def test_the_rules_of_both_are_checked(spark: Any, pair: tuple[Dataset, Dataset]
     uri = pair[0].uri
     for wrong in (0, -1, 1.5, True, "1 GB"):
         with pytest.raises(InvalidInputError, match="bytes_per_commit is a whole number from 1"):
-            compact_table(spark, uri, bytes_per_commit=wrong)  # type: ignore[arg-type]
+            compact_table(spark, uri, bytes_per_commit=wrong)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(InvalidInputError, match="at least 1 row"):
         compact_table(spark, uri, 0)
     with pytest.raises(InvalidInputError, match="retain_versions is a whole number from 1"):
@@ -309,7 +309,7 @@ def test_jobs_are_described_and_leave_the_thread_as_it_was(
 def test_pylance_reads_what_tasks_have_rewritten(
     spark: Any, tmp_path: Path, file_version: str, stable_row_ids: bool
 ) -> None:
-    lance = pytest.importorskip("lance")
+    lance = pytest.importorskip("lance", reason="pylance reads what tasks compact")
     ds = lance_stream.create_dataset(
         tmp_path / "t", SCHEMA, file_version, stable_row_ids=stable_row_ids
     )

@@ -42,7 +42,7 @@ def test_a_sink_that_was_made_before_the_session_is_refused_when_it_is_sent(
 
 @pytest.mark.usefixtures("client")
 def test_what_is_called_on_the_server_can_be_sent_there() -> None:
-    pytest.importorskip("prometheus_client")
+    pytest.importorskip("prometheus_client", reason="of an extra")
     from prometheus_client import CollectorRegistry
 
     def report(commit: Any) -> None:

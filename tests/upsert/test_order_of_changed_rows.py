@@ -10,7 +10,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.errors import CorruptDataError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table.apply.new_fragments import with_moved_rows
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import written_rows
@@ -103,3 +103,28 @@ def test_rows_from_the_future_are_refused() -> None:
         wrong = replace(moved, created_at_versions=stated)
         with pytest.raises(CorruptDataError, match="lance-stream verify"):
             with_moved_rows(start, manifest.fragments, [wrong], [])
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("file_version", ["2.0", "2.1"])
+def test_deletes_need_no_other_column(file_version: str) -> None:
+    """Where no row is written, none can lack a value, whatever the table requires of rows."""
+    place = pa.struct([("a", pa.int64())])
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), False), pa.field("y", pa.int32(), False), ("s", place)]
+    )
+    uri = f"memory://{uuid.uuid4()}/t"
+    ds = lance_stream.create_dataset(uri, schema, file_version=file_version)
+    stored = [{"id": each, "y": each, "s": {"a": each}} for each in range(4)]
+    ds = ds.append(pa.Table.from_pylist(stored, schema))
+    gone = pa.table({"id": [1, 9], "gone": [True, True]})
+    ds = ds.upsert(gone, on="id", delete_when="gone", except_columns="gone")
+    assert ds.to_table().to_pylist() == [stored[0], *stored[2:]]
+    both = pa.table({"id": [0, 2], "gone": [True, False], "s": pa.array([None, {"a": 7}], place)})
+    ds = ds.upsert(both, on="id", delete_when="gone", except_columns="gone")
+    assert sorted(ds.to_table().to_pylist(), key=lambda row: row["id"]) == [
+        {**stored[2], "s": {"a": 7}},
+        stored[3],
+    ]
+    with pytest.raises(InvalidInputError, match="'y' must not be null"):
+        ds.upsert(pa.table({"id": [30], "gone": [False]}), "id", None, "gone", "gone")

@@ -272,3 +272,17 @@ def test_a_look_up_keeps_what_another_one_forgets(monkeypatch: pytest.MonkeyPatc
     memory.look_up([], 1)  # of a version that was compacted meanwhile
     assert memory.num_files == 1
     assert sorted(set(known.find([pa.array(range(10))]).keys.tolist())) == list(range(10))
+
+
+def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merging takes several times the memory of a run."""
+    monkeypatch.setattr(remembered_keys, "_MOST_MERGED", 100)
+    memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
+    dice = np.random.default_rng(5)
+    sizes = dice.integers(3, 30, 60).tolist()
+    for number, size in enumerate(sizes):
+        memory.learn([collected(number, pa.array(dice.integers(0, 50, size)))])
+    found = [len(each.words) for each in memory._runs]
+    assert sum(found) == sum(sizes)
+    assert max(found) <= 100
+    assert len(found) < 2 * sum(sizes) / 50 + 8

@@ -16,7 +16,6 @@ from lance_stream.spark.column_names import (
 )
 from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments, names
-from lance_stream.write.row_checks import Check
 
 
 def settle_names(
@@ -51,13 +50,6 @@ def settle_names(
     def settle_all(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(map(settle, names)))
 
-    def settle_check(check: Check) -> Check:
-        try:
-            spelled = tuple((name, settle(name)) for name in check.columns)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"the check {check.name!r:.200}: {error}") from None
-        return replace(check, spelled=spelled)
-
     create_options = dict(arguments.create_options)
     key = names(create_options.get("primary_key"), "primary_key")
     if key and table is None:
@@ -70,7 +62,7 @@ def settle_names(
         except_columns=settle_all(arguments.except_columns),
         sequence_by=arguments.sequence_by and settle(arguments.sequence_by),
         create_options=create_options,
-        expect=tuple(map(settle_check, arguments.expect)),
+        expect=tuple(each.settled(settle) for each in arguments.expect),
     )
     return (df if before == after else df.toDF(*after)), settled
 

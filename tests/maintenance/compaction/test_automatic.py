@@ -170,11 +170,11 @@ def test_a_batch_does_not_wait_for_a_look() -> None:
         assert go_on.wait(PATIENCE)
         return ds.table
 
-    assert compaction.after_batch(0, slowly)  # type: ignore[arg-type]
+    assert compaction.after_batch(0, slowly)  # type: ignore[arg-type]  # as much of a dataset as is looked at
     assert looked.wait(PATIENCE)
     for batch_id in range(1, 10):
         with compaction.batch():
-            assert not compaction.after_batch(batch_id, slowly)  # type: ignore[arg-type]
+            assert not compaction.after_batch(batch_id, slowly)  # type: ignore[arg-type]  # as much of a dataset as is looked at
     go_on.set()
     assert compaction.wait(PATIENCE)
     assert compaction.last_round is None
@@ -186,6 +186,6 @@ def test_a_table_that_cannot_be_opened_fails_no_stream(caplog: pytest.LogCapture
     def gone() -> object:
         raise OSError("gone")
 
-    assert compaction.after_batch(0, gone)  # type: ignore[arg-type]
+    assert compaction.after_batch(0, gone)  # type: ignore[arg-type]  # as much of a dataset as is looked at
     assert compaction.wait(PATIENCE)
     assert "a compaction cannot begin; the stream goes on" in caplog.text
