@@ -149,15 +149,21 @@ def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the choice of output for rows; the command is called with `format_name`."""
 
     @wraps(function)
-    def called(*arguments: Any, format_name: str, as_json: bool, **others: Any) -> Any:
-        return function(*arguments, format_name="json" if as_json else format_name, **others)
+    def called(*arguments: Any, format_name: str | None, as_json: bool, **others: Any) -> Any:
+        if as_json and format_name not in (None, "json"):
+            from lance_stream.errors import InvalidInputError
+
+            raise InvalidInputError(
+                f"--json asks for JSON, and --format for {format_name}: leave out one of them"
+            )
+        chosen = "json" if as_json else format_name or "table"
+        return function(*arguments, format_name=chosen, **others)
 
     return click.option(
         "--format",
         "format_name",
         type=click.Choice(["arrow", "json", "table"]),
-        default="table",
-        show_default=True,
+        show_default="table",
         help="table: for people; json: one object per line; arrow: an IPC stream.",
     )(click.option("--json", "as_json", is_flag=True, help="The same as --format json.")(called))
 

@@ -26,6 +26,7 @@ Differs: The reference percent-encodes non-ASCII letters, and from then on its o
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -293,7 +294,13 @@ def _no_such_tag(refs: Refs, name: str) -> NotFoundError:
     files = (each for store, _ in _places(refs) for each in store.list_names(TAGS_DIRECTORY))
     tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
     there = f"there are: {tags}" if tags else "there are no tags"
+    if _looks_like_a_date(name):
+        there = f"nor is this a time, which is written as in 2026-12-31T23:59; {there}"
     return NotFoundError(f"there is no tag {name!r}; {there}")
+
+
+def _looks_like_a_date(name: str) -> bool:
+    return re.match(r"\d{1,4}[-/.]\d", name) is not None
 
 
 def _as_tag(name: str, content: Mapping[str, Any]) -> Tag:

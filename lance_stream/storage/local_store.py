@@ -345,6 +345,7 @@ def _make_folder(path: str, *, durable: bool) -> None:
 
     Raises:
         InvalidInputError: A file has the name of a folder, or a link is dangling.
+        StoreRefusedError: The file system takes no new folders.
     """
     if os.path.isdir(path):
         return
@@ -361,6 +362,12 @@ def _make_folder(path: str, *, durable: bool) -> None:
         raise InvalidInputError(
             f"the folder {str(folder)!r} cannot be created: {str(taken)!r} exists, and is "
             "not a folder. Move it away, or choose another location"
+        ) from error
+    except FileNotFoundError as error:  # of folders made by the system, such as /proc
+        there = next(each for each in folder.parents if os.path.lexists(each))
+        raise StoreRefusedError(
+            f"the folder {str(folder)!r} cannot be created: the file system of {str(there)!r} "
+            "takes no new folders. Choose another location"
         ) from error
 
 

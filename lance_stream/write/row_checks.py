@@ -131,16 +131,16 @@ def as_checks(expect: object) -> tuple[Check, ...]:
                 "expect must be a condition, several, or a mapping from a name to each: "
                 f"expect={{'price': 'price >= 0'}}; not {expect!r:.200}"
             )
-        if name in BUILT_IN_REASONS:
-            raise InvalidInputError(
-                f"a check cannot be named {name!r}, which is a reason of its own; choose another "
-                f"name: expect={{'{name} check': {condition!r:.100}}}"
-            )
         check = Check(name, condition)
         if not check.columns:
             raise InvalidInputError(
                 f"the check {name!r}, {condition!r:.200}, names no column, so it is the same for "
                 "all rows"
+            )
+        if name in BUILT_IN_REASONS:
+            raise InvalidInputError(
+                f"a check cannot be named {name!r}, which is a reason of its own; choose another "
+                f"name: expect={{'{name} check': {condition!r:.100}}}"
             )
         checks.append(check)
     names = [each.name for each in checks]

@@ -425,6 +425,8 @@ def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
         ([], 2, "Usage: lance-stream"),
         (["show", "memory://nobody/nothing"], 3, "there is no dataset at"),
         (["show", "URI", "--version", "99"], 3, "has no version 99"),
+        (["show", "URI", "--version", "2026-13-01"], 3, "nor is this a time"),
+        (["head", "URI", "--json", "--format", "arrow"], 2, "leave out one of them"),
         (["changes", "URI", "--after", "silver"], 3, "there is no tag 'silver'"),
         (["changes", "URI", "--columns", "nope"], 3, "nope"),
         (["consumers", "drop", "URI", "nobody"], 3, "there is no consumer 'nobody'"),

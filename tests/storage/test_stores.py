@@ -11,7 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.errors import InvalidInputError, StoreRefusedError, UnsupportedFeatureError
 from lance_stream.storage import create_once
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
@@ -40,6 +40,12 @@ class TestMemoryStore(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
         return open_store(f"memory://{uuid.uuid4()}/a table")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="it needs Linux's /proc")
+def test_file_systems_without_new_folders_are_named() -> None:
+    with pytest.raises(StoreRefusedError, match="'/proc' takes no new folders"):
+        LocalStore("/proc/table").write("data/file", b"")
 
 
 @pytest.mark.parametrize("parts", [("a" * 256,), ("\u00e9" * 128,), ("a/" * 2100, "b")])

@@ -156,6 +156,7 @@ def test_a_null_in_a_required_part_is_a_null():
         (b"a > 0", "expect must be"),
         ("a >", "is not a SQL expression"),
         ("true", "names no column"),
+        ("null", "names no column"),
         ({"null": "a > 0"}, "reason of its own"),
         (["a > 0", "a > 0"], "twice"),
     ],
