@@ -364,9 +364,9 @@ def _make_folder(path: str, *, durable: bool) -> None:
             "not a folder. Move it away, or choose another location"
         ) from error
     except FileNotFoundError as error:  # of folders made by the system, such as /proc
-        there = next(each for each in folder.parents if os.path.lexists(each))
+        nearest = next(each for each in folder.parents if os.path.lexists(each))
         raise StoreRefusedError(
-            f"the folder {str(folder)!r} cannot be created: the file system of {str(there)!r} "
+            f"the folder {str(folder)!r} cannot be created: the file system of {str(nearest)!r} "
             "takes no new folders. Choose another location"
         ) from error
 
