@@ -38,6 +38,7 @@ from lance_stream.table.operations import (
     Overwrite,
     Rewrite,
     Update,
+    UpdateMode,
     operation_name,
 )
 from lance_stream.table.paths import data_file_path, deletion_file_path
@@ -90,6 +91,8 @@ def _files_of(operation: Operation) -> Iterator[str]:
         new = operation.fragments
     elif isinstance(operation, Update):
         new, dying = operation.new_fragments, operation.updated_fragments
+        if operation.update_mode is UpdateMode.REWRITE_COLUMNS:  # a new file is the last one
+            new += tuple(replace(each, files=each.files[-1:]) for each in dying)
     elif isinstance(operation, Delete):
         dying = operation.updated_fragments
     elif isinstance(operation, Rewrite):

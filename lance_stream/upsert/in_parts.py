@@ -181,6 +181,7 @@ class PartedUpsert:
             write_target(self.table),
             num_unchanged,
             self.remembered,
+            may_stay=False,  # other parts change rows of the same fragments
         )
         return Part(written, incoming.num_rows, incoming.num_late + decision.num_late)
 

@@ -32,6 +32,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import are_among
 from lance_stream.table.fragments import Fragment, decode_fragment
 from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
+from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
 from lance_stream.upsert.incoming import Incoming, UpsertRules
 from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.upsert.keys import KeyLookup, Places
@@ -86,6 +87,10 @@ class Workers(Protocol):
         """Yield the rows of units, in order."""
         ...
 
+    def write_columns(self, jobs: Sequence[ColumnsJob]) -> list[Fragment]:
+        """Write columns of fragments; see `in_place.write_columns`."""
+        ...
+
 
 class Threads:
     """Reads data files in threads of this process."""
@@ -122,6 +127,10 @@ class Threads:
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of units, in order."""
         return read_units(units)
+
+    def write_columns(self, jobs: Sequence[ColumnsJob]) -> list[Fragment]:
+        """Write columns of fragments; see `in_place.write_columns`."""
+        return write_all_columns(jobs)
 
 
 THREADS = Threads()

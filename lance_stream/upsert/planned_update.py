@@ -1,4 +1,4 @@
-"""One Update of all that was written: deletion files for the old rows, and the inserted keys.
+"""One Update of all that was written: deletion files, new columns, and the inserted keys.
 
 The hashes of the inserted keys in the transaction reveal two writers that insert the same new key.
 """
@@ -21,6 +21,7 @@ from lance_stream.table.operations import (
     Update,
     UpdateMode,
 )
+from lance_stream.upsert.in_place import changed_offsets, ids_of, with_new_columns
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.known_key_bounds import key_bounds
 from lance_stream.upsert.tombstones import (
@@ -95,18 +96,26 @@ def plan_update(
     updated, removed = without_rows(
         table, np.sort(np.concatenate([changed, *deleted])), environment
     )
-    changed_fields = {
-        part.id
+    changed_fields = ids_of(
+        field
         for field in table.schema.fields
         if field.name in stored and field.name not in rules.on
-        for part in field.walk()
-    }
+    )
+    in_place = [each for part in parts for each in part.in_place]
     operation = Update(
         removed_fragment_ids=removed,
-        updated_fragments=updated,
+        updated_fragments=with_new_columns(table, updated, in_place),
         new_fragments=tuple(new),
-        fields_for_preserving_frag_bitmap=tuple(sorted(changed_fields)),
-        update_mode=UpdateMode.REWRITE_ROWS,
+        fields_modified=changed_fields if in_place else (),
+        fields_for_preserving_frag_bitmap=changed_fields,
+        update_mode=UpdateMode.REWRITE_COLUMNS if in_place else UpdateMode.REWRITE_ROWS,
+        updated_fragment_offset_bitmaps={
+            fragment_id: offsets
+            for part in parts
+            for fragment_id, offsets in changed_offsets(
+                part.decision.changed, part.in_place
+            ).items()
+        },
         inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
     )
     # Even if it is not committed: a file's bounds stay true.

@@ -2,7 +2,7 @@
 
     scan      the key columns of each fragment: which rows have a key of the batch    (workers)
     decide    rows to change, to insert, to delete, and rows that are late
-    write     the changed rows, in table order, then the new ones
+    write     the changed rows, in table order, then the new ones; or the changed columns
     plan      deletion files for the old positions of changed and deleted rows
     commit    one Update: the changed rows keep row id and created-at version
 
@@ -98,7 +98,7 @@ def upsert(
             decision, num_unchanged = decide_changes(newest, incoming, matches, remembered, workers)
             if written is None or not _is_same_work(written, written_on, newest, decision):
                 if written is not None:
-                    delete_files(table.store, written.fragments)
+                    delete_files(table.store, written.files)
                     written = None
                 written_on = newest
                 written = write_rows(
@@ -130,7 +130,7 @@ def upsert(
             num_unchanged=num_unchanged,
             num_late=incoming.num_late + decision.num_late,
             num_remembered=0 if written.deletes is None else written.deletes.rows.num_rows,
-            fragments=written.fragments,
+            fragments=written.files,
         )
         return attempts.commit(plan, result)
 
@@ -138,10 +138,10 @@ def upsert(
         result = attempts.until_committed(attempt)
     except (CommitConflictError, InvalidInputError):  # known to have failed
         if written is not None:
-            delete_files(table.store, written.fragments)
+            delete_files(table.store, written.files)
         raise
     if result.was_already_committed and written is not None:
-        delete_files(table.store, written.fragments)
+        delete_files(table.store, written.files)
     return result
 
 

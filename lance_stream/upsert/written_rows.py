@@ -1,5 +1,8 @@
 """Writing what was decided: the changed rows, whole, and then the new ones.
 
+Where only some columns of a fragment's rows change, and that costs less, its rows stay in place,
+and these columns are written beside the others (`in_place`).
+
 Changed rows are written in the order of their row ids if they have any. Then their ids ascend, and
 so do their created-at versions, since ids are given in the order of versions: what a manifest says
 about them takes two bytes a row. In the order of their addresses it takes up to 14, and more with
@@ -20,6 +23,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.decisions import Decision
+from lance_stream.upsert.in_place import columns_jobs, columns_that_may_stay, fragments_that_stay
 from lance_stream.upsert.incoming import Incoming
 from lance_stream.upsert.key_bounds import FileBounds, bounds_of_written, key_fields
 from lance_stream.upsert.keys import Places, hash_keys
@@ -27,20 +31,22 @@ from lance_stream.upsert.matching import THREADS, Workers
 from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.upsert.tombstone_files import Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
-from lance_stream.write.fragments import WriteTarget, write_fragments
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 
 
 class Written(NamedTuple):
     """A worker's result for (a part of) a batch; picklable.
 
     Attributes:
-        fragments: New fragments: first the changed rows, then the new ones.
+        fragments: New fragments: first the changed rows that moved, then the new ones.
         decision: The decisions about the rows.
-        changed: (n,) u64 addresses of the changed rows, in the order in which they were written.
+        changed: (n,) u64 addresses of the changed rows that moved, in the order in which they were
+            written.
         inserted_keys: (m,) u64 hashes of the keys of the new rows, and of the deletes.
         num_unchanged: How many rows would not have changed and were left untouched.
         deletes: The deletes to remember; None if none are.
         file_bounds: The key bounds of the new files.
+        in_place: The fragments whose changed rows stay in place, each with its new file alone.
     """
 
     fragments: tuple[Fragment, ...]
@@ -50,6 +56,12 @@ class Written(NamedTuple):
     num_unchanged: int = 0
     deletes: Deletes | None = None
     file_bounds: tuple[FileBounds, ...] = ()
+    in_place: tuple[Fragment, ...] = ()
+
+    @property
+    def files(self) -> tuple[Fragment, ...]:
+        """All new data files, as those of fragments."""
+        return (*self.fragments, *self.in_place)
 
 
 def write_rows(
@@ -60,8 +72,10 @@ def write_rows(
     num_unchanged: int = 0,
     remembered: RememberedDeletes | None = None,
     workers: Workers = THREADS,
+    *,
+    may_stay: bool = True,
 ) -> Written:
-    """Write the changed rows, whole, and the new ones into new data files.
+    """Write the changed rows, or their new columns, and the new ones into new data files.
 
     Args:
         table: The version that was planned on.
@@ -71,13 +85,20 @@ def write_rows(
         num_unchanged: How many rows were left untouched.
         remembered: The deletes that the version remembers, if those of the batch are remembered,
             too.
-        workers: What reads the table's data files.
+        workers: What reads the table's data files, and writes columns of fragments.
+        may_stay: Whether changed rows may stay in place; not if others may change rows of the same
+            fragments for the same operation.
 
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
-    changed, rows = _changed_rows(table, incoming, decision, workers)
-    fragments = write_fragments(chain(rows, _new_rows(incoming, decision)), target)
+    in_place, moving = _stay_in_place(table, incoming, decision, target, workers, may_stay=may_stay)
+    try:
+        changed, rows = _changed_rows(table, incoming, moving, workers)
+        fragments = write_fragments(chain(rows, _new_rows(incoming, decision)), target)
+    except BaseException:
+        delete_files(target.store, in_place)
+        raise
     new = pa.array(decision.inserted_rows)
     keys = [[incoming.rows.column(name).take(new) for name in incoming.rules.on]]
     deletes = None
@@ -86,7 +107,9 @@ def write_rows(
         keys.append(deletes.keys)
     hashes = [_hashes(table, incoming.rules.on, each) for each in keys]
     fields = key_fields(table.schema, incoming.rules.on)
-    own = incoming.rows.select(list(incoming.rules.on)).columns
+    own = incoming.rows.select(list(incoming.rules.on))
+    if in_place:
+        own = own.take(pa.array(np.concatenate([moving.changed_rows, decision.inserted_rows])))
     return Written(
         tuple(fragments),
         decision,
@@ -94,8 +117,35 @@ def write_rows(
         distinct(np.concatenate(hashes)),
         num_unchanged,
         deletes,
-        tuple(bounds_of_written(fragments, fields, own)),
+        tuple(bounds_of_written(fragments, fields, own.columns)),
+        tuple(in_place),
     )
+
+
+def _stay_in_place(
+    table: TableVersion,
+    incoming: Incoming,
+    decision: Decision,
+    target: WriteTarget,
+    workers: Workers,
+    *,
+    may_stay: bool,
+) -> tuple[list[Fragment], Decision]:
+    """Write the columns of rows that stay in place; return the decision about the others."""
+    if not (may_stay and len(decision.changed)):
+        return [], decision
+    names = incoming.rows.schema.names
+    changing = [each for each in names if each not in incoming.rules.on]
+    fields = columns_that_may_stay(table, changing, names, incoming.rows.nbytes)
+    stays = fragments_that_stay(table, decision.changed, fields)
+    if not stays.any():
+        return [], decision
+    rows = incoming.rows.take(pa.array(decision.changed_rows[stays]))
+    jobs = columns_jobs(table, decision.changed[stays], rows, fields, target, incoming.partial)
+    moving = decision._replace(
+        changed=decision.changed[~stays], changed_rows=decision.changed_rows[~stays]
+    )
+    return workers.write_columns(jobs), moving
 
 
 def written_order(decision: Decision, written: Written) -> pa.Array:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import shutil
+import sys
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,6 +21,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert import comparing, keys
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.planned_update import PlannedUpdate, plan_update
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.running_parts import upsert_by_parts
 
@@ -318,7 +320,9 @@ def test_retries_refuse_a_recreated_table(way: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("swapped", ["id", "at"])
-def test_retries_follow_columns_that_were_renamed(way: Any, swapped: str) -> None:
+def test_retries_follow_columns_that_were_renamed(
+    way: Any, swapped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two columns have swapped their names after an attempt has lost to another upsert."""
     rows = pa.table(
         {
@@ -339,15 +343,17 @@ def test_retries_follow_columns_that_were_renamed(way: Any, swapped: str) -> Non
 
     acts = iter([act])
 
-    def lose() -> int:
+    def lose(*planned: Any) -> PlannedUpdate:
         for each in acts:
             each()
-        return MACHINE.random_id()
+        return plan_update(*planned)
 
+    # The package exports the function under the name of its module.
+    for module in ("lance_stream.upsert.upsert", "lance_stream.upsert.in_parts"):
+        monkeypatch.setattr(sys.modules[module], "plan_update", lose)
     ours = pa.table({"id": [1, 2, 3], "at": [7, 7, 7], "x": ["A", "B", "C"]})
-    environment = dataclasses.replace(MACHINE, random_id=lose)
     rules = UpsertRules(("id",), sequence_by="at")
-    done = way(made.table, ours, rules, environment=environment)
+    done = way(made.table, ours, rules)
     assert done.attempts == 2
     found = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
     assert found == [

@@ -11,12 +11,16 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_stream.errors import LanceStreamError
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit, size_of
 from lance_stream.spark.arrow_jobs import run_in_tasks
 from lance_stream.spark.work_units import number_of_tasks, pack
+from lance_stream.table.fragments import Fragment
+from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
 from lance_stream.upsert.keys import KeyLookup
 from lance_stream.upsert.matching import THREADS, Matches, Workers, find_matches
+from lance_stream.write.fragments import delete_files
 
 
 def workers_of(spark: SparkSession) -> Workers:
@@ -54,6 +58,19 @@ class SparkTasks:
         for batches in run_in_tasks(self._spark, _portions(units), _read_all):
             yield from batches
 
+    def write_columns(self, jobs: Sequence[ColumnsJob]) -> list[Fragment]:
+        """Write columns of fragments; see `in_place.write_columns`."""
+        sized = [(job, size_of(job.unit)[1]) for job in jobs]
+        num_tasks = number_of_tasks(sum(size for _, size in sized))
+        portions = [each.units for each in pack(sized, num_tasks)]
+        outcomes = run_in_tasks(self._spark, portions, _write_all)
+        written = [each for outcome in outcomes if isinstance(outcome, list) for each in outcome]
+        for outcome in outcomes:
+            if not isinstance(outcome, list):
+                delete_files(jobs[0].target.store, written)
+                raise outcome
+        return written
+
 
 def _portions(units: Sequence[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
     sized = [(unit, size_of(unit)[1]) for unit in units]
@@ -67,3 +84,11 @@ def _find_all(units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int) -> li
 
 def _read_all(units: Sequence[WorkUnit]) -> list[pa.RecordBatch]:
     return [batch for unit in units for batch in read_unit(unit)]
+
+
+def _write_all(jobs: Sequence[ColumnsJob]) -> list[Fragment] | LanceStreamError:
+    """Return the fragments with their new files; or the error, after which no file is left."""
+    try:
+        return write_all_columns(jobs)
+    except LanceStreamError as error:
+        return error

@@ -1,0 +1,339 @@
+"""Changed rows that stay in place: only the columns that have new values are written again.
+
+    fragment 4     a.lance: id, price, photo, of ten rows; a batch has new prices for rows 2 and 7
+    before         a.lance  fields 0 1 2
+    after          a.lance  fields 0 -2 2      its prices are no longer used
+                   b.lance  fields 1           ten prices, eight of them copied
+
+Rows keep their addresses, row ids and created-at versions. The commit sets the last-updated-at
+versions of the changed rows, whose offsets the operation lists. Deleted rows are copied along. No
+other column is read, however wide it is. Key columns are never written again, since rows with equal
+keys are changed: their files, and what is known of these, stay valid.
+
+Whether that is cheaper than writing the changed rows elsewhere, whole, is decided for each fragment
+(`in_place_costs`). Some fragments have no choice (`_may_stay`).
+
+Source:  table.proto; transaction.proto, Update; observed in the reference.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_stream.file.type_support import holds_only_nulls
+from lance_stream.read.changed_rows import Addresses, by_fragment
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.reading_ahead import num_readers
+from lance_stream.read.scan import read_units
+from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import DataFile, Fragment, LineageColumn, decode_fragment
+from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.upsert.in_place_costs import FragmentCosts, may_be_cheaper, measured
+from lance_stream.upsert.partial_structs import with_stored_parts
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+
+_MOST_BYTES = 1 << 30
+"""Up to how many bytes of new values rows stay in place: one array holds old and new ones."""
+
+
+@dataclass(frozen=True)
+class ColumnsJob:
+    """The columns of one fragment that are written again; picklable.
+
+    Attributes:
+        unit: Reads them, with the values of deleted rows.
+        num_rows: The fragment's number of rows, including deleted ones.
+        offsets: (n,) u32, ascending: its rows with new values.
+        rows: (n,) the new values, with the columns that the unit reads.
+        target: Where they are written, all in one file.
+        partial: The columns that lack some of their parts, which keep their values.
+    """
+
+    unit: WorkUnit
+    num_rows: int
+    offsets: npt.NDArray[np.uint32]
+    rows: pa.RecordBatch
+    target: WriteTarget
+    partial: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+
+def columns_that_may_stay(
+    table: TableVersion, names: Iterable[str], known: Iterable[str], num_bytes: int
+) -> tuple[Field, ...]:
+    """Return the columns with new values; none if they cannot be written beside the others.
+
+    Args:
+        table: The version that is changed.
+        names: The columns.
+        known: The columns that would not have to be read to write the changed rows elsewhere.
+        num_bytes: The size of the new values.
+    """
+    wanted = set(names)
+    fields = tuple(each for each in table.schema.fields if each.name in wanted)
+    if table.file_version.data_file_numbers < (2, 0):
+        return ()  # files of 0.1 have no columns that are no longer used
+    if set(known).issuperset(table.schema.names):
+        return ()
+    if any(part.is_blob for each in fields for part in each.walk()):
+        return ()  # the blobs of all rows would be copied
+    if not all(holds_only_nulls(each, table.file_version) for each in fields):
+        return ()  # one file cannot hold rows with and without them
+    return fields if num_bytes <= _MOST_BYTES else ()
+
+
+def fragments_that_stay(
+    table: TableVersion, changed: Addresses, fields: Sequence[Field]
+) -> npt.NDArray[np.bool_]:
+    """Return (n,) which of the changed rows stay in place, because that costs less.
+
+    Args:
+        table: The version that is changed.
+        changed: (n,) u64 addresses of the changed rows, ascending.
+        fields: The columns with new values, from `columns_that_may_stay`.
+    """
+    stays = np.zeros(len(changed), np.bool_)
+    if not fields:
+        return stays
+    places = table.manifest.fragments.place_of
+    asked: list[tuple[slice, Fragment, FragmentCosts]] = []
+    done = 0
+    for fragment_id, offsets in by_fragment(changed):
+        own = slice(done, done + len(offsets))
+        done = own.stop
+        fragment = table.manifest.fragments[places[fragment_id]]
+        if not _may_stay(table, fragment):
+            continue
+        costs = FragmentCosts.of(table, fragment, fields, offsets)
+        if may_be_cheaper(costs):
+            asked.append((own, fragment, costs))
+
+    def is_cheaper(each: tuple[slice, Fragment, FragmentCosts]) -> bool:
+        return measured(table, each[1], fields, each[2]).is_cheaper_in_place
+
+    for (own, _, _), answer in zip(asked, _in_threads(is_cheaper, asked, table), strict=True):
+        stays[own] = answer
+    return stays
+
+
+def _may_stay(table: TableVersion, fragment: Fragment) -> bool:
+    """Return whether a fragment can have columns in another file, and versions of its rows."""
+    numbers = table.file_version.data_file_numbers
+    if any(each.file_version != numbers for each in fragment.files):
+        return False
+    stamps = fragment.last_updated_at_versions
+    # Without versions, or with some that a commit does not read, no row would count as updated.
+    return not table.has_stable_row_ids or not (stamps is None or isinstance(stamps, LineageColumn))
+
+
+def columns_jobs(
+    table: TableVersion,
+    changed: Addresses,
+    rows: pa.RecordBatch,
+    fields: Sequence[Field],
+    target: WriteTarget,
+    partial: Mapping[str, pa.DataType] | None = None,
+) -> list[ColumnsJob]:
+    """Return what has to be written for rows that stay in place, one job for each fragment.
+
+    Args:
+        table: The version that is changed.
+        changed: (n,) u64 addresses of the rows, ascending.
+        rows: (n,) their new values; columns that have none are not used.
+        fields: The columns with new values.
+        target: Where new data files go.
+        partial: Those of them that lack some of their parts.
+    """
+    names = tuple(each.name for each in fields)
+    new = rows.select(list(names))
+    places = table.manifest.fragments.place_of
+    jobs: list[ColumnsJob] = []
+    done = 0
+    for fragment_id, offsets in by_fragment(changed):
+        place = places[fragment_id]
+        num_rows = table.physical_rows(table.manifest.fragments[place])
+        jobs.append(
+            ColumnsJob(
+                unit_of(table, place, columns=names, include_deleted=True),
+                num_rows,
+                offsets,
+                new.slice(done, len(offsets)),
+                replace(
+                    target,
+                    schema=Schema(tuple(fields)),
+                    max_rows_per_file=num_rows,
+                    max_bytes_per_file=sys.maxsize,
+                ),
+                {name: kind for name, kind in (partial or {}).items() if name in names},
+            )
+        )
+        done += len(offsets)
+    return jobs
+
+
+def write_columns(
+    job: ColumnsJob,
+    read: Callable[[WorkUnit], Iterator[pa.RecordBatch]] = read_unit,
+) -> Fragment:
+    """Write the columns of one fragment; return it with the new file as its only one.
+
+    Args:
+        job: What to write.
+        read: Yields the rows of a unit, in order.
+
+    Raises:
+        BadDataError: The stored values cannot be read; no file is left behind.
+    """
+    (written,) = write_fragments(_values(job, read), job.target)
+    return replace(written, id=decode_fragment(job.unit.fragment).id)
+
+
+def write_all_columns(jobs: Sequence[ColumnsJob]) -> list[Fragment]:
+    """Write the columns of fragments in threads of this process; see `write_columns`."""
+    written: list[Fragment] = []
+
+    def write(job: ColumnsJob) -> None:
+        alone = len(jobs) == 1
+        written.append(write_columns(job, _read_ahead if alone else read_unit))
+
+    try:
+        if len(jobs) < 2:
+            for each in jobs:
+                write(each)
+        else:
+            units = [each.unit for each in jobs]
+            with ThreadPoolExecutor(
+                num_readers(units), thread_name_prefix="lance-stream-columns"
+            ) as threads:
+                list(threads.map(write, jobs))
+    except BaseException:
+        if jobs:
+            delete_files(jobs[0].target.store, written)
+        raise
+    return sorted(written, key=lambda each: each.id)
+
+
+def _read_ahead(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+    return read_units([unit])
+
+
+def _values(
+    job: ColumnsJob, read: Callable[[WorkUnit], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of all rows: the new values, and the stored ones of the others."""
+    if len(job.offsets) == job.num_rows and not job.partial:
+        yield job.rows
+        return
+    first = done = 0
+    for stored in read(job.unit):
+        stop = int(np.searchsorted(job.offsets, first + stored.num_rows))
+        at = job.offsets[done:stop].astype(np.int64) - first
+        yield _with_new_values(stored, at, job.rows.slice(done, stop - done), job.partial)
+        first, done = first + stored.num_rows, stop
+
+
+def _with_new_values(
+    stored: pa.RecordBatch,
+    at: npt.NDArray[np.int64],
+    new: pa.RecordBatch,
+    partial: Mapping[str, pa.DataType],
+) -> pa.RecordBatch:
+    """Return stored rows with new values at some places.
+
+    Args:
+        stored: (n,) rows.
+        at: (m,) ascending places.
+        new: (m,) the new values of the same columns.
+        partial: The columns that lack some of their parts.
+    """
+    if not len(at):
+        return stored
+    if partial:
+        new = with_stored_parts(new, stored.take(pa.array(at)), partial)
+    order = np.arange(stored.num_rows)
+    order[at] = np.arange(stored.num_rows, stored.num_rows + len(at))
+    chosen = pa.array(order)
+    columns = [
+        pa.concat_arrays([old, own if own.type == old.type else own.cast(old.type)]).take(chosen)
+        for old, own in zip(stored.columns, new.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, stored.schema.names)
+
+
+def with_new_columns(
+    table: TableVersion, updated: Sequence[Fragment], written: Sequence[Fragment]
+) -> tuple[Fragment, ...]:
+    """Return the changed fragments of an operation, some of them with columns in new files.
+
+    Args:
+        table: The version that is changed.
+        updated: The fragments with new deletion files, as `read.changed_rows.without_rows` returns
+            them.
+        written: The fragments with new columns, from `write_columns`; they may be among the first.
+    """
+    places = table.manifest.fragments.place_of
+    changed = {each.id: each for each in updated}
+    for each in written:
+        now = changed.get(each.id) or table.manifest.fragments[places[each.id]]
+        (file,) = each.files
+        changed[each.id] = replace(
+            now,
+            files=(*(_without(old, file) for old in now.files), file),
+            physical_rows=each.physical_rows,
+            row_ids=None,
+            created_at_versions=None,
+            last_updated_at_versions=None,
+        )
+    return tuple(changed.values())
+
+
+def _without(old: DataFile, new: DataFile) -> DataFile:
+    held = set(new.field_ids)
+    if held.isdisjoint(old.field_ids):
+        return old
+    left = tuple(TOMBSTONED_ID if each in held else each for each in old.field_ids)
+    return replace(old, field_ids=left)
+
+
+def changed_offsets(changed: Addresses, written: Sequence[Fragment]) -> dict[int, bytes]:
+    """Return which rows of fragments with new columns changed, as an operation lists them.
+
+    Args:
+        changed: u64 addresses of changed rows; those in other fragments are left out.
+        written: The fragments with new columns.
+    """
+    ids = {each.id for each in written}
+    return {
+        fragment_id: BitMap(offsets).serialize()
+        for fragment_id, offsets in by_fragment(changed)
+        if fragment_id in ids
+    }
+
+
+def are_in(changed: Addresses, written: Sequence[Fragment]) -> npt.NDArray[np.bool_]:
+    """Return (n,) which addresses are in one of some fragments."""
+    fragment_ids, _ = unpack_addresses(changed)
+    return np.isin(fragment_ids, [each.id for each in written])
+
+
+def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
+    """Return the ids of columns and all their parts, ascending."""
+    return tuple(sorted(part.id for each in fields for part in each.walk()))
+
+
+def _in_threads(
+    ask: Callable[[tuple[slice, Fragment, FragmentCosts]], bool],
+    asked: Sequence[tuple[slice, Fragment, FragmentCosts]],
+    table: TableVersion,
+) -> Iterable[bool]:
+    if len(asked) < 2:
+        return map(ask, asked)
+    with ThreadPoolExecutor(min(table.store.num_readers, len(asked))) as threads:
+        return list(threads.map(ask, asked))

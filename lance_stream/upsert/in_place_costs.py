@@ -1,0 +1,151 @@
+"""What changing rows in place costs, and what writing them elsewhere does: measured in bytes.
+
+    in place      read and write the changed columns of all rows of the fragment
+    elsewhere     read and write the other columns of the changed rows
+
+A value costs time even if it takes few bytes, and a row that moves takes entries in a deletion file
+and in the manifest. These are counted as bytes, too: as many as are read or written in that time.
+
+The sizes of columns come from the metadata of data files, which both ways read anyway. Where the
+manifest alone shows that rows are to be moved, no file is opened: a few rows of a large fragment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.schema.fields import TOMBSTONED_ID, Field
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import DataFile, Fragment
+
+VALUE_BYTES: Final = 24
+"""What decoding, replacing and encoding one value costs, beside its bytes."""
+
+MOVED_ROW_BYTES: Final = 400
+"""What moving one row costs, beside the bytes of its values."""
+
+STAMP_BYTES: Final = 24
+"""What a run of row versions costs in the manifest, which each later version repeats."""
+
+SIDE_BLOB_BYTES: Final = 64 << 10
+"""The assumed size of a blob whose bytes are not in the data file: larger than any that is."""
+
+
+@dataclass(frozen=True)
+class FragmentCosts:
+    """What the two ways to change some rows of a fragment depend on.
+
+    Attributes:
+        num_rows: How many rows the fragment has, including deleted ones.
+        num_changed: How many of them change.
+        num_runs: How many runs of adjacent rows these are.
+        num_columns: How many columns without parts have new values.
+        own_bytes: What these columns take in the data files.
+        other_bytes: What all others take; a bound if the data files have not been opened.
+        num_side_blobs: How many columns of each row store their bytes in other files.
+    """
+
+    num_rows: int
+    num_changed: int
+    num_runs: int
+    num_columns: int
+    own_bytes: int
+    other_bytes: int
+    num_side_blobs: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        table: TableVersion,
+        fragment: Fragment,
+        fields: Sequence[Field],
+        offsets: npt.NDArray[np.uint32],
+    ) -> "FragmentCosts":
+        """Return what the manifest shows: no size of the columns, and all bytes as the others'.
+
+        Args:
+            table: The version that is changed.
+            fragment: The fragment.
+            fields: The columns with new values.
+            offsets: (n,) u32, ascending: the changed rows.
+        """
+        own = {part.id for each in fields for part in each.walk()}
+        return cls(
+            num_rows=max(table.physical_rows(fragment), 1),
+            num_changed=len(offsets),
+            num_runs=1 + int(np.count_nonzero(np.diff(offsets.astype(np.int64)) > 1)),
+            num_columns=sum(1 for each in fields for _ in each.leaves()),
+            own_bytes=0,
+            other_bytes=sum(_size_of(table, each) for each in fragment.files),
+            num_side_blobs=sum(
+                part.is_blob_v2 for part in table.schema.walk() if part.id not in own
+            ),
+        )
+
+    @property
+    def bytes_in_place(self) -> int:
+        """What changing the rows in place costs."""
+        reads = self.num_rows > self.num_changed
+        stamps = min(2 * self.num_runs + 1, self.num_rows) * STAMP_BYTES
+        return (
+            self.own_bytes * (2 if reads else 1)
+            + self.num_rows * self.num_columns * VALUE_BYTES
+            + stamps
+        )
+
+    @property
+    def bytes_elsewhere(self) -> int:
+        """What writing them elsewhere, whole, costs."""
+        others = self.other_bytes * self.num_changed // self.num_rows
+        own = self.own_bytes * self.num_changed // self.num_rows
+        side = self.num_side_blobs * SIDE_BLOB_BYTES * self.num_changed
+        return 2 * (others + side) + own + self.num_changed * MOVED_ROW_BYTES
+
+    @property
+    def is_cheaper_in_place(self) -> bool:
+        """Whether changing the rows in place costs less."""
+        return self.bytes_in_place < self.bytes_elsewhere
+
+
+def may_be_cheaper(known: FragmentCosts) -> bool:
+    """Return whether opening the data files can show that rows are better changed in place.
+
+    Args:
+        known: What the manifest shows: `own_bytes` is at least, `other_bytes` at most the truth.
+    """
+    return known.is_cheaper_in_place
+
+
+def measured(
+    table: TableVersion, fragment: Fragment, fields: Sequence[Field], known: FragmentCosts
+) -> FragmentCosts:
+    """Return the same with the sizes of columns, from the metadata of the fragment's files.
+
+    Args:
+        table: The version that is changed.
+        fragment: The fragment.
+        fields: The columns with new values.
+        known: What the manifest shows.
+    """
+    own_ids = {part.id for each in fields for part in each.walk()}
+    own = others = 0
+    for file in fragment.files:
+        held = set(file.field_ids)
+        own_here = [each for each in fields if held & {part.id for part in each.walk()}]
+        size = sum(
+            buffer.size_bytes
+            for column in table.files.stored_pages(file, own_here)
+            for page in column
+            for buffer in page.buffers
+        )
+        own += size
+        if held - own_ids - {TOMBSTONED_ID}:
+            others += max(_size_of(table, file) - size, 0)
+    return replace(known, own_bytes=own, other_bytes=others)
+
+
+def _size_of(table: TableVersion, file: DataFile) -> int:
+    return file.size_bytes or table.files.size_of(file)

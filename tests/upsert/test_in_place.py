@@ -1,0 +1,378 @@
+"""Upserts of some columns: rows stay in place where that costs less."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import LanceStreamError
+from lance_stream.file.reader import TAIL_BYTES
+from lance_stream.schema.fields import TOMBSTONED_ID
+from lance_stream.snapshot.history import read_transaction
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.table.operations import Update, UpdateMode
+from lance_stream.upsert import in_place
+from lance_stream.upsert.in_place_costs import FragmentCosts
+from lance_stream.upsert.planned_update import plan_update
+
+WIDE = 5_000
+"""Bytes of the column that most batches here lack."""
+
+NUM_ROWS = 100
+"""Rows of each of two fragments."""
+
+
+def wide_rows(first: int, stop: int) -> pa.Table:
+    dice = np.random.default_rng(first)
+    return pa.table(
+        {
+            "id": pa.array(range(first, stop), pa.int64()),
+            "price": [float(each) for each in range(first, stop)],
+            "place": [{"x": each, "y": str(each)} for each in range(first, stop)],
+            "blob": pa.array([dice.bytes(WIDE) for _ in range(first, stop)]),
+        }
+    )
+
+
+def prices(ids: Sequence[int], price: float = -1.0) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "price": [price] * len(ids)})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "t")
+
+
+@pytest.fixture
+def wide(uri: str) -> lance_stream.Dataset:
+    ds = lance_stream.create_dataset(uri, wide_rows(0, NUM_ROWS))
+    return ds.append(wide_rows(NUM_ROWS, 2 * NUM_ROWS))
+
+
+def operation(ds: lance_stream.Dataset) -> Update:
+    made = read_transaction(ds.table.store, ds.table.manifest)
+    assert made is not None
+    assert isinstance(made.operation, Update)
+    return made.operation
+
+
+def is_in_place(ds: lance_stream.Dataset) -> bool:
+    return operation(ds).update_mode is UpdateMode.REWRITE_COLUMNS
+
+
+def lineage(ds: lance_stream.Dataset) -> dict[int, tuple[int, int, int]]:
+    """Return the row id and both row versions of each row, by its key."""
+    columns = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
+    rows = ds.scan(["id"], with_row_id=True, with_row_versions=True).read_all().to_pylist()
+    return {each["id"]: tuple(each[name] for name in columns) for each in rows}
+
+
+def rows_of(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ds.to_table().sort_by("id").to_pylist()
+    return found
+
+
+def check_feed(older: lance_stream.Dataset, newer: lance_stream.Dataset) -> Counter[str]:
+    """Check snapshot(a) + changes(a, b) = snapshot(b), and count the changes by their kind."""
+    rows = {each["id"]: each for each in rows_of(older)}
+    kinds: Counter[str] = Counter()
+    for change in newer.changes(older.version).read_all().to_pylist():
+        kind = change["_change_type"]
+        kinds[kind] += 1
+        values = {name: change[name] for name in newer.schema.names}
+        if kind in ("update_preimage", "delete"):
+            assert rows.pop(change["id"]) == values
+        else:
+            rows[change["id"]] = values
+    assert [rows[each] for each in sorted(rows)] == rows_of(newer)
+    return kinds
+
+
+def data_files(uri: str) -> set[str]:
+    return {each.name for each in (Path(uri) / "data").iterdir()}
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many bytes of data files were read, by the function of the store."""
+    found: Counter[str] = Counter()
+    read_ranges, read_end = LocalStore.read_ranges, LocalStore.read_end
+
+    def ranges(store: LocalStore, path: str, wanted: Any) -> Any:
+        if path.startswith("data/"):
+            found["ranges"] += sum(each.size_bytes for each in wanted)
+        return read_ranges(store, path, wanted)
+
+    def end(store: LocalStore, path: str, num_bytes: int) -> Any:
+        if path.startswith("data/"):
+            found["ends"] += num_bytes
+        return read_end(store, path, num_bytes)
+
+    monkeypatch.setattr(LocalStore, "read_ranges", ranges)
+    monkeypatch.setattr(LocalStore, "read_end", end)
+    return found
+
+
+@pytest.mark.floors
+def test_one_column_is_written_and_rows_stay(wide: lance_stream.Dataset, uri: str) -> None:
+    before = lineage(wide)
+    changed = wide.upsert(prices([3, 5, 150, 500]), on="id")
+    assert is_in_place(changed)
+    fragments = changed.table.manifest.fragments
+    assert [each.physical_rows for each in fragments] == [NUM_ROWS, NUM_ROWS, 1]
+    assert all(each.deletion_file is None for each in fragments)
+    assert [len(each.files) for each in fragments] == [2, 2, 1]
+    assert all(each.files[0].field_ids.count(TOMBSTONED_ID) == 1 for each in fragments[:2])
+    after = lineage(changed)
+    version = changed.version
+    for key, (row_id, created, updated) in before.items():
+        stamp = version if key in (3, 5, 150) else updated
+        assert after[key] == (row_id, created, stamp)
+    assert after[500][1:] == (version, version)
+    assert check_feed(wide, changed) == {
+        "update_preimage": 3,
+        "update_postimage": 3,
+        "insert": 1,
+    }
+    assert rows_of(changed)[-1] == {"id": 500, "price": -1.0, "place": None, "blob": None}
+
+
+def test_no_other_column_is_read(
+    uri: str, wide: lance_stream.Dataset, bytes_read: Counter[str]
+) -> None:
+    ds = lance_stream.open_dataset(uri)
+    changed = ds.upsert(prices(range(0, 2 * NUM_ROWS, 2)), on="id")
+    assert is_in_place(changed)
+    # the ends of two files, with their metadata, then keys and prices
+    assert bytes_read["ranges"] + bytes_read["ends"] < 2 * (TAIL_BYTES + NUM_ROWS * 16 + 2_000)
+    assert 2 * NUM_ROWS * WIDE > 5 * TAIL_BYTES
+    written = sum(each.files[-1].size_bytes for each in changed.table.manifest.fragments)
+    assert written < 2 * NUM_ROWS * 8 + 2 * 2_000
+
+
+@pytest.mark.floors
+def test_structs_keep_the_parts_that_a_batch_lacks(wide: lance_stream.Dataset) -> None:
+    wide = wide.delete("id = 8")
+    new = pa.table({"id": [7, 9], "place": [{"x": -7}, None]})
+    changed = wide.upsert(new, on="id")
+    assert is_in_place(changed)
+    found = {each["id"]: each["place"] for each in rows_of(changed)}
+    assert found[7] == {"x": -7, "y": "7"}
+    assert found[9] is None
+    assert found[10] == {"x": 10, "y": "10"}
+    assert check_feed(wide, changed).total() == 4
+
+
+def test_rows_are_deleted_in_the_same_version(wide: lance_stream.Dataset) -> None:
+    wide = wide.delete("id < 2")
+    new = prices([1, 5, 6, 7, 120]).append_column("gone", pa.array([False, True] + 3 * [False]))
+    changed = wide.upsert(new, on="id", delete_when="gone", except_columns=["gone"])
+    assert is_in_place(changed)
+    assert check_feed(wide, changed) == {
+        "update_preimage": 3,
+        "update_postimage": 3,
+        "delete": 1,
+        "insert": 1,
+    }
+    assert changed.verify() == wide.verify()
+
+
+def test_columns_are_written_again_and_again(wide: lance_stream.Dataset, uri: str) -> None:
+    """The file of the last time is dropped, and the rest of the first one is kept."""
+    now = wide
+    for number in range(4):
+        older, now = now, now.upsert(prices(range(10, 20), -number), on="id")
+        assert check_feed(older, now)["update_postimage"] == 10
+    now = now.upsert(pa.table({"id": [11], "place": [{"x": 1, "y": "one"}]}), on="id")
+    assert [len(each.files) for each in now.table.manifest.fragments] == [3, 1]
+    compacted = now.compact()
+    assert rows_of(compacted) == rows_of(now)
+    assert lineage(compacted) == lineage(now)
+    assert all(len(each.files) == 1 for each in compacted.table.manifest.fragments)
+    compacted.cleanup(older_than="0 seconds", delete_unverified=True)
+    named = {file.path for each in compacted.table.manifest.fragments for file in each.files}
+    assert data_files(uri) == named
+
+
+def test_fragments_are_decided_one_by_one(
+    wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of one fragment move, those of the other stay, in one version."""
+    stays = FragmentCosts.is_cheaper_in_place
+    monkeypatch.setattr(
+        FragmentCosts, "is_cheaper_in_place", property(lambda costs: costs.num_changed > 1)
+    )
+    before = lineage(wide)
+    changed = wide.upsert(prices([1, 2, 120, 700]), on="id")
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", stays)
+    assert is_in_place(changed)
+    dead = [each.deletion_file is not None for each in changed.table.manifest.fragments]
+    assert dead == [False, True, False]
+    assert {key: each[:2] for key, each in lineage(changed).items() if key != 700} == {
+        key: each[:2] for key, each in before.items()
+    }
+    assert check_feed(wide, changed)["update_postimage"] == 3
+    assert changed.verify() == []
+
+
+def act_before_the_plan(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let another writer commit after the rows of the first attempt have been written."""
+    acts = iter([act])
+
+    def plan(*planned: Any) -> Any:
+        for each in acts:
+            each()
+        return plan_update(*planned)
+
+    # The package exports the function under the name of its module.
+    monkeypatch.setattr(sys.modules["lance_stream.upsert.upsert"], "plan_update", plan)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        (lambda ds: ds.delete("id = 3"), {3: -1.0, 5: -1.0}),
+        (lambda ds: ds.delete("id = 4"), {3: -1.0, 5: -1.0}),
+        (lambda ds: ds.compact(), {3: -1.0, 5: -1.0}),
+        (lambda ds: ds.upsert(prices([3], -7.0), on="id"), {3: -1.0, 5: -1.0}),
+        (lambda ds: ds.upsert(prices([4], -7.0), on="id"), {3: -1.0, 4: -7.0, 5: -1.0}),
+        (lambda ds: ds.update({"price": "-7.0"}, where="id = 4"), {3: -1.0, 4: -7.0, 5: -1.0}),
+        (
+            lambda ds: ds.upsert(pa.table({"id": [3], "place": [{"x": 0, "y": ""}]}), on="id"),
+            {3: -1.0, 5: -1.0},
+        ),
+        (lambda ds: ds.append(wide_rows(300, 310)), {3: -1.0, 5: -1.0}),
+    ],
+    ids=[
+        "delete",
+        "delete beside",
+        "compact",
+        "upsert",
+        "upsert beside",
+        "update",
+        "another column",
+        "append",
+    ],
+)
+def test_others_commit_first(
+    wide: lance_stream.Dataset,
+    uri: str,
+    theirs: Callable[[lance_stream.Dataset], object],
+    expected: dict[int, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    act_before_the_plan(monkeypatch, lambda: theirs(lance_stream.open_dataset(uri)))
+    changed = wide.upsert(prices([3, 5]), on="id")
+    found = {each["id"]: each for each in rows_of(changed)}
+    assert {key: each["price"] for key, each in found.items() if each["price"] < 0} == expected
+    assert found[5]["blob"] == rows_of(wide)[5]["blob"]
+    assert check_feed(wide, changed)
+    assert changed.verify() == []
+
+
+def test_failed_commits_leave_no_new_file_and_take_no_old_one(
+    wide: lance_stream.Dataset, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = wide.delete("id = 50")
+    before = data_files(uri)
+
+    def fail(*_planned: Any, **_named: Any) -> None:
+        raise lance_stream.errors.CommitConflictError("others were faster")
+
+    monkeypatch.setattr("lance_stream.write.planning.commit_operation", fail)
+    monkeypatch.setattr("lance_stream.backoff.sleep_before", lambda *_: None, raising=False)
+    with pytest.raises(LanceStreamError):
+        wide.upsert(prices([3, 5, 150]), on="id")
+    assert data_files(uri) == before
+    assert rows_of(lance_stream.open_dataset(uri)) == rows_of(wide)
+
+
+def test_a_failure_between_two_fragments_leaves_no_file(
+    wide: lance_stream.Dataset, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = data_files(uri)
+    write = in_place.write_columns
+
+    def fail_at_the_second(job: in_place.ColumnsJob, *rest: Any) -> Any:
+        if data_files(uri) != before or job.offsets[0] != 3:
+            raise LanceStreamError("the disk is full")
+        return write(job, *rest)
+
+    monkeypatch.setattr(in_place, "write_columns", fail_at_the_second)
+    with pytest.raises(LanceStreamError, match="disk is full"):
+        wide.upsert(prices([3, 150]), on="id")
+    assert data_files(uri) == before
+
+
+def test_whole_rows_blobs_and_unstamped_fragments_move(
+    uri: str, wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
+    assert not is_in_place(wide.upsert(wide_rows(3, 4), on="id"))
+    assert not is_in_place(wide.upsert(wide_rows(3, 4).select(["id"]), on="id"))
+    blobs = pa.schema(
+        [
+            pa.field("id", pa.int64()),
+            pa.field("n", pa.int64()),
+            pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
+        ]
+    )
+    ds = lance_stream.create_dataset(f"{uri}_blobs", blobs)
+    ds = ds.append(pa.table([[1, 2], [1, 2], [b"x", b"y"]], schema=blobs))
+    moved = ds.upsert(pa.table([[1], [b"z"]], schema=pa.schema([blobs[0], blobs[2]])), on="id")
+    assert not is_in_place(moved)
+    assert is_in_place(moved.upsert(pa.table({"id": [1, 2], "n": [3, 4]}), on="id"))
+
+
+def test_files_of_0_1_move(uri: str) -> None:
+    rows = wide_rows(0, NUM_ROWS).drop_columns(["place"])
+    ds = lance_stream.create_dataset(uri, rows, file_version="0.1")
+    changed = ds.upsert(prices([3, 5]), on="id")
+    assert not is_in_place(changed)
+    assert rows_of(changed)[3]["blob"] == rows["blob"][3].as_py()
+
+
+COSTS = FragmentCosts(
+    num_rows=1_000_000,
+    num_changed=50_000,
+    num_runs=50_000,
+    num_columns=1,
+    own_bytes=8_000_000,
+    other_bytes=3_000_000_000,
+)
+
+
+@pytest.mark.parametrize(
+    ("different", "in_place_is_cheaper"),
+    [
+        ({}, True),
+        ({"num_changed": 100, "num_runs": 100}, False),
+        ({"other_bytes": 8_000_000}, False),  # narrow rows
+        ({"other_bytes": 8_000_000, "num_changed": 1_000_000, "num_runs": 1}, True),
+        ({"own_bytes": 3_000_000_000}, False),  # as wide as the others
+        ({"num_changed": 100, "num_runs": 100, "other_bytes": 10**12}, True),  # blobs
+        ({"num_changed": 2_000, "num_runs": 2_000, "other_bytes": 0, "num_side_blobs": 1}, True),
+    ],
+)
+def test_the_decision(different: dict[str, int], in_place_is_cheaper: bool) -> None:
+    costs = FragmentCosts(**(COSTS.__dict__ | different))
+    assert costs.is_cheaper_in_place is in_place_is_cheaper
+
+
+def test_few_rows_of_a_large_fragment_open_no_file(
+    wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest alone shows that one row is better moved."""
+
+    def fail(*_asked: Any) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr(in_place, "measured", fail)
+    monkeypatch.setattr(in_place, "may_be_cheaper", lambda costs: costs.num_changed > 1)
+    assert not is_in_place(wide.upsert(prices([3]), on="id"))
