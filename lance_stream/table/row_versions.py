@@ -27,6 +27,7 @@ from lance_stream.table.ascending import distinct
 from lance_stream.table.decoded_sequences import DecodedSequences
 from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
 from lance_stream.table.row_ids import MAX_MATERIALIZED, decode_segments
+from lance_stream.table.wire_columns import encode_varints
 
 Versions: TypeAlias = npt.NDArray[np.uint64]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -186,11 +187,59 @@ def encode_row_versions(sequence: RowVersionSequence) -> bytes:
     Every span starts at 0, as in the reference after a compaction: offsets would take half as many
     bytes again.
     """
+    if len(sequence.lengths) >= _MANY_RUNS and bool(sequence.versions.all()):
+        data = _encode_runs(sequence.lengths.astype(np.uint64), sequence.versions)
+        # The next change decodes it, or a reader of this one does.
+        _KNOWN.get_or_decode(data, lambda _: (sequence, sequence.num_rows))
+        return data
     message = rowids_pb2.RowDatasetVersionSequence()
     add = message.runs.add
     for length, version in zip(sequence.lengths.tolist(), sequence.versions.tolist(), strict=True):
         add(version=version).span.range.end = length
     return wire.serialize(message)
+
+
+_MANY_RUNS: Final = 64
+
+_IN_FRAME: Final = 0x0A
+_END: Final = 0x10
+_VERSION: Final = 0x10
+"""Tags: of a run, its span and the range in that; of the range's end; of the run's version."""
+
+
+def _encode_runs(lengths: Versions, versions: Versions) -> bytes:
+    """Return what a message serializes to, without an object for each run.
+
+    Args:
+        lengths: (n,) how many rows each run has; none is 0.
+        versions: (n,) the version of each; none is 0, which a message omits.
+    """
+    ends, end_sizes = encode_varints(lengths)
+    stamps, stamp_sizes = encode_varints(versions)
+    pieces = [
+        _column(_IN_FRAME, lengths),
+        _column(4 + 1 + end_sizes + 1 + stamp_sizes, lengths),
+        _column(_IN_FRAME, lengths),
+        _column(2 + 1 + end_sizes, lengths),
+        _column(_IN_FRAME, lengths),
+        _column(1 + end_sizes, lengths),
+        _column(_END, lengths),
+        ends,
+        _column(_VERSION, lengths),
+        stamps,
+    ]
+    table = np.concatenate(pieces, axis=1)
+    is_used = np.ones(table.shape, np.bool_)
+    for sizes, width, first in (
+        (end_sizes, ends.shape[1], 7),
+        (stamp_sizes, stamps.shape[1], 8 + ends.shape[1]),
+    ):
+        is_used[:, first : first + width] = np.arange(width) < sizes[:, None]
+    return table[is_used].tobytes()
+
+
+def _column(value: int | npt.NDArray[np.int64], like: Versions) -> npt.NDArray[np.uint8]:
+    return np.broadcast_to(np.asarray(value, np.uint8), like.shape)[:, None]
 
 
 def _length_of(span: rowids_pb2.U64Segment) -> int:

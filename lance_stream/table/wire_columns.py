@@ -1,4 +1,4 @@
-"""Reads numbers of many messages of one type from their bytes at once.
+"""Reads numbers of many messages of one type from their bytes at once, and writes varints.
 
 The messages follow one another in a buffer and are walked together: each step advances those whose
 next field has the lowest tag by one field. Writers put fields in the order of their numbers, so
@@ -119,6 +119,24 @@ def walk(
         places[which] = np.where(good, behind, stops[which])
     is_odd |= places < stops
     return Walked(numbers, spans, is_odd)
+
+
+def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Offsets]:
+    """Return the varints of numbers, each in a row of bytes, and how many bytes each has.
+
+    Args:
+        values: (n,) u64.
+
+    Returns:
+        (n, w) u8, as wide as the longest; (n,) i64.
+    """
+    largest = int(values.max(initial=0))
+    width = max(1, -(-largest.bit_length() // 7))
+    shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
+    groups = values[:, None] >> shifts
+    sizes = np.maximum(np.count_nonzero(groups, axis=1), 1).astype(np.int64)
+    is_last = np.arange(width) >= sizes[:, None] - 1
+    return ((groups & 0x7F) | np.where(is_last, 0, 0x80).astype(np.uint64)).astype(np.uint8), sizes
 
 
 def _read_varints(data: npt.NDArray[np.uint8], places: Offsets) -> tuple[Numbers, Offsets, Mask]:

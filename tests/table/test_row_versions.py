@@ -64,6 +64,19 @@ def test_every_span_starts_at_zero() -> None:
     ]
 
 
+@given(st.integers(0, 63), st.integers(0, 64), st.integers(64, 200))
+def test_many_runs_are_encoded_as_messages_are(
+    length_bits: int, version_bits: int, num_runs: int
+) -> None:
+    """Their bytes are put together without an object for each run."""
+    lengths = [max(1, (1 << length_bits) // (place + 1)) for place in range(num_runs)]
+    versions = [max(1, (1 << version_bits) - 1 - place % 2) for place in range(num_runs)]
+    sequence = RowVersionSequence(lengths, versions)
+    runs = zip(sequence.lengths.tolist(), sequence.versions.tolist(), strict=True)
+    expected = message_of(*(run(version, range=span(0, length)) for length, version in runs))
+    assert encode_row_versions(sequence) == expected
+
+
 def test_only_the_size_of_a_span_counts() -> None:
     bitmap = rowids_pb2.U64Segment.RangeWithBitmap(start=7, end=15, bitmap=b"\x81")
     data = message_of(
