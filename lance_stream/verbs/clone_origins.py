@@ -51,11 +51,10 @@ def origins_of(table: TableVersion) -> list[Origin]:
         InvalidInputError: It is unknown which version of another table has them.
         UntrustedLocationError: The other table may not be opened.
     """
-    own = _root_of(table.location, table.branch)
+    own = _root_of(place_of_files(table.location), table.branch)
     found: dict[tuple[str, str | None, int], Origin] = {}
     for base in _needed(table):
-        path = place_of_files(base.path).rstrip("/")
-        root = _root_of(path, base.name)
+        root = _root_of(place_of_files(base.path), base.name)
         if root == own:  # a branch names the files of its table
             continue
         open_named(table.store, root, table.storage_options)  # refuses what is not trusted
@@ -90,14 +89,14 @@ def _needed(table: TableVersion) -> Iterator[BasePath]:
 def _held(refs: Refs, clone: str) -> Iterator[tuple[str | None, int]]:
     """Yield the versions of a table that are tagged for a clone: their branches and numbers."""
     for tag in list_tags(refs).values():
-        if tag.metadata.get("clone", "").rstrip("/") == clone:
+        if place_of_files(tag.metadata.get("clone", "")).rstrip("/") == clone:
             yield tag.branch, tag.version
 
 
 def _cloned(refs: Refs, clone: TableVersion, root: str) -> Iterator[tuple[str | None, int]]:
     """Yield the version of a table that a clone was made of, if its first transaction is there."""
     for operation in _clonings(clone):
-        if _root_of(place_of_files(operation.ref_path).rstrip("/"), operation.ref_name) == root:
+        if _root_of(place_of_files(operation.ref_path), operation.ref_name) == root:
             version, branch = operation.ref_version, operation.ref_name
             if refs.of(branch).log.has(version):
                 yield branch, version
