@@ -15,6 +15,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "prometheus": ("prometheus_client",),
     "opentelemetry": ("opentelemetry.metrics",),
     "report": ("plotly",),
+    "fast": ("numba",),
 }
 """By extra, the modules that it installs."""
 

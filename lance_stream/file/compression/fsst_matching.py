@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.lib.stride_tricks import as_strided
 
-from lance_stream.file.data_blocks import Bytes
+from lance_stream.file.compression.compiled import loops
+from lance_stream.file.data_blocks import Bytes, Words
 
 ESCAPE = 255
 MAX_SYMBOL_BYTES = 8
@@ -25,6 +26,9 @@ MAX_SYMBOL_BYTES = 8
 Places = npt.NDArray[np.int64]
 Symbols = npt.NDArray[np.uint64]
 """Up to 8 bytes each, the first one the least significant, padded with zeros."""
+
+_SAVED_PER_BYTE = 8
+"""The nanoseconds that the compiled loop saves per byte."""
 
 _SLOT_BITS = 12
 _SPREAD = np.uint32(2971215073)
@@ -54,21 +58,32 @@ class Matcher:
         symbols: (num_symbols,) up to 255; code i means the i-th. No two of over 2 bytes
             have one slot (`slots_of`).
         sizes: (num_symbols,) bytes of each.
+
+    Attributes:
+        short: (65536,) `code | bytes << 8` by the first two bytes.
+        values: (4096,) a longer symbol by its slot.
+        masks: (4096,) the bytes of it that count.
+        entries: (4096,) its `code | bytes << 8`.
     """
 
     def __init__(self, symbols: Symbols, sizes: Places) -> None:
         entries = (np.arange(len(symbols)) | sizes << 8).astype(np.uint16)
         single = np.full(256, ESCAPE | 1 << 8, np.uint16)
         single[symbols[sizes == 1].astype(np.intp)] = entries[sizes == 1]
-        self._short = np.tile(single, 256)
-        self._short[symbols[sizes == 2].astype(np.intp)] = entries[sizes == 2]
+        self.short = np.tile(single, 256)
+        self.short[symbols[sizes == 2].astype(np.intp)] = entries[sizes == 2]
         slots = slots_of(symbols[sizes > 2])
-        self._values = np.full(1 << _SLOT_BITS, _KEEP[8], np.uint64)
-        self._masks = np.zeros(1 << _SLOT_BITS, np.uint64)
-        self._entries = np.zeros(1 << _SLOT_BITS, np.uint16)
-        self._values[slots] = symbols[sizes > 2]
-        self._masks[slots] = _KEEP[sizes[sizes > 2]]
-        self._entries[slots] = entries[sizes > 2]
+        self.values = np.full(1 << _SLOT_BITS, _KEEP[8], np.uint64)
+        self.masks = np.zeros(1 << _SLOT_BITS, np.uint64)
+        self.entries = np.zeros(1 << _SLOT_BITS, np.uint16)
+        self.values[slots] = symbols[sizes > 2]
+        self.masks[slots] = _KEEP[sizes[sizes > 2]]
+        self.entries[slots] = entries[sizes > 2]
+
+    @property
+    def tables(self) -> tuple[Words, Symbols, Symbols, Words]:
+        """The tables as `kernels` requires them."""
+        return self.short, self.values, self.masks, self.entries
 
     def match(self, strings: LaidOut) -> npt.NDArray[np.uint16]:
         """Return the code at each byte.
@@ -77,16 +92,21 @@ class Matcher:
             (len(data),) `code | bytes << 8` at the first byte of each symbol, 0 at the others. An
             escape has one byte.
         """
-        words = words_of(strings.data)
         found = np.zeros(len(strings.data), np.uint16)
+        kernels = loops.get(len(strings.data) * _SAVED_PER_BYTE)
+        if kernels is not None and len(strings.starts):
+            terminator = int(strings.data[strings.stops[0]])
+            kernels.match(*strings, terminator, *self.tables, found)
+            return found
+        words = words_of(strings.data)
         live = strings.starts < strings.stops
         at, stops = strings.starts[live], strings.stops[live]
         while len(at):
             word = words[at]
             slots = slots_of(word)
-            is_long = word & self._masks.take(slots) == self._values.take(slots)
+            is_long = word & self.masks.take(slots) == self.values.take(slots)
             entry = np.where(
-                is_long, self._entries.take(slots), self._short.take(word.astype(np.uint16))
+                is_long, self.entries.take(slots), self.short.take(word.astype(np.uint16))
             )
             found[at] = entry
             at = at + (entry >> _EIGHT)

@@ -36,6 +36,7 @@ from lance_stream.file.chunked_buffers import (
     starts_of,
 )
 from lance_stream.file.compression import fastlanes
+from lance_stream.file.compression.compiled import loops
 from lance_stream.file.compression.fastlanes import VALUES
 from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
 from lance_stream.file.v2_1.codecs.codec import (
@@ -56,6 +57,9 @@ of a width are packed at once and then moved into place."""
 _FEW_CHUNKS = 4
 """Up to this number of chunks of a width are unpacked value by value, together with those of other
 such widths: unpacking a width by rows has a fixed cost, shared by many chunks."""
+
+_LOOP_WORD_BYTES = (4, 8)
+"""Narrower words are unpacked as fast by numpy."""
 
 _RARE_CHUNKS = 32
 """We write no width for fewer chunks if a wider one costs little."""
@@ -92,6 +96,8 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
         word = word_of(self.bits_per_word)
         widths = _widths(buffer, num_values, word)
         values = np.empty((len(num_values), VALUES), dtype=word)
+        if _unpacked_by_loop(buffer, widths, values):
+            return _block(_first_of_each(values, num_values), self.bits_per_word)
         by_width, counts = np.unique(widths, return_counts=True)
         rare = by_width[counts <= _FEW_CHUNKS] if _is_aligned(buffer, word) else by_width[:0]
         if len(rare) > 1:
@@ -331,6 +337,19 @@ def _is_aligned(buffer: ChunkedBuffer, word: np.dtype[np.unsignedinteger]) -> bo
     """Return whether all words are aligned to their size."""
     is_apart = bool((buffer.starts % word.itemsize).any())
     return not is_apart and len(buffer.data) % word.itemsize == 0
+
+
+def _unpacked_by_loop(buffer: ChunkedBuffer, widths: Words, values: Words) -> bool:
+    """Unpack all chunks by a compiled loop; return False if none is loaded or suits them."""
+    word = values.dtype
+    if word.itemsize not in _LOOP_WORD_BYTES or not _is_aligned(buffer, word):
+        return False
+    words = buffer.data.view(word)
+    kernels = loops.get(values.size) if words.flags.aligned else None
+    if kernels is None:
+        return False
+    kernels.unpack(words, buffer.starts // word.itemsize + 1, widths.astype(np.int64), values)
+    return True
 
 
 def _first_of_each(values: Words, num_values: Counts) -> Words:

@@ -1,0 +1,279 @@
+"""Loops over bytes and words that numba compiles; `compiled` decides when they are loaded.
+
+Each does what a function of `fsst` or `bitpacking` does with numpy, with the same result. They are
+plain Python, too: tests run them uncompiled, where an index out of bounds is an error.
+
+numba checks no bounds. So each loop says what its caller has checked, and checks the rest itself
+before it reads or writes. Indices are unsigned: ones that can count from the end cost several times
+as much. All are compiled for the types below when the module is imported, so no call waits for a
+compiler, and arrays of other types are refused.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+ESCAPE = 255
+VALUES = 1024
+
+CODE_WITHOUT_SYMBOL = -1
+ENDS_AFTER_ESCAPE = -2
+OFFSETS_LEAVE_CODES = -3
+
+_ZERO, _ONE, _ESCAPE = np.uint64(0), np.uint64(1), np.uint64(ESCAPE)
+_ALL_BITS = np.uint64(2**64 - 1)
+_SLOT_SHIFT = np.uint64(20)
+_SPREAD = np.uint64(2971215073)
+
+
+def _in(item: Any, dimensions: int = 1) -> Any:
+    """Return the type of a contiguous array that is only read."""
+    return types.Array(item, dimensions, "C", readonly=True)
+
+
+def _out(item: Any, dimensions: int = 1) -> Any:
+    """Return the type of a contiguous array that is filled."""
+    return types.Array(item, dimensions, "C")
+
+
+def _compiled(*signatures: Any) -> Any:
+    return numba.njit(list(signatures), cache=True, nogil=True)
+
+
+_U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
+_I32, _I64 = types.int32, types.int64
+
+
+@_compiled(_I64(_in(_U8), _in(_U8)))  # type: ignore[untyped-decorator]  # of numba
+def most_bytes(codes: Any, lengths: Any) -> Any:
+    """Return the most bytes that FSST codes decode to: a byte after an escape counts as a code.
+
+    Args:
+        codes: u8.
+        lengths: (256,) u8; bytes of each code's symbol, 0 if there is none, 1 for an escape.
+    """
+    total = 0
+    for place in range(len(codes)):
+        total += lengths[codes[place]]
+    return total
+
+
+@_compiled(  # type: ignore[untyped-decorator]
+    *(
+        _I64(_in(_U8), _in(stored), _in(_U8, 2), _in(_U8), _out(_U8), _out(decoded))
+        for stored, decoded in ((_I32, _I32), (_I32, _I64), (_I64, _I64))
+    )
+)
+def decode(
+    codes: Any, offsets: Any, symbols: Any, lengths: Any, data: Any, decoded_offsets: Any
+) -> Any:
+    """Decode FSST values.
+
+    Args:
+        codes: u8; the encoded values.
+        offsets: (num_values + 1,) the end of each value after a 0.
+        symbols: (256, 8) u8, padded.
+        lengths: (256,) as above.
+        data: u8, to fill; `most_bytes` and 8 more.
+        decoded_offsets: (num_values + 1,) to fill.
+
+    Returns:
+        The bytes of all values, or one of the negative numbers above.
+    """
+    at, place = _ZERO, np.int64(0)
+    decoded_offsets[0] = 0
+    for value in range(len(offsets) - 1):
+        stop = offsets[value + 1]
+        if stop < place or stop > len(codes):
+            return OFFSETS_LEAVE_CODES
+        while place < stop:
+            code = np.uint64(codes[np.uint64(place)])
+            if code == _ESCAPE:
+                if place + 1 == stop:
+                    return ENDS_AFTER_ESCAPE
+                data[at] = codes[np.uint64(place + 1)]
+                at += _ONE
+                place += 2
+                continue
+            # All are loaded before any is stored, so that each is one instruction.
+            byte_0, byte_1 = symbols[code, 0], symbols[code, 1]
+            byte_2, byte_3 = symbols[code, 2], symbols[code, 3]
+            byte_4, byte_5 = symbols[code, 4], symbols[code, 5]
+            byte_6, byte_7 = symbols[code, 6], symbols[code, 7]
+            data[at], data[at + _ONE] = byte_0, byte_1
+            data[at + np.uint64(2)], data[at + np.uint64(3)] = byte_2, byte_3
+            data[at + np.uint64(4)], data[at + np.uint64(5)] = byte_4, byte_5
+            data[at + np.uint64(6)], data[at + np.uint64(7)] = byte_6, byte_7
+            length = lengths[code]
+            if length == 0:
+                return CODE_WITHOUT_SYMBOL
+            at += np.uint64(length)
+            place += 1
+        decoded_offsets[value + 1] = at
+    return np.int64(at)
+
+
+_TABLES = (_in(_U16), _in(_U64), _in(_U64), _in(_U16))
+
+
+@_compiled(_U16(_in(_U8), _I64, _I64, _I64, *_TABLES))  # type: ignore[untyped-decorator]
+def _entry_at(
+    data: Any,
+    place: int,
+    stop: int,
+    terminator: int,
+    short: Any,
+    values: Any,
+    masks: Any,
+    entries: Any,
+) -> Any:
+    """Return `code | bytes << 8` of the symbol at a place of a string that stops after it.
+
+    The tables are those of `fsst_matching.Matcher`; the string counts as followed by `terminator`,
+    which no symbol of several bytes has.
+    """
+    word = np.uint64(0)
+    if stop - place >= 8:
+        # The compiler makes this one instruction.
+        at = np.uint64(place)
+        word = np.uint64(data[at])
+        word |= np.uint64(data[at + _ONE]) << np.uint64(8)
+        word |= np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        word |= np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+        word |= np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
+        word |= np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
+        word |= np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
+        word |= np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
+    else:
+        for byte in range(stop - place):
+            word |= np.uint64(data[np.uint64(place + byte)]) << np.uint64(8 * byte)
+        word |= np.uint64(terminator) << np.uint64(8 * (stop - place))
+    first_3 = word & np.uint64(0xFFFFFF)
+    slot = (first_3 * _SPREAD & np.uint64(0xFFFFFFFF)) >> _SLOT_SHIFT
+    if word & masks[slot] == values[slot]:
+        return entries[slot]
+    return short[word & np.uint64(0xFFFF)]
+
+
+@_compiled(  # type: ignore[untyped-decorator]
+    types.void(_in(_U8), _in(_I64), _in(_I64), _I64, *_TABLES, _out(_U16))
+)
+def match(
+    data: Any,
+    starts: Any,
+    stops: Any,
+    terminator: int,
+    short: Any,
+    values: Any,
+    masks: Any,
+    entries: Any,
+    found: Any,
+) -> None:
+    """Find the symbols of byte strings.
+
+    Args:
+        data: u8; the strings.
+        starts: (num_strings,) where each starts in `data`.
+        stops: (num_strings,) where each stops in it.
+        terminator: As in `_entry_at`, with the tables.
+        short: There.
+        values: There.
+        masks: There.
+        entries: There.
+        found: (len(data),) zeros, to fill: the entry of each symbol at its first byte.
+    """
+    for string in range(len(starts)):
+        place, stop = starts[string], stops[string]
+        while place < stop:
+            entry = _entry_at(data, place, stop, terminator, short, values, masks, entries)
+            found[np.uint64(place)] = entry
+            place += np.int64(entry >> 8)
+
+
+@_compiled(  # type: ignore[untyped-decorator]
+    _I64(_in(_U8), _in(_I64), _I64, *_TABLES, _out(_U8), _out(_I64))
+)
+def encode(
+    data: Any,
+    bounds: Any,
+    terminator: int,
+    short: Any,
+    values: Any,
+    masks: Any,
+    entries: Any,
+    codes: Any,
+    ends: Any,
+) -> Any:
+    """Encode byte strings by FSST.
+
+    Args:
+        data: u8; the strings.
+        bounds: (num_strings + 1,) ascending, from 0 to at most `len(data)`.
+        terminator: As in `_entry_at`, with the tables.
+        short: There.
+        values: There.
+        masks: There.
+        entries: There.
+        codes: u8, to fill; twice as many as bytes.
+        ends: (num_strings,) to fill: where each ends in `codes`.
+
+    Returns:
+        The number of bytes in `codes`.
+    """
+    at = _ZERO
+    for string in range(len(ends)):
+        place, stop = bounds[string], bounds[string + 1]
+        while place < stop:
+            entry = _entry_at(data, place, stop, terminator, short, values, masks, entries)
+            code = np.uint64(entry) & _ESCAPE
+            codes[at] = code
+            at += _ONE
+            if code == _ESCAPE:
+                codes[at] = data[np.uint64(place)]
+                at += _ONE
+            place += np.int64(entry >> 8)
+        ends[string] = at
+    return np.int64(at)
+
+
+@_compiled(  # type: ignore[untyped-decorator]
+    *(types.void(_in(word), _in(_I64), _in(_I64), _out(word, 2)) for word in (_U32, _U64))
+)
+def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:
+    """Unpack blocks of 1,024 words in FastLanes order, each with its own width.
+
+    Args:
+        words: Words of T bits, aligned.
+        starts: (num_blocks,) the first word of each; its `width * 1024 / T` words are in `words`.
+        widths: (num_blocks,) from 0 to T.
+        values: (num_blocks, 1024) words of T bits, to fill.
+    """
+    bits = words.itemsize * 8
+    lanes = VALUES // bits
+    for block in range(len(starts)):
+        width = widths[block]
+        if width == 0:
+            values[block, :] = 0
+            continue
+        mask = values.dtype.type(_ALL_BITS >> np.uint64(64 - width))
+        for row in range(bits):
+            plane = row * width // bits
+            shift = row * width - plane * bits
+            group = row // 8
+            # The groups of 8 rows come in the order 0, 4, 2, 6, 1, 5, 3, 7.
+            group = (group & 1) << 2 | (group & 2) | (group & 4) >> 2
+            to = group * 16 + (row % 8) * 128
+            source = starts[block] + plane * lanes
+            right = words.dtype.type(shift)
+            if shift + width > bits:
+                left = words.dtype.type(bits - shift)
+                for lane in range(lanes):
+                    low = words[np.uint64(source + lane)] >> right
+                    high = words[np.uint64(source + lanes + lane)] << left
+                    values[block, np.uint64(to + lane)] = (low | high) & mask
+            else:
+                for lane in range(lanes):
+                    low = words[np.uint64(source + lane)] >> right
+                    values[block, np.uint64(to + lane)] = low & mask

@@ -1,0 +1,197 @@
+"""The compiled loops: numpy's results, on damaged input, too, and only when worth loading."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.chunked_buffers import ChunkedBuffer
+from lance_stream.file.compression import compiled, fastlanes, fsst
+from lance_stream.file.compression.compiled import LOADING_NANOSECONDS, CompiledLoops
+from lance_stream.file.compression.fsst_symbols import SymbolTable
+from lance_stream.file.data_blocks import FixedWidthBlock, VariableWidthBlock
+from lance_stream.file.v2_1.codecs import bitpacking
+
+kernels = pytest.importorskip("lance_stream.file.compression.kernels")
+
+WORDS = [b"the ", b"quick ", b"brown ", b"fox ", b"jumps ", b"\x00", b"\xff", b"z"]
+
+
+@pytest.fixture(scope="module")
+def both_ways() -> Iterator[Callable[[Callable[[], object]], tuple[object, object]]]:
+    """Return a function that returns the results of another one, by numpy and by loops."""
+    before = (compiled.loops._is_decided, compiled.loops._module)
+
+    def results(run: Callable[[], object]) -> tuple[object, object]:
+        found = []
+        for module in (None, kernels):
+            compiled.loops._is_decided, compiled.loops._module = True, module
+            try:
+                found.append(run())
+            except CorruptDataError as error:
+                found.append(str(error))
+        return found[0], found[1]
+
+    yield results
+    compiled.loops._is_decided, compiled.loops._module = before
+
+
+def block_of(values: list[bytes], offsets: type = np.int32) -> VariableWidthBlock:
+    places = np.cumsum([0, *map(len, values)]).astype(offsets)
+    return VariableWidthBlock(len(values), places, np.frombuffer(b"".join(values), np.uint8))
+
+
+def shown(block: VariableWidthBlock) -> tuple[bytes, list[int], str]:
+    return block.data.tobytes(), block.offsets.tolist(), block.offsets.dtype.name
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    codes=st.lists(st.lists(st.sampled_from([0, 1, 2, 2, 3, 255]), max_size=9), max_size=9),
+    symbols=st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=4),
+    offsets=st.sampled_from([np.int32, np.int64]),
+)
+def test_any_codes_decode_alike(both_ways, codes, symbols, offsets):
+    """Codes without a symbol and escapes at the end of a value among them."""
+    block = block_of([bytes(each) for each in codes], offsets)
+    table = SymbolTable(is_on=True, symbols=tuple(symbols))
+    by_numpy, by_loops = both_ways(lambda: shown(fsst.decode(block, table)))
+    if isinstance(by_numpy, tuple) or isinstance(by_loops, tuple):
+        assert by_numpy == by_loops
+
+
+@pytest.mark.parametrize(
+    "words", [WORDS, [bytes([each]) for each in range(256)]], ids=["few words", "all bytes"]
+)
+@pytest.mark.parametrize("longest", [12, 1200])
+def test_values_are_encoded_alike(both_ways, words, longest):
+    rng = np.random.default_rng(longest)
+    values = [
+        b"".join(words[each] for each in rng.integers(0, len(words), rng.integers(0, longest)))
+        for _ in range(60_000 // longest)
+    ]
+    by_numpy, by_loops = both_ways(lambda: fsst.encode(block_of(values)))
+    assert shown(by_numpy[0]) == shown(by_loops[0])
+    assert by_numpy[1] == by_loops[1]
+
+
+@pytest.mark.parametrize("word", [np.uint32, np.uint64])
+def test_chunks_of_every_width_are_unpacked_alike(both_ways, word):
+    bits = np.dtype(word).itemsize * 8
+    values = np.random.default_rng(bits).integers(0, 2**bits, (bits + 1) * 1024 - 300, np.uint64)
+    values = values.astype(word) >> np.repeat(np.arange(bits + 1), 1024)[: len(values)].astype(word)
+    values[bits * 1024 :] = 0
+    block = FixedWidthBlock(bits, len(values), values.view(np.uint8))
+    encoded = bitpacking.encode_mini_block(block)
+    by_numpy, by_loops = both_ways(
+        lambda: encoded.codec.decode_mini_block(encoded.buffers, encoded.num_values).words()
+    )
+    assert (by_numpy == values).all()
+    assert (by_loops == values).all()
+
+
+def test_chunks_at_odd_places_are_unpacked_all_the_same(both_ways):
+    values = np.arange(3000, dtype=np.uint64)
+    encoded = bitpacking.encode_mini_block(FixedWidthBlock(64, 3000, values.view(np.uint8)))
+    (buffer,) = encoded.buffers
+    shifted = ChunkedBuffer(np.append(np.uint8(0), buffer.data), buffer.starts + 1, buffer.sizes)
+    by_numpy, by_loops = both_ways(
+        lambda: encoded.codec.decode_mini_block([shifted], encoded.num_values).words()
+    )
+    assert (by_numpy == values).all()
+    assert (by_loops == values).all()
+
+
+@pytest.mark.parametrize("damage", ["width", "size", "start"])
+def test_damaged_chunks_are_refused_before_any_loop(both_ways, damage):
+    values = np.arange(3000, dtype=np.uint64)
+    encoded = bitpacking.encode_mini_block(FixedWidthBlock(64, 3000, values.view(np.uint8)))
+    (buffer,) = encoded.buffers
+    data, sizes = buffer.data.copy(), buffer.sizes.copy()
+    if damage == "width":
+        data[int(buffer.starts[1])] = 65
+    elif damage == "size":
+        sizes[-1] += 128
+    else:
+        data = data[:-8]
+    from lance_stream.file.v2_1.codecs import decode_mini_block
+
+    found = both_ways(
+        lambda: decode_mini_block(
+            encoded.encoding, [ChunkedBuffer(data, buffer.starts, sizes)], encoded.num_values
+        )
+    )
+    assert all(isinstance(each, str) for each in found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    codes=st.binary(max_size=30),
+    offsets=st.lists(st.integers(-40, 40), max_size=6),
+    num_symbols=st.integers(0, 255),
+)
+def test_no_offsets_let_the_loop_leave_its_arrays(codes, offsets, num_symbols):
+    """Uncompiled, an index out of bounds raises an error, and none counts from the end."""
+    table = SymbolTable(is_on=True, symbols=(b"12345678",) * num_symbols)
+    symbols, lengths = fsst._symbol_arrays(table)
+    stored = np.frombuffer(codes, np.uint8)
+    most = kernels.most_bytes.py_func(stored, lengths)
+    data = np.zeros(int(most) + 8, np.uint8)
+    bounds = np.array([0, *offsets], np.int64)
+    ends = np.zeros(len(bounds), np.int64)
+    total = kernels.decode.py_func(stored, bounds, symbols, lengths, data, ends)
+    assert total <= most
+    assert kernels.decode(stored, bounds, symbols, lengths, data, ends) == total
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_uncompiled_loop_unpacks_inside_its_words(bits):
+    word = np.dtype(f"<u{bits // 8}")
+    for width in (0, 1, bits // 2 + 1, bits):
+        values = np.full((1, 1024), (1 << width) - 1, word)
+        packed = fastlanes.pack(values, width).reshape(-1)
+        found = np.zeros((1, 1024), word)
+        one = np.ones(1, np.int64)
+        kernels.unpack.py_func(packed, one * 0, one * width, found)
+        assert (found == values).all()
+
+
+def test_loops_are_loaded_once_they_have_cost_what_loading_costs(monkeypatch):
+    imports = []
+    monkeypatch.setattr(compiled, "_imported", lambda: imports.append(1))
+    loops = CompiledLoops()
+    for _ in range(9):
+        assert loops.get(LOADING_NANOSECONDS // 10) is None
+    assert not imports
+    for _ in range(3):
+        loops.get(LOADING_NANOSECONDS // 10)
+    assert len(imports) == 1
+
+
+def test_a_small_table_does_not_import_numba(tmp_path):
+    script = f"""
+import sys, pyarrow as pa, lance_stream
+uri = {str(tmp_path / "small")!r}
+table = pa.table({{"id": range(5000), "text": [f"some text {{i}}" for i in range(5000)]}})
+lance_stream.create_dataset(uri, table.schema).append(table)
+assert lance_stream.open_dataset(uri).to_table().num_rows == 5000
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
+    def fail(_: str) -> None:
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(compiled.importlib, "import_module", fail)
+    loops = CompiledLoops()
+    assert loops.get(LOADING_NANOSECONDS) is None
+    assert "no locator available" in caplog.text
+    monkeypatch.undo()
+    assert loops.load() is None
