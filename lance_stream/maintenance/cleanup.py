@@ -46,7 +46,7 @@ Differs: Its cleanup deletes manifests and data files in no particular order, ke
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -95,6 +95,8 @@ from lance_stream.table.paths import (
     transaction_path,
 )
 from lance_stream.threads import map_ahead
+from lance_stream.upsert.key_bounds import chance_of
+from lance_stream.upsert.key_index import read_footer
 
 GRACE: Final = timedelta(days=7)
 """The age from which a file can no longer be about to be committed."""
@@ -638,6 +640,7 @@ class _Left:
 
 def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable, StoredFile]]:
     folders = [each for each in FOLDERS if not _is_behind_link(table.store, each)]
+    data_files: set[bytes | None] = set()
     for files in work.list_folders(table.store, folders):
         staged: list[StoredFile] = []
         for file in files:
@@ -645,11 +648,25 @@ def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable,
             if what is not None and what.kind is FileKind.STAGED_MANIFEST:
                 staged.append(file)
             elif what is not None:
+                if what.kind is FileKind.DATA:
+                    data_files.add(chance_of(file.path))
+                elif what.kind is FileKind.KEY_INDEX and _is_useless(table, file, data_files):
+                    what = what._replace(name=None)
                 yield what, file
         if staged:
             obsolete = table.log.obsolete_staged_files([each.path for each in staged])
             what = Nameable(FileKind.STAGED_MANIFEST, None)
             yield from ((what, each) for each in staged if each.path in obsolete)
+
+
+def _is_useless(table: TableVersion, file: StoredFile, data_files: Container[bytes | None]) -> bool:
+    """Return whether a run of the index of keys is of files that are gone; False if unknown."""
+    if table.manifest.base_paths:
+        return False  # it may be of files that are elsewhere
+    footer = read_footer(table.store, file.path)
+    return footer is not None and not any(
+        place.file in data_files for each in footer.files for place in each.file
+    )
 
 
 def _is_behind_link(store: Store, folder: str) -> bool:

@@ -10,6 +10,7 @@ failed commit, or it belongs to a commit under way.
     _indices/{uuid}/**                by the index's folder
     _lance_stream/tombstones/*        by its path, in the config
     _lance_stream/key_bounds/*        with the column that it is of
+    _lance_stream/key_index/*         with the first of its columns
     _lance_stream/staged_rows/*       never: rows on their way to a commit
     _versions/{manifest}-{uuid}       never: staged for an external manifest store
     temporary files in those folders  never
@@ -42,6 +43,7 @@ class FileKind(StrEnum):
     INDEX = "index files"
     REMEMBERED_DELETES = "files of remembered deletes"
     KEY_BOUNDS = "key bounds"
+    KEY_INDEX = "indices of keys"
     STAGED_MANIFEST = "staged manifests"
     STAGED_ROWS = "staged rows"
     TEMPORARY = "temporary files"
@@ -91,6 +93,7 @@ def names_of(manifest: Manifest, known: set[bytes], *, with_bases: bool = True) 
         yield paths.tombstone_path(file.name)
     for each in manifest.schema.walk():
         yield paths.key_bounds_path(each.id)
+        yield f"{paths.KEY_INDEX_DIRECTORY}/{each.id}"
     bases = {each.id: each for each in manifest.base_paths}
     for place, raw in enumerate(manifest.fragments.raws):
         if raw not in known:
@@ -193,6 +196,13 @@ def _own(kind: FileKind) -> Callable[[str], Nameable | None]:
     return lambda path: Nameable(kind, path) if _depth(path) == 2 else None
 
 
+def _key_index(path: str) -> Nameable | None:
+    column = paths.parse_key_index_name(path.rpartition("/")[2])
+    if column is None or _depth(path) != 2:
+        return None
+    return Nameable(FileKind.KEY_INDEX, f"{paths.KEY_INDEX_DIRECTORY}/{column}")
+
+
 def _staged_rows(path: str) -> Nameable | None:
     return Nameable(FileKind.STAGED_ROWS, None) if _depth(path) == 2 else None
 
@@ -204,6 +214,7 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.INDICES_DIRECTORY: _index,
     paths.TOMBSTONES_DIRECTORY: _own(FileKind.REMEMBERED_DELETES),
     paths.KEY_BOUNDS_DIRECTORY: _own(FileKind.KEY_BOUNDS),
+    paths.KEY_INDEX_DIRECTORY: _key_index,
     paths.STAGED_ROWS_DIRECTORY: _staged_rows,
     paths.VERSIONS_DIRECTORY: _version,
 }

@@ -16,6 +16,7 @@ All paths are relative to the table's directory and use "/":
     tree/{branch}/                                          a branch: all of the above but _refs
     _lance_stream/tombstones/{32 hex digits}.arrow          ours: see `tombstones`
     _lance_stream/key_bounds/{field id}.arrow               ours: a cache
+    _lance_stream/key_index/{field id}-{32 hex digits}.keys ours: a cache; see `key_runs`
     _lance_stream/cloned_from.txn                           ours: see `commit.cloning`
     _lance_stream/staged_rows/{32 hex digits}.arrow         ours: see `staged_rows`
 
@@ -50,6 +51,7 @@ TREE_DIRECTORY = "tree"
 MAIN_BRANCH = "main"
 TOMBSTONES_DIRECTORY = "_lance_stream/tombstones"
 KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
+KEY_INDEX_DIRECTORY = "_lance_stream/key_index"
 CLONED_FROM = "_lance_stream/cloned_from.txn"
 STAGED_ROWS_DIRECTORY = "_lance_stream/staged_rows"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
@@ -65,6 +67,7 @@ FOLDERS = (
 )
 """All folders of a table or branch, except `tree`."""
 
+_KEY_INDEX_NAME = re.compile(r"([0-9]{1,10})-[0-9a-f]{32}\.keys")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DRIVE_OR_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MANIFEST = ".manifest"
@@ -323,6 +326,22 @@ def tombstone_path(name: str) -> str:
 def key_bounds_path(field_id: int) -> str:
     """Return the path of the saved bounds of a key column."""
     return f"{KEY_BOUNDS_DIRECTORY}/{field_id}.arrow"
+
+
+def key_index_path(field_id: int, random: bytes) -> str:
+    """Return the path of a new run of the index of keys.
+
+    Args:
+        field_id: The first key column.
+        random: 16 random bytes.
+    """
+    return f"{KEY_INDEX_DIRECTORY}/{field_id}-{random.hex()}.keys"
+
+
+def parse_key_index_name(name: str) -> int | None:
+    """Return the first key column of a run of the index of keys; None if the name is of none."""
+    found = _KEY_INDEX_NAME.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 def staged_rows_path(random: bytes) -> str:

@@ -122,7 +122,7 @@ def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
     held = [each for each in fragment.files if field_id in each.field_ids]
     if len(held) != 1 or has_overlays(fragment):
         return None
-    chance = _chance_of(held[0].path)
+    chance = chance_of(held[0].path)
     with suppress(UnsupportedFeatureError):  # reading the file will report it
         column = held[0].column_of().get(field_id, -1)
         if chance is not None and column >= 0:
@@ -130,7 +130,7 @@ def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
     return None
 
 
-def _chance_of(path: str) -> bytes | None:
+def chance_of(path: str) -> bytes | None:
     """Return the 16 random bytes of a file's name; None if the name is not random."""
     name = path.rpartition("/")[2]
     found = parse_data_file_name(name)

@@ -35,10 +35,12 @@ from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
 from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
 from lance_stream.upsert.incoming import Incoming, UpsertRules
 from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
+from lance_stream.upsert.key_index import LostRunError
 from lance_stream.upsert.keys import KeyLookup, Places
 from lance_stream.upsert.known_key_bounds import key_bounds, save_key_bounds
 from lance_stream.upsert.remembered_keys import (
     MAX_NEW_ROWS,
+    MOST_SAVED_ROWS,
     Collector,
     FoundRows,
     RememberedKeys,
@@ -302,7 +304,8 @@ class Found:
             )
             for place in places
         ]
-        found = self._find(table, incoming, units)
+        was_looked_up = any(each.saved_work for each in bounds.columns)
+        found = self._find(table, incoming, units, was_looked_up=was_looked_up)
         for place, unit, each in zip(places, units, found, strict=True):
             self._known[fragments.ids[place]] = (unit.fragment, each)
         bounds.learn(file_bounds for each in found for file_bounds in each.file_bounds)
@@ -310,34 +313,46 @@ class Found:
         return join_matches([*matches, *found])
 
     def _find(
-        self, table: TableVersion, incoming: Incoming, units: Sequence[WorkUnit]
+        self,
+        table: TableVersion,
+        incoming: Incoming,
+        units: Sequence[WorkUnit],
+        *,
+        was_looked_up: bool,
     ) -> Sequence[Matches]:
-        """Return the matches of each unit: remembered, or else read."""
+        """Return the matches of each unit: remembered, or else read.
+
+        Args:
+            table: The version.
+            incoming: The batch.
+            units: Of the fragments that may have a key of it.
+            was_looked_up: Whether a process has looked up keys in the table before.
+        """
         lookup, on = incoming.lookup, incoming.rules.on
         if not isinstance(self._workers, Threads) or not units:
             return self._workers.find(units, lookup, len(on))
         memory = remembered_keys(table, on)
         fragments = [decode_fragment(unit.fragment) for unit in units]
-        known = memory.look_up(fragments, len(table.manifest.fragments))
-        is_known = known.numbers >= 0
+        numbers, remembered = _remembered(memory, table, fragments, lookup)
         found: list[Matches | None] = [None] * len(units)
-        if is_known.any():
-            remembered = known.find(lookup.key_columns)
-            for at, rows in _by_unit(remembered, known.numbers):
-                addresses = pack_addresses(fragments[at].id, rows.offsets)
-                alive = _alive(units[at], fragments[at], Matches(addresses, rows.keys))
-                if len(units[at].columns) > len(on) and len(alive.addresses):
-                    sequence = _sequence_of(units[at], fragments[at], alive, keeps=True)
-                    alive = alive._replace(sequence=sequence)
-                found[at] = alive
-        unread = np.flatnonzero(~is_known).tolist()
-        collectors = _collectors(memory, [fragments[at] for at in unread])
-        read = self._workers.find_and_collect(
-            [units[at] for at in unread], lookup, len(on), collectors
-        )
-        memory.learn(each for each in collectors if each is not None)
-        for at, each in zip(unread, read, strict=True):
-            found[at] = each
+        for at, rows in _by_unit(remembered, numbers):
+            addresses = pack_addresses(fragments[at].id, rows.offsets)
+            alive = _alive(units[at], fragments[at], Matches(addresses, rows.keys))
+            if len(units[at].columns) > len(on) and len(alive.addresses):
+                sequence = _sequence_of(units[at], fragments[at], alive, keeps=True)
+                alive = alive._replace(sequence=sequence)
+            found[at] = alive
+        is_worth_it = memory.is_worth_it or was_looked_up
+        for some in _groups(memory, fragments, numbers, is_worth_it=is_worth_it):
+            collectors = _collectors(memory, [fragments[at] for at in some], is_worth_it)
+            read = self._workers.find_and_collect(
+                [units[at] for at in some], lookup, len(on), collectors
+            )
+            memory.learn(each for each in collectors if each is not None)
+            memory.save(table, MOST_SAVED_ROWS)
+            for at, each in zip(some, read, strict=True):
+                found[at] = each
+        memory.save(table)
         return [_NO_MATCHES if each is None else each for each in found]
 
     def remember(
@@ -361,7 +376,9 @@ class Found:
         keys = rows.select(list(rules.on)).columns
         ordering = [each for each in rows.schema.names if each == rules.sequence_by]
         first = 0
-        for each, collector in zip(fragments, _collectors(memory, fragments), strict=True):
+        for each, collector in zip(
+            fragments, _collectors(memory, fragments, memory.is_worth_it), strict=True
+        ):
             if collector is not None:
                 own = slice(first, first + each.physical_rows)
                 collector.see([values[own] for values in keys])
@@ -389,15 +406,50 @@ def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]
             yield at, FoundRows(rows.files[own], rows.offsets[own], rows.keys[own])
 
 
-def _collectors(memory: RememberedKeys, fragments: Sequence[Fragment]) -> list[Collector | None]:
+def _remembered(
+    memory: RememberedKeys,
+    table: TableVersion,
+    fragments: Sequence[Fragment],
+    lookup: KeyLookup,
+) -> tuple[Places, FoundRows]:
+    """Return the number of each fragment's file, -1 if unknown; and the rows with a key."""
+    while True:
+        known = memory.look_up(fragments, len(table.manifest.fragments), table.store)
+        try:
+            return known.numbers, known.find(lookup.key_columns, table.store)
+        except LostRunError as error:
+            memory.lose(error, table.store)
+
+
+def _groups(
+    memory: RememberedKeys, fragments: Sequence[Fragment], numbers: Places, *, is_worth_it: bool
+) -> Iterator[list[int]]:
+    """Yield the unknown fragments; as many at a time as fit into a run of the index."""
+    group: list[int] = []
+    num_rows = 0
+    for at in np.flatnonzero(numbers < 0).tolist():
+        is_full = num_rows + fragments[at].physical_rows > MOST_SAVED_ROWS
+        if group and is_full and is_worth_it and memory.can_save:
+            yield group
+            group, num_rows = [], 0
+        group.append(at)
+        num_rows += fragments[at].physical_rows
+    if group:
+        yield group
+
+
+def _collectors(
+    memory: RememberedKeys, fragments: Sequence[Fragment], is_worth_it: bool
+) -> list[Collector | None]:
     """Return what collects the keys of fragments that are read; None where they are not kept."""
     made: list[Collector | None] = []
-    num_left = min(MAX_NEW_ROWS, memory.num_rows_left) if memory.is_worth_it else 0
+    most = MOST_SAVED_ROWS if memory.can_save else MAX_NEW_ROWS
+    num_left = min(most, memory.num_rows_left) if is_worth_it else 0
     for each in fragments:
         file = memory.file_of(each) if 0 < each.physical_rows <= num_left else None
         if file is not None:
             num_left -= each.physical_rows
-        made.append(None if file is None else Collector(file, each.physical_rows))
+        made.append(None if file is None else memory.collector(file, each.physical_rows))
     return made
 
 

@@ -11,20 +11,24 @@ still live is for the caller to find out. All rows of a file are known, includin
 because a restore brings those back.
 
 A key is known by one word if that tells all keys apart, as for numbers of up to 8 bytes. Other keys
-are known by two hashes of 64 bits, whose seeds no one knows outside this process: among a billion
-keys, two with equal hashes are less likely than a fault of the machine's memory.
+are known by 96 bits of two hashes, whose seeds are random: a batch of 50,000 keys has one that is
+taken for another of a billion with a chance below 10^-15.
 
 The column that orders the rows of a key (`sequence_by`) is kept as it is, file by file: the rows
 that are found are looked up in it.
 
+Once the keys of many rows are remembered, they are written to the table's directory, as a run of
+its index of keys (`key_index`). From then on that run is searched, by this process and by others,
+and what is in it takes no memory.
+
 Only the process that reads the data files itself keeps anything, and nothing of a table until its
-second look-up.
+second look-up, unless another process has looked up keys in it before.
 """
 
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +39,14 @@ from lance_stream.caches import Cache
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
+from lance_stream.upsert import key_index
 from lance_stream.upsert.key_bounds import FileColumn, file_column, key_fields
 from lance_stream.upsert.key_filter import KeyWords, are_exact, key_words
+from lance_stream.upsert.key_index import LocalRun, LostRunError, Source
+from lance_stream.upsert.key_runs import U32, Covered, FileKey, KeyColumns
 from lance_stream.upsert.keys import Places, hash_keys, without_dictionary
-
-FileKey: TypeAlias = tuple[FileColumn, ...]
-"""The columns of data files that hold the key columns of a fragment."""
 
 MAX_BYTES: Final = 256 << 20
 """How much memory the keys of all tables take at most; more are read again for each batch."""
@@ -50,13 +55,26 @@ MAX_COLUMN_BYTES: Final = 128 << 20
 """How much memory the columns that order the rows of a key take at most."""
 
 MAX_NEW_ROWS: Final = 2 << 20
-"""Of how many rows the keys are newly kept at one look-up at most: no batch is much longer."""
+"""Of how many rows the keys are newly kept at one look-up at most, if they stay in memory."""
+
+LEAST_SAVED_ROWS: Final = 1 << 20
+"""The keys of at least so many rows are saved as a run of the index, ..."""
+
+MOST_SAVED_ROWS: Final = 4 << 20
+"""... and those of about so many at once."""
+
+LEAST_SHARED_ROWS: Final = 1 << 19
+"""Before so many rows are read, it is looked whether another process has saved their keys."""
+
+MOST_MERGED_KEYS: Final = 16 << 20
+"""Runs of the index are merged up to this many keys."""
+
+_RUNS_OF_A_SIZE: Final = 4
 
 _MAX_TABLES: Final = 16
 _BYTES_PER_ROW: Final = 24
 # Runs are merged up to this many rows: merging takes several times their memory for a moment.
 _MOST_MERGED: Final = 2 << 20
-_SEEDS: Final = secrets.randbits(64), secrets.randbits(64)
 _FORGET_FROM: Final = 64
 _OFFSET_BITS: Final = np.uint64(32)
 _OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
@@ -67,23 +85,29 @@ class Words(NamedTuple):
 
     Attributes:
         words: (n,) u64; equal for equal keys.
-        others: (n,) u64 further words; None if the first tell all keys apart.
+        others: (n,) u32 further bits; None if the words tell all keys apart.
     """
 
     words: KeyWords
-    others: KeyWords | None
+    others: U32 | None
 
 
-def words_of(keys: Sequence[pa.Array]) -> Words:
-    """Return what keys are known by, in this process.
+def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
+    """Return what keys are known by.
 
     Args:
         keys: (n,) values of each key column, without dictionaries, none of them null.
+        seeds: The seeds of the hashes.
     """
     if are_exact(keys):
         return Words(key_words(keys), None)
-    first, second = (hash_keys(keys, seed) for seed in _SEEDS)
-    return Words(first, second)
+    first, second = (hash_keys(keys, seed) for seed in seeds)
+    return Words(first, (second >> np.uint64(32)).astype(np.uint32))
+
+
+def new_seeds() -> tuple[int, int]:
+    """Return random seeds of two hashes."""
+    return secrets.randbits(64), secrets.randbits(64)
 
 
 class Collector:
@@ -92,11 +116,13 @@ class Collector:
     Args:
         file: The columns that hold them.
         num_rows: How many rows the fragment has, including deleted ones.
+        seeds: The seeds of the hashes by which the keys are known.
     """
 
-    def __init__(self, file: FileKey, num_rows: int) -> None:
+    def __init__(self, file: FileKey, num_rows: int, seeds: tuple[int, int]) -> None:
         self.file = file
         self.num_rows = num_rows
+        self.seeds = seeds
         self._num_seen = 0
         self._parts: list[tuple[Words, npt.NDArray[np.uint64]]] = []
 
@@ -117,7 +143,7 @@ class Collector:
             rows = rows[is_key]
             keys = [each.filter(pa.array(is_key)) for each in keys]
         if len(rows):
-            self._parts.append((words_of(keys), rows))
+            self._parts.append((words_of(keys, self.seeds), rows))
 
     @property
     def is_complete(self) -> bool:
@@ -135,10 +161,11 @@ class Collector:
         words = np.concatenate([words.words for words, _ in self._parts])
         others = [words.others for words, _ in self._parts if words.others is not None]
         rows = np.concatenate([rows for _, rows in self._parts])
-        return _sorted(
-            words,
-            np.concatenate(others) if others else None,
-            rows | np.uint64(number << int(_OFFSET_BITS)),
+        order = np.argsort(words)  # faster than a stable sort, as long as nothing is in order
+        return _Run(
+            words[order],
+            np.concatenate(others)[order] if others else None,
+            (rows | np.uint64(number << int(_OFFSET_BITS)))[order],
         )
 
 
@@ -147,22 +174,18 @@ class _Run(NamedTuple):
 
     Attributes:
         words: (n,) u64, ascending.
-        others: (n,) u64, the other words of the same keys; None if there are none.
+        others: (n,) u32, further bits of the same keys; None if there are none.
         rows: (n,) u64, the number of the file and the row's offset in it.
     """
 
     words: KeyWords
-    others: KeyWords | None
+    others: U32 | None
     rows: npt.NDArray[np.uint64]
 
     @property
     def num_bytes(self) -> int:
-        return self.words.nbytes * (2 if self.others is None else 3)
-
-
-def _sorted(words: KeyWords, others: KeyWords | None, rows: npt.NDArray[np.uint64]) -> _Run:
-    order = np.argsort(words, kind="stable")
-    return _Run(words[order], None if others is None else others[order], rows[order])
+        others = 0 if self.others is None else self.others.nbytes
+        return self.words.nbytes + others + self.rows.nbytes
 
 
 def _are_merged(one: int, other: int) -> bool:
@@ -170,11 +193,12 @@ def _are_merged(one: int, other: int) -> bool:
 
 
 def _merged(one: _Run, other: _Run) -> _Run:
+    words = np.concatenate([one.words, other.words])
+    order = np.argsort(words, kind="stable")  # which takes advantage of the order that there is
     others = None
     if one.others is not None and other.others is not None:
-        others = np.concatenate([one.others, other.others])
-    words = np.concatenate([one.words, other.words])
-    return _sorted(words, others, np.concatenate([one.rows, other.rows]))
+        others = np.concatenate([one.others, other.others])[order]
+    return _Run(words[order], others, np.concatenate([one.rows, other.rows])[order])
 
 
 class FoundRows(NamedTuple):
@@ -196,38 +220,88 @@ class Known(NamedTuple):
 
     Attributes:
         numbers: (n,) i64, the number of each fragment's file; -1 if it is not known.
-        runs: The keys of all known files.
+        runs: The keys of all known files in memory.
+        saved: The runs of the index that have some of the fragments' files.
+        seeds: The seeds of the hashes of the runs in memory.
     """
 
     numbers: Places
     runs: "tuple[_Run, ...]"
+    saved: tuple[LocalRun, ...]
+    seeds: tuple[int, int]
 
-    def find(self, keys: Sequence[pa.Array]) -> FoundRows:
+    def find(self, keys: Sequence[pa.Array], store: Store) -> FoundRows:
         """Return the rows of all known files that have one of some keys.
 
         Args:
             keys: (num_keys,) values of each key column, none of them null, all different.
+            store: The table's.
+
+        Raises:
+            LostRunError: A run of the index cannot be used any longer.
         """
-        words = words_of([without_dictionary(each) for each in keys])
+        keys = [without_dictionary(each) for each in keys]
+        wanted = {seeds: _Wanted.of(keys, seeds) for seeds in self._all_seeds()}
+        found = [FoundRows(*_NOTHING)]
+        found += [wanted[self.seeds].in_memory(each) for each in self.runs]
+        found += [wanted[each.footer.columns.seeds].in_index(each, store) for each in self.saved]
+        return FoundRows(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+    def _all_seeds(self) -> set[tuple[int, int]]:
+        own = {self.seeds} if self.runs else set()
+        return own | {each.footer.columns.seeds for each in self.saved}
+
+
+_NOTHING: Final = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64)
+
+
+class _Wanted(NamedTuple):
+    """The keys of a batch, as they are looked for.
+
+    Attributes:
+        words: (num_keys,) u64, ascending.
+        others: (num_keys,) u32 in the same order; None if there are none.
+        numbers: (num_keys,) i64, the number of each key.
+    """
+
+    words: KeyWords
+    others: U32 | None
+    numbers: Places
+
+    @classmethod
+    def of(cls, keys: Sequence[pa.Array], seeds: tuple[int, int]) -> "_Wanted":
+        words = words_of(keys, seeds)
         order = np.argsort(words.words, kind="stable")
-        wanted = words.words[order]
-        found_rows, found_keys = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-        for run in self.runs:
-            first = np.searchsorted(run.words, wanted, "left")
-            counts = np.searchsorted(run.words, wanted, "right") - first
-            which = np.repeat(np.arange(len(wanted)), counts)
-            ends = np.cumsum(counts)
-            at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
-            numbers = order[which]
-            if run.others is not None and words.others is not None:
-                same = run.others[at] == words.others[numbers]
-                at, numbers = at[same], numbers[same]
-            found_rows.append(run.rows[at])
-            found_keys.append(numbers)
-        rows = np.concatenate(found_rows)
-        return FoundRows(
-            (rows >> _OFFSET_BITS).astype(np.int64), rows & _OFFSET_MASK, np.concatenate(found_keys)
-        )
+        others = None if words.others is None else words.others[order]
+        return cls(words.words[order], others, order)
+
+    def in_memory(self, run: _Run) -> FoundRows:
+        first = np.searchsorted(run.words, self.words, "left")
+        counts = np.searchsorted(run.words, self.words, "right") - first
+        which = np.repeat(np.arange(len(self.words)), counts)
+        ends = np.cumsum(counts)
+        at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
+        at, which = self._same(run.others, at, which)
+        rows = run.rows[at]
+        files = (rows >> _OFFSET_BITS).astype(np.int64)
+        return FoundRows(files, rows & _OFFSET_MASK, self.numbers[which])
+
+    def in_index(self, run: LocalRun, store: Store) -> FoundRows:
+        at, which = run.find(store, self.words)
+        at, which = self._same(run.others, at, which)
+        rows = run.rows[at].astype(np.int64)
+        files = np.searchsorted(run.starts, rows, "right") - 1
+        offsets = (rows - run.starts[files]).astype(np.uint64)
+        numbers = run.numbers[files]
+        own = np.flatnonzero(numbers >= 0)
+        return FoundRows(numbers[own], offsets[own], self.numbers[which[own]])
+
+    def _same(self, others: U32 | None, at: Places, which: Places) -> tuple[Places, Places]:
+        """Return the places whose further bits are equal, too."""
+        if others is None or self.others is None:
+            return at, which
+        same = np.flatnonzero(others[at] == self.others[which])
+        return at[same], which[same]
 
 
 class RememberedKeys:
@@ -239,10 +313,16 @@ class RememberedKeys:
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = tuple(fields)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._runs: list[_Run] = []
+        self._saved: dict[str, LocalRun] = {}
+        # Runs that were refused, or have nothing that others lack: not opened again.
+        self._left_out: set[str] = set()
+        self._saved_files: set[Covered] = set()
+        self._can_save = True
+        self._seeds = new_seeds()
         # By the file, and the number of rows that its fragment states.
-        self._number_of: dict[tuple[FileKey | None, int], int] = {}
+        self._number_of: dict[Covered, int] = {}
         self._asked_at: dict[int, int] = {}
         self._next = 0
         self._num_lookups = 0
@@ -258,56 +338,86 @@ class RememberedKeys:
         return len(self._number_of)
 
     @property
+    def num_saved_runs(self) -> int:
+        """How many runs of the index it uses."""
+        return len(self._saved)
+
+    @property
     def num_rows_left(self) -> int:
         """Of how many more rows the keys fit."""
         return max(0, MAX_BYTES - _bytes_kept()) // _BYTES_PER_ROW
 
     @property
+    def can_save(self) -> bool:
+        """Whether keys can be saved as runs of the index, as far as is known."""
+        return self._can_save
+
+    @property
     def is_worth_it(self) -> bool:
         """Whether the table is looked up again and again."""
-        return self._num_lookups > 1
+        return self._num_lookups > 1 or bool(self._saved)
+
+    def collector(self, file: FileKey, num_rows: int) -> Collector:
+        """Return what collects the keys of a fragment; see `Collector`."""
+        return Collector(file, num_rows, self._seeds)
 
     def file_of(self, fragment: Fragment) -> FileKey | None:
         """Return which columns of files hold a fragment's keys; None if they cannot be kept."""
         found = tuple(file_column(fragment, each.id) for each in self._fields)
         return None if None in found else found  # type: ignore[return-value]  # none is None
 
-    def look_up(self, fragments: Iterable[Fragment], num_fragments: int) -> Known:
+    def covered_by(self, fragment: Fragment) -> Covered | None:
+        """Return the file of a fragment's keys, as it is remembered; None if it cannot be.
+
+        A damaged fragment may state another number of rows than its file has: it is read, and
+        refused, as if the file were not known.
+        """
+        file = self.file_of(fragment)
+        return None if file is None else Covered(file, fragment.physical_rows)
+
+    def look_up(self, fragments: Sequence[Fragment], num_fragments: int, store: Store) -> Known:
         """Begin a look-up; return what is known of some fragments.
 
         Args:
             fragments: The fragments that may have a key of the batch.
             num_fragments: How many the version has.
+            store: The table's.
         """
-        # A damaged fragment may state another number of rows than its file has: it is read, and
-        # refused, as if the file were not known.
-        files = [(self.file_of(each), each.physical_rows) for each in fragments]
+        files = [self.covered_by(each) for each in fragments]
         with self._lock:
             self._num_lookups += 1
-            numbers = [self._number_of.get(each, -1) for each in files]
+            self._forget_unused(num_fragments)
+            unknown = [each for each in files if each and each not in self._number_of]
+            if sum(each.num_rows for each in unknown) >= LEAST_SHARED_ROWS:
+                self._refresh(store)
+            numbers = [-1 if each is None else self._number_of.get(each, -1) for each in files]
             for each in numbers:
                 self._asked_at[each] = self._num_lookups
-            known = Known(np.array(numbers, np.int64), tuple(self._runs))
-            self._forget_unused(num_fragments)
-        return known
+            own = np.array(numbers, np.int64)
+            saved = [each for each in self._saved.values() if np.isin(each.numbers, own).any()]
+            return Known(own, tuple(self._runs), tuple(saved), self._seeds)
 
     def learn(self, collected: Iterable[Collector]) -> None:
         """Keep the keys of files, as long as there is room."""
         for each in collected:
-            if each.is_complete and (each.file, each.num_rows) not in self._number_of:
-                self._learn(each)
+            with self._lock:
+                if each.is_complete and each.seeds == self._seeds:
+                    self._learn(each)
 
     def _learn(self, collected: Collector) -> None:
-        with self._lock:
-            file = collected.file, collected.num_rows
-            if file in self._number_of:
-                return
-            run = collected.to_run(self._next)
-            self._number_of[file] = self._next
-            self._asked_at[self._next] = self._num_lookups
-            self._next += 1
-            if run is not None:
-                self._add(run)
+        file = Covered(collected.file, collected.num_rows)
+        if file in self._number_of:
+            return
+        run = collected.to_run(self._next)
+        self._give_number(file)
+        if run is not None:
+            self._add(run)
+
+    def _give_number(self, file: Covered) -> int:
+        self._number_of[file] = number = self._next
+        self._asked_at[number] = self._num_lookups
+        self._next += 1
+        return number
 
     def _add(self, run: _Run) -> None:
         """Add a run, merged with those that are not much larger: few remain, and few are merged."""
@@ -318,15 +428,200 @@ class RememberedKeys:
 
     def _forget_unused(self, num_fragments: int) -> None:
         """Forget the files that were asked for longest ago, once they are as many as the others."""
-        if len(self._number_of) <= 2 * num_fragments + _FORGET_FROM:
+        if len(self._number_of) - len(self._saved_files) <= 2 * num_fragments + _FORGET_FROM:
             return
-        by_age = sorted(self._number_of.items(), key=lambda each: self._asked_at.get(each[1], 0))
-        self._number_of = dict(by_age[-num_fragments:] if num_fragments else [])
+        own = self._files_in_memory()
+        by_age = sorted(own.items(), key=lambda each: self._asked_at.get(each[1], 0))
+        for file, _ in by_age[: len(by_age) - num_fragments]:
+            del self._number_of[file]
+        self._forget_others()
+
+    def _files_in_memory(self) -> dict[Covered, int]:
+        """Return the files whose keys are in memory, and their numbers."""
+        own = self._number_of.items()
+        return {file: number for file, number in own if file not in self._saved_files}
+
+    def _forget_others(self) -> None:
+        """Forget all keys in memory of files without a number."""
         is_kept = np.zeros(self._next, np.bool_)
         is_kept[list(self._number_of.values())] = True
         self._asked_at = {each: self._asked_at.get(each, 0) for each in self._number_of.values()}
         left = [_only(each, is_kept) for each in self._runs]
         self._runs = [each for each in left if len(each.words)]
+
+    # --- the index
+
+    def _columns(self) -> KeyColumns:
+        types = tuple(field_to_arrow(each).type for each in self._fields)
+        is_exact = are_exact([pa.array([], _plain(each)) for each in types])
+        return KeyColumns(
+            tuple(each.id for each in self._fields),
+            tuple(map(str, types)),
+            is_exact,
+            (0, 0) if is_exact else self._seeds,
+        )
+
+    def _refresh(self, store: Store) -> None:
+        """Take note of the runs that other processes have written, merged or deleted."""
+        columns = self._columns()
+        paths = key_index.list_runs(store, columns.field_ids)
+        if paths is None:
+            return
+        for path in [each for each in self._saved if each not in paths]:
+            self._forget_run(self._saved[path])
+        self._left_out.intersection_update(paths)
+        for path in paths:
+            if path not in self._saved and path not in self._left_out:
+                self._open(store, path, columns)
+
+    def _open(self, store: Store, path: str, columns: KeyColumns) -> None:
+        self._left_out.add(path)
+        footer = key_index.read_footer(store, path)
+        if footer is None or footer.columns._replace(seeds=columns.seeds) != columns:
+            return
+        if all(each in self._number_of for each in footer.files):
+            return
+        size = sum(each.num_bytes for each in self._saved.values())
+        run = key_index.open_run(path, footer, size)
+        if run is None:
+            return
+        if not columns.is_exact and not self._saved and footer.columns.seeds != self._seeds:
+            self._take_over(footer.columns.seeds)
+        self._use(run)
+
+    def _take_over(self, seeds: tuple[int, int]) -> None:
+        """Hash keys as the index does, so that runs can be merged; forget the other hashes."""
+        self._seeds = seeds
+        self._number_of, self._runs = {}, []
+
+    def _use(self, run: LocalRun) -> None:
+        for place, each in enumerate(run.footer.files):
+            if each not in self._number_of:
+                run.numbers[place] = self._give_number(each)
+                self._saved_files.add(each)
+        self._saved[run.path] = run
+        self._left_out.discard(run.path)
+
+    def lose(self, error: LostRunError, store: Store) -> None:
+        """Forget a run of the index that cannot be used; delete it if it is damaged."""
+        with self._lock:
+            if self._saved.get(error.run.path) is error.run:
+                self._forget_run(error.run)
+                self._left_out.add(error.run.path)
+        if error.is_damaged:
+            key_index.delete_runs(store, [error.run.path])
+
+    def _forget_run(self, run: LocalRun) -> None:
+        del self._saved[run.path]
+        for number, file in zip(run.numbers.tolist(), run.footer.files, strict=True):
+            if number >= 0:
+                del self._number_of[file]
+                self._saved_files.discard(file)
+
+    def save(self, table: TableVersion, least_rows: int | None = None) -> None:
+        """Save the keys in memory as a run of the index, if they are many.
+
+        Args:
+            table: The version that was looked up in.
+            least_rows: How many are many.
+        """
+        least_rows = LEAST_SAVED_ROWS if least_rows is None else least_rows
+        with self._lock:
+            if not self._can_save or sum(len(each.words) for each in self._runs) < least_rows:
+                return
+            if self._save_memory(table.store):
+                self._tidy(table)
+            else:
+                self._can_save = False
+
+    def _save_memory(self, store: Store) -> bool:
+        own = self._files_in_memory()
+        files = list(own)
+        starts = np.concatenate([[0], np.cumsum([each.num_rows for each in files], dtype=np.int64)])
+        start_of = np.zeros(self._next, np.int64)
+        start_of[list(own.values())] = starts[:-1]
+        sources = [(_as_source(each, start_of), files, starts) for each in self._runs]
+        parts = [
+            key_index.Part(
+                source, starts, np.zeros(len(files), np.int64), np.ones(len(files), bool)
+            )
+            for source, _, _ in sources
+        ]
+        run = key_index.write_run(store, self._columns(), files, parts)
+        if run is None:
+            return False
+        run.numbers = np.array(list(own.values()), np.int64)
+        self._saved[run.path] = run
+        self._saved_files.update(files)
+        self._runs = []
+        return True
+
+    def _tidy(self, table: TableVersion) -> None:
+        """Merge runs of a similar size, and delete those that have nothing of the table."""
+        columns = self._columns()
+        own = [each for each in self._saved.values() if each.footer.columns.seeds == columns.seeds]
+        by_size: dict[int, list[LocalRun]] = {}
+        for each in own:
+            size = each.footer.num_keys // LEAST_SAVED_ROWS
+            by_size.setdefault(max(size, 1).bit_length() // 2, []).append(each)
+        num_keys = sum(each.footer.num_keys for each in own)
+        num_rows = int(table.manifest.fragments.numbers.physical_rows.sum())
+        is_much_gone = num_keys > 2 * num_rows + LEAST_SAVED_ROWS
+        for some in by_size.values():
+            if len(some) >= _RUNS_OF_A_SIZE or is_much_gone:
+                self._merge(table, some)
+
+    def _merge(self, table: TableVersion, runs: Sequence[LocalRun]) -> None:
+        kept = set(filter(None, map(self.covered_by, table.manifest.fragments)))
+        group: list[LocalRun] = []
+        for each in sorted(runs, key=lambda run: run.footer.num_keys):
+            num_keys = sum(run.footer.num_keys for run in group) + each.footer.num_keys
+            if group and num_keys > MOST_MERGED_KEYS:
+                self._merge_all(table.store, group, kept)
+                group = []
+            group.append(each)
+        self._merge_all(table.store, group, kept)
+
+    def _merge_all(self, store: Store, runs: Sequence[LocalRun], kept: set[Covered]) -> None:
+        files = {file for run in runs for file in run.footer.files}
+        if len(runs) == 1 and len(files & kept) * 2 > len(files):
+            return
+        try:
+            for each in runs:
+                each.fetch_all(store)
+        except LostRunError as error:
+            self.lose(error, store)
+            return
+        sources: list[tuple[Source, Sequence[Covered], Places]] = [
+            (each, each.footer.files, each.starts) for each in runs
+        ]
+        left, parts = key_index.planned_parts(sources, kept)
+        made = key_index.write_run(store, self._columns(), left, parts) if left else None
+        if left and made is None:
+            return
+        for each in runs:
+            self._forget_run(each)
+        if made is not None:
+            self._use(made)
+        key_index.delete_runs(store, [each.path for each in runs])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+class _Memory(NamedTuple):
+    """Keys in memory, to be written."""
+
+    words: KeyWords
+    others: U32 | None
+    rows: U32
+
+
+def _as_source(run: _Run, start_of: Places) -> Source:
+    files = (run.rows >> _OFFSET_BITS).astype(np.int64)
+    rows = start_of[files] + (run.rows & _OFFSET_MASK).astype(np.int64)
+    return _Memory(run.words, run.others, rows.astype(np.uint32))
 
 
 def _only(run: _Run, is_kept: npt.NDArray[np.bool_]) -> _Run:

@@ -258,6 +258,7 @@ def test_unreferenced_files_stay_while_young() -> None:
         "_indices/2f1b3f4e-0000-0000-0000-000000000000/index.idx",
         "_lance_stream/tombstones/0123456789abcdef0123456789abcdef.arrow",
         "_lance_stream/key_bounds/99.arrow",
+        "_lance_stream/key_index/99-0123456789abcdef0123456789abcdef.keys",
         "_lance_stream/staged_rows/0123456789abcdef0123456789abcdef.arrow",
     ]
     others = ["notes.txt", "data/notes.txt", "_lance_stream/later/x", "_fri/1/x", "_versions/x"]

@@ -16,6 +16,7 @@ from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import keys as key_module
@@ -31,6 +32,7 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
 )
 ON_ID = UpsertRules(("id",))
+NO_STORE = MemoryStore("none")
 
 
 @pytest.fixture(autouse=True)
@@ -192,8 +194,9 @@ def test_keys_with_equal_hashes_are_told_apart(bits: int, monkeypatch: pytest.Mo
 
     def weak(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
         found = hash_keys(keys, seed)
-        return found & np.uint64((1 << bits) - 1) if seed == remembered_keys._SEEDS[0] else found
+        return found & np.uint64((1 << bits) - 1) if seed == 7 else found
 
+    monkeypatch.setattr(remembered_keys, "new_seeds", lambda: (7, 8))
     monkeypatch.setattr(remembered_keys, "hash_keys", weak)
     table = table_of()
     for number in range(1, 5):
@@ -210,9 +213,11 @@ def test_two_seeds_have_nothing_in_common() -> None:
         assert key_module.hash_keys(some).tolist() == key_module.hash_keys(some, 0).tolist()
 
 
-def collected(number: int, keys: pa.Array, num_rows: int | None = None) -> Collector:
+def collected(
+    memory: RememberedKeys, number: int, keys: pa.Array, num_rows: int | None = None
+) -> Collector:
     place = FileColumn(number.to_bytes(16, "big"), 0)
-    made = Collector((place,), len(keys) if num_rows is None else num_rows)
+    made = memory.collector((place,), len(keys) if num_rows is None else num_rows)
     made.see([keys[:3]])
     made.see([keys[3:]])
     return made
@@ -227,12 +232,12 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
     for number in range(40):
         keys = [of(each) for each in dice.integers(0, 60, int(dice.integers(4, 30))).tolist()]
         keys[1] = None
-        memory.learn([collected(number, pa.array(keys))])
+        memory.learn([collected(memory, number, pa.array(keys))])
         for offset, key in enumerate(keys):
             model.setdefault(key, set()).add((number, offset))
     assert len(memory._runs) < 8
     wanted = [of(each) for each in range(100)]
-    found = memory.look_up([], 0).find([pa.array(wanted)])
+    found = memory.look_up([], 0, NO_STORE).find([pa.array(wanted)], NO_STORE)
     pairs = zip(found.files.tolist(), found.offsets.tolist(), found.keys.tolist(), strict=True)
     by_key: dict[Any, set[tuple[int, int]]] = {}
     for file, offset, key in pairs:
@@ -242,10 +247,10 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
 
 def test_files_that_were_not_read_whole_are_not_known() -> None:
     memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
-    memory.learn([collected(1, pa.array(range(10)), num_rows=11)])
-    memory.learn([collected(2, pa.array([None, None], pa.int64()))])
+    memory.learn([collected(memory, 1, pa.array(range(10)), num_rows=11)])
+    memory.learn([collected(memory, 2, pa.array([None, None], pa.int64()))])
     assert memory.num_files == 1
-    assert len(memory.look_up([], 0).find([pa.array(range(10))]).keys) == 0
+    assert len(memory.look_up([], 0, NO_STORE).find([pa.array(range(10))], NO_STORE).keys) == 0
 
 
 @pytest.mark.floors
@@ -267,11 +272,11 @@ def test_keys_in_dictionaries_are_known_by_their_values() -> None:
 def test_a_look_up_keeps_what_another_one_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered_keys, "_FORGET_FROM", 0)
     memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
-    memory.learn(collected(number, pa.array([number] * 5)) for number in range(10))
-    known = memory.look_up([], 10)
-    memory.look_up([], 1)  # of a version that was compacted meanwhile
+    memory.learn(collected(memory, number, pa.array([number] * 5)) for number in range(10))
+    known = memory.look_up([], 10, NO_STORE)
+    memory.look_up([], 1, NO_STORE)  # of a version that was compacted meanwhile
     assert memory.num_files == 1
-    assert sorted(set(known.find([pa.array(range(10))]).keys.tolist())) == list(range(10))
+    assert sorted(set(known.find([pa.array(range(10))], NO_STORE).keys.tolist())) == list(range(10))
 
 
 def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +286,7 @@ def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -
     dice = np.random.default_rng(5)
     sizes = dice.integers(3, 30, 60).tolist()
     for number, size in enumerate(sizes):
-        memory.learn([collected(number, pa.array(dice.integers(0, 50, size)))])
+        memory.learn([collected(memory, number, pa.array(dice.integers(0, 50, size)))])
     found = [len(each.words) for each in memory._runs]
     assert sum(found) == sum(sizes)
     assert max(found) <= 100

@@ -1,0 +1,199 @@
+"""The cost of upserts of random keys as the table grows: with the index of keys, in turns.
+
+    python -m benchmarks.key_index [--millions 2 20] [--rounds 7] [--keys 50000]
+    python -m benchmarks.key_index --look-up 1000        the look-up alone, in runs that are forged
+
+The tables differ only in their number of fragments, of a million rows each; keys are texts of 16
+random digits. Every batch changes 45,000 rows anywhere in the table and inserts 5,000. Batches on
+the tables take turns, so that a slow second affects all of them.
+
+    running   a batch of a process that runs on: medians of the CPU time of the process, and its
+              parts; the first batches, which make the index, are not counted but shown
+    first     the first batch of a new process, which finds the index
+    build     what the first batches took in all, which read all keys and made the index; and what
+              reading them took without it
+
+Forged runs have random hashes of as many fragments of a million rows as asked for, 16 million in
+each, as in merged runs. If there is not enough room for all, the same ones are searched repeatedly.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.upsert import key_index, remembered_keys
+from lance_stream.upsert.key_bounds import FileColumn
+from lance_stream.upsert.key_runs import Covered, KeyColumns
+from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.create import create_table, plan_table
+from lance_stream.write.fragments import write_fragments, write_target
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), ("number", pa.int64()), ("value", pa.float64())]
+)
+ROWS_OF_FRAGMENT = 1_000_000
+_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def rows_of(numbers: np.ndarray, value: float) -> pa.Table:
+    """Return rows by their numbers; the key of each looks random."""
+    return pa.table([_keys(numbers), numbers, np.full(len(numbers), value)], schema=SCHEMA)
+
+
+def _keys(numbers: np.ndarray) -> pa.Array:
+    words = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    raw = words.view(np.uint8).reshape(-1, 8)
+    digits = np.stack([_DIGITS[raw >> 4], _DIGITS[raw & 15]], axis=2).reshape(-1)
+    offsets = np.arange(0, 16 * len(numbers) + 1, 16, np.int32)
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(digits))
+
+
+def make_table(folder: Path, millions: int) -> None:
+    """Create a table of so many fragments, in one version."""
+    table = create_table(plan_table(str(folder), SCHEMA, primary_key=["id"]))
+    target = write_target(table)
+    made = []
+    for number in range(millions):
+        first = number * ROWS_OF_FRAGMENT
+        rows = rows_of(np.arange(first, first + ROWS_OF_FRAGMENT), 0.0)
+        made += write_fragments(rows.to_batches(), target)
+    append_fragments(table, made)
+
+
+class Table:
+    """A table, and the batches that change it."""
+
+    def __init__(self, folder: Path, millions: int, keys: int, seed: int = 1) -> None:
+        self.ds = lance_stream.open_dataset(folder)
+        self.num_rows = int(self.ds.count_rows())
+        self.keys = keys
+        self.dice = np.random.default_rng(seed)
+        self.millions = millions
+
+    def batch(self) -> pa.Table:
+        """Return the next batch."""
+        old = self.dice.choice(self.num_rows, self.keys * 9 // 10, replace=False)
+        new = np.arange(self.num_rows, self.num_rows + self.keys // 10)
+        self.num_rows += len(new)
+        return rows_of(np.concatenate([old, new]), float(self.dice.random()))
+
+    def upsert(self) -> tuple[float, float]:
+        """Apply a batch; return its CPU seconds and seconds."""
+        rows = self.batch()
+        cpu, begin = time.process_time(), time.perf_counter()
+        self.ds = self.ds.upsert(rows, on="id")
+        return time.process_time() - cpu, time.perf_counter() - begin
+
+
+def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
+    """Print the costs of batches on tables of several sizes."""
+    for each in millions:
+        make_table(folder / str(each), each)
+    tables = [Table(folder / str(each), each, keys) for each in millions]
+    print(f"{'CPU seconds':34}" + "".join(f"{each:>10} M" for each in millions))
+    built = [[each.upsert()[0] for each in tables] for _ in range(4)]
+    for number, each in enumerate(built, 1):
+        print(f"{f'batch {number}':34}" + "".join(f"{one:12.3f}" for one in each), flush=True)
+    times = [[each.upsert() for each in tables] for _ in range(rounds)]
+    medians = [statistics.median(cpu for cpu, _ in own) for own in zip(*times, strict=True)]
+    walls = [statistics.median(wall for _, wall in own) for own in zip(*times, strict=True)]
+    _show("running: CPU of a batch", medians)
+    _show("running: time of a batch", walls)
+    for each in tables:
+        known = remembered_keys.remembered_keys(each.ds.table, ["id"])
+        index = sum(path.stat().st_size for path in (folder / str(each.millions)).rglob("*.keys"))
+        print(f"  {each.millions} M: {known.num_saved_runs} runs, {index / 1e6:,.0f} MB")
+    first: list[list[float]] = [[] for _ in tables]
+    for number in range(max(rounds // 2, 3)):
+        for own, each in zip(first, tables, strict=True):
+            command = [sys.executable, "-m", "benchmarks.key_index", "--first"]
+            command += [str(folder / str(each.millions)), str(each.millions), str(keys)]
+            command += [str(number)]
+            own.append(float(subprocess.run(command, check=True, capture_output=True).stdout))
+    _show("first batch of a process: CPU", [statistics.median(each) for each in first])
+
+
+def _show(name: str, values: list[float]) -> None:
+    numbers = "".join(f"{each:12.3f}" for each in values)
+    print(f"{name:34}{numbers}   {values[-1] / values[0]:.2f} x", flush=True)
+
+
+def look_up(folder: Path, fragments: int, keys: int) -> None:
+    """Print how long the look-up takes in forged runs of so many million rows."""
+    dice = np.random.default_rng(3)
+    columns = KeyColumns((0,), ("string",), False, (1, 2))
+    store = LocalStore(str(folder))
+    per_run = 16
+    runs = []
+    free = shutil.disk_usage(folder).free
+    most = max(1, min(-(-fragments // per_run), int(free * 0.05) // (per_run * 2 * 16_000_000)))
+    for number in range(most):
+        own = min(per_run, fragments - number * per_run) * ROWS_OF_FRAGMENT
+        words = np.sort(dice.integers(0, 1 << 64, own, dtype=np.uint64))
+        others = dice.integers(0, 1 << 32, own, dtype=np.uint32)
+        rows = dice.permutation(own).astype(np.uint32)
+        place = FileColumn(number.to_bytes(16, "big"), 0)
+        files = [Covered((place,), own)]
+        source = remembered_keys._Memory(words, others, rows)
+        part = key_index.Part(source, np.array([0, own]), np.zeros(1, np.int64), np.ones(1, bool))
+        run = key_index.write_run(store, columns, files, [part])
+        assert run is not None
+        run.numbers = np.array([number])
+        runs.append((run, words, others))
+    repeats = -(-fragments // per_run) / most
+    for _ in range(3):
+        wanted = dice.integers(0, 1 << 64, keys, dtype=np.uint64)
+        run, words, _ = runs[int(dice.integers(len(runs)))]
+        some = dice.integers(0, len(words), keys // 2)
+        wanted[: keys // 2] = words[some]
+        wanted.sort()
+        cpu = time.process_time()
+        found = 0
+        for number in range(round(most * repeats)):
+            at, _ = runs[number % most][0].find(store, wanted)
+            found += len(at)
+        cpu = time.process_time() - cpu
+        assert found >= keys // 2
+        print(
+            f"{keys:,} keys in {round(most * repeats)} runs of {fragments:,} million rows "
+            f"({most} of them different): {cpu:.2f} s of CPU",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--millions", type=int, nargs="+", default=[2, 20])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--keys", type=int, default=50_000)
+    parser.add_argument("--look-up", type=int, default=0)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--first", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.first:
+        folder, millions, keys, seed = arguments.first
+        print(Table(Path(folder), int(millions), int(keys), 100 + int(seed)).upsert()[0])
+        return
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        if arguments.look_up:
+            look_up(Path(name), arguments.look_up, arguments.keys)
+        else:
+            measure(Path(name), arguments.millions, arguments.rounds, arguments.keys)
+
+
+if __name__ == "__main__":
+    main()

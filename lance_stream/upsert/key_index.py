@@ -1,0 +1,414 @@
+"""The index of keys that processes share: runs in files of the table, and copies of their chunks.
+
+A run (`key_runs`) is written once and never changed. A process copies the chunks that it needs,
+each checked, to a file of its own without a name, and maps that one to memory: a file that others
+can reach is never mapped, since a process is killed if one is cut short meanwhile. A run that
+cannot be read, or is not what was written, is left out, and the key columns are read instead.
+
+Runs of a similar size are merged into one, so that there are few. Merging goes through the words in
+order, some chunks of each run at a time, and leaves out files that the table no longer has.
+"""
+
+import mmap
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import CorruptDataError
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
+from lance_stream.upsert.key_runs import (
+    CHUNK_ROWS,
+    MAX_FOOTER_BYTES,
+    TRAILER_BYTES,
+    U32,
+    U64,
+    Covered,
+    KeyColumns,
+    Keys,
+    RunEncoder,
+    RunFooter,
+    decode_chunk,
+    decode_footer,
+    footer_bytes,
+)
+
+Places = npt.NDArray[np.int64]
+
+MAX_LOCAL_BYTES: Final = 32 << 30
+"""How many bytes of runs a process copies at most, ..."""
+
+_MOST_OF_FREE: Final = 0.5
+"""... and how much of the free space of the folder for temporary files."""
+
+_MAX_RUNS: Final = 1 << 12
+_END_BYTES: Final = 1 << 18
+_CHUNKS_AT_ONCE: Final = 32
+
+
+class LostRunError(Exception):
+    """A run cannot be used any longer; its files have to be read.
+
+    Args:
+        run: The run.
+        is_damaged: Whether it is not what was written.
+    """
+
+    def __init__(self, run: "LocalRun", *, is_damaged: bool) -> None:
+        super().__init__(run.path)
+        self.run = run
+        self.is_damaged = is_damaged
+
+
+class Source(Protocol):
+    """Keys that can be merged.
+
+    Attributes:
+        words: (n,) u64, ascending.
+        others: (n,) u32; None if words are exact.
+        rows: (n,) u32 numbers of rows, which `starts` assign to files.
+    """
+
+    @property
+    def words(self) -> U64:
+        """The words of the keys."""
+        ...
+
+    @property
+    def others(self) -> U32 | None:
+        """Further bits of them."""
+        ...
+
+    @property
+    def rows(self) -> U32:
+        """Their rows."""
+        ...
+
+
+class LocalRun:
+    """A run, and a copy of the chunks of it that this process has needed. Thread-safe.
+
+    Args:
+        path: The path of the run.
+        footer: Its footer.
+        file: An empty file without a name; None if nothing of the run is needed.
+
+    Attributes:
+        path: The same.
+        footer: The same.
+        starts: (num_files + 1,) i64, the number of each file's first row; and of all rows.
+        numbers: (num_files,) i64, which the process gives to files; -1 for one to leave out.
+    """
+
+    def __init__(self, path: str, footer: RunFooter, file: Any) -> None:
+        self.path = path
+        self.footer = footer
+        counts = [each.num_rows for each in footer.files]
+        self.starts: Places = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.numbers: Places = np.full(len(counts), -1, np.int64)
+        self._is_here = np.zeros(len(footer.firsts), np.bool_)
+        self._lock = threading.Lock()
+        self._file = file
+        count = footer.num_keys
+        file.truncate(max(count * footer.columns.row_bytes, 1))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.words: U64 = np.frombuffer(mapped, "<u8", count)
+        self.others: U32 | None = None
+        if not footer.columns.is_exact:
+            self.others = np.frombuffer(mapped, "<u4", count, 8 * count)
+        self.rows: U32 = np.frombuffer(mapped, "<u4", count, (footer.columns.row_bytes - 4) * count)
+
+    @property
+    def num_bytes(self) -> int:
+        """How large the copy can become."""
+        return self.footer.num_keys * self.footer.columns.row_bytes
+
+    def put(self, chunk: int, data: Any) -> None:
+        """Copy a chunk, which has been checked."""
+        view = memoryview(data)
+        width, count = self.footer.columns.row_bytes, self.footer.num_keys
+        own = len(view) // width
+        first = chunk * CHUNK_ROWS
+        at = 0
+        for begin, size in _sections(width, count):
+            _write_at(self._file.fileno(), view[at : at + own * size], begin + first * size)
+            at += own * size
+        self._is_here[chunk] = True
+
+    def fetch_all(self, store: Store) -> None:
+        """Copy all chunks.
+
+        Raises:
+            LostRunError: Not all of them can be had.
+        """
+        self._fetch(store, np.arange(len(self._is_here)))
+
+    def find(self, store: Store, wanted: U64) -> tuple[Places, Places]:
+        """Return which keys have one of some words.
+
+        Args:
+            store: The table's.
+            wanted: (n,) u64, ascending.
+
+        Returns:
+            (m,) places in the run, and (m,) places in the wanted words.
+
+        Raises:
+            LostRunError: Chunks that are needed cannot be had.
+        """
+        firsts, count = self.footer.firsts, self.footer.num_keys
+        # Equal words may begin at the end of a chunk, and go on in the next ones.
+        first = np.maximum(np.searchsorted(firsts, wanted, "left") - 1, 0)
+        stop = np.searchsorted(firsts, wanted, "right")
+        asked = np.flatnonzero(stop > first)
+        edges = np.zeros(len(firsts) + 1, np.int64)
+        np.add.at(edges, first[asked], 1)
+        np.add.at(edges, stop[asked], -1)
+        self._fetch(store, np.flatnonzero(np.cumsum(edges[:-1]) > 0))
+        low, high = first[asked] * CHUNK_ROWS, np.minimum(stop[asked] * CHUNK_ROWS, count)
+        at = _lower_bound(self.words, wanted[asked], low, high)
+        hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == wanted[asked])
+        hits = hits[at[hits] < high[hits]]
+        at, which = at[hits], asked[hits]
+        one_more = np.minimum(at + 1, count - 1)
+        stops = at + 1
+        many = np.flatnonzero((stops < high[hits]) & (self.words[one_more] == wanted[which]))
+        stops[many] = _upper_bound(self.words, wanted[which[many]], stops[many], high[hits[many]])
+        sizes = stops - at
+        ends = np.cumsum(sizes)
+        places = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes) + np.repeat(at, sizes)
+        return places, np.repeat(which, sizes)
+
+    def _fetch(self, store: Store, chunks: Places) -> None:
+        with self._lock:
+            missing = chunks[~self._is_here[chunks]].tolist()
+            for start in range(0, len(missing), _CHUNKS_AT_ONCE):
+                self._copy(store, missing[start : start + _CHUNKS_AT_ONCE])
+
+    def _copy(self, store: Store, chunks: Sequence[int]) -> None:
+        try:
+            ranges = [self.footer.chunk_range(each) for each in chunks]
+            for chunk, data in zip(chunks, store.read_ranges(self.path, ranges), strict=True):
+                decode_chunk(data, self.footer, chunk)
+                self.put(chunk, data)
+        except CorruptDataError as error:
+            raise LostRunError(self, is_damaged=True) from error
+        except Exception as error:  # from any store: the run is optional
+            raise LostRunError(self, is_damaged=False) from error
+
+
+def _sections(width: int, count: int) -> list[tuple[int, int]]:
+    """Return where each array begins in a copy, and the size of its items."""
+    sizes = (8, 4) if width == 12 else (8, 4, 4)
+    begins = np.concatenate([[0], np.cumsum(sizes)]) * count
+    return list(zip(begins.tolist(), sizes, strict=False))
+
+
+def _write_at(file: int, data: memoryview, place: int) -> None:
+    while data:
+        done = os.pwrite(file, data, place)
+        data, place = data[done:], place + done
+
+
+def _lower_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
+    """Return the first place from `low` on with at least a word; `high` if there is none."""
+    last = max(len(words) - 1, 0)
+    low, high = low.copy(), high.copy()
+    while bool((active := low < high).any()):
+        middle = (low + high) >> 1
+        is_less = (words[np.minimum(middle, last)] < wanted) & active
+        low = np.where(is_less, middle + 1, low)
+        high = np.where(is_less | ~active, high, middle)
+    return low
+
+
+def _upper_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
+    """Return the first place from `low` on with more than a word; `high` if there is none."""
+    last = max(len(words) - 1, 0)
+    low, high = low.copy(), high.copy()
+    while bool((active := low < high).any()):
+        middle = (low + high) >> 1
+        is_no_more = (words[np.minimum(middle, last)] <= wanted) & active
+        low = np.where(is_no_more, middle + 1, low)
+        high = np.where(is_no_more | ~active, high, middle)
+    return low
+
+
+class Part(NamedTuple):
+    """Keys to merge, and what becomes of their files.
+
+    Attributes:
+        source: The keys.
+        starts: (num_files + 1,) i64 number of each file's first row in the source.
+        moves: (num_files,) i64, what is added to the number of a file's row in the merged run.
+        is_kept: (num_files,) whether the merged run has the file.
+    """
+
+    source: Source
+    starts: Places
+    moves: Places
+    is_kept: npt.NDArray[np.bool_]
+
+
+def planned_parts(
+    sources: Sequence[tuple[Source, Sequence[Covered], Places]], kept: set[Covered]
+) -> tuple[list[Covered], list[Part]]:
+    """Return the files of a merged run, and what becomes of those of its sources.
+
+    Args:
+        sources: Keys, their files, and the number of each file's first row.
+        kept: The files to keep; each is taken from the first source that has it.
+    """
+    left = set(kept)
+    files: list[Covered] = []
+    parts: list[Part] = []
+    first = 0
+    for source, own, starts in sources:
+        moves = np.zeros(len(own), np.int64)
+        is_kept = np.zeros(len(own), np.bool_)
+        for place, each in enumerate(own):
+            if each in left:
+                left.remove(each)
+                files.append(each)
+                is_kept[place] = True
+                moves[place] = first - int(starts[place])
+                first += each.num_rows
+        parts.append(Part(source, starts, moves, is_kept))
+    return files, parts
+
+
+def merged(parts: Sequence[Part]) -> Iterator[Keys]:
+    """Yield the keys of several sources in order, some at a time."""
+    samples = np.sort(np.concatenate([each.source.words[::CHUNK_ROWS] for each in parts]))
+    bounds = samples[_CHUNKS_AT_ONCE::_CHUNKS_AT_ONCE]
+    edges = [
+        np.concatenate([[0], np.searchsorted(each.source.words, bounds), [len(each.source.words)]])
+        for each in parts
+    ]
+    for place in range(len(bounds) + 1):
+        some = [
+            _moved(part, int(own[place]), int(own[place + 1]))
+            for part, own in zip(parts, edges, strict=True)
+        ]
+        words = np.concatenate([each.words for each in some])
+        order = np.argsort(words, kind="stable")
+        others = [each.others for each in some if each.others is not None]
+        yield Keys(
+            words[order],
+            np.concatenate(others)[order] if others else None,
+            np.concatenate([each.rows for each in some])[order],
+        )
+
+
+def _moved(part: Part, start: int, stop: int) -> Keys:
+    source = part.source
+    words, rows = source.words[start:stop], source.rows[start:stop]
+    others = None if source.others is None else source.others[start:stop]
+    files = np.searchsorted(part.starts, rows, "right") - 1
+    moved = (rows + part.moves[files]).astype(np.uint32)
+    if bool(part.is_kept.all()):
+        return Keys(words, others, moved)
+    mask = part.is_kept[files]
+    return Keys(words[mask], None if others is None else others[mask], moved[mask])
+
+
+def write_run(
+    store: Store, columns: KeyColumns, files: Sequence[Covered], parts: Sequence[Part]
+) -> LocalRun | None:
+    """Write a run, and keep a copy of it; None if either cannot be had.
+
+    Args:
+        store: The table's.
+        columns: What the keys are.
+        files: The files of the run.
+        parts: Its keys.
+    """
+    path = key_index_path(columns.field_ids[0], secrets.token_bytes(16))
+    encoder = RunEncoder(columns, files)
+    try:
+        with tempfile.TemporaryFile(prefix=_PREFIX) as chunks:
+            with store.open_writer(path) as writer:
+                for keys in merged(parts):
+                    for data in encoder.add(keys):
+                        writer.write(data)
+                        chunks.write(data)
+                num_chunks = len(encoder.footer.firsts)
+                for data in encoder.end():
+                    writer.write(data)
+                    if num_chunks < len(encoder.footer.firsts):  # the last chunk
+                        num_chunks += 1
+                        chunks.write(data)
+            chunks.flush()
+            run = LocalRun(path, encoder.footer, _file())
+            for chunk in range(num_chunks):
+                own = encoder.footer.chunk_range(chunk)
+                run.put(chunk, os.pread(chunks.fileno(), own.size_bytes, own.start))
+            return run
+    except Exception:  # from any store or disk: the run is optional
+        return None
+
+
+_PREFIX: Final = "lance-stream-keys-"
+
+
+def _file() -> Any:
+    """Return a new file without a name, which is gone when it is closed."""
+    return tempfile.TemporaryFile(prefix=_PREFIX)
+
+
+def list_runs(store: Store, columns: Sequence[int]) -> list[str] | None:
+    """Return the paths of a table's runs with some key columns, sorted; None if unknown."""
+    try:
+        names = store.list_names(KEY_INDEX_DIRECTORY)
+    except Exception:  # from any store: runs are optional
+        return None
+    own = [each for each in names if parse_key_index_name(each) == columns[0]]
+    return [f"{KEY_INDEX_DIRECTORY}/{name}" for name in own[:_MAX_RUNS]]
+
+
+def read_footer(store: Store, path: str) -> RunFooter | None:
+    """Return the footer of a run; None if it cannot be read, or is not what was written."""
+    try:
+        end, size = store.read_end(path, _END_BYTES)
+        trailer = end[-TRAILER_BYTES:]
+        num_bytes = footer_bytes(trailer)
+        wanted = num_bytes + TRAILER_BYTES
+        if wanted > size or wanted > MAX_FOOTER_BYTES:
+            return None
+        if wanted > len(end):
+            (end,) = store.read_ranges(path, [ByteRange(size - wanted, size)])
+        return decode_footer(end[len(end) - wanted : len(end) - TRAILER_BYTES], trailer, size)
+    except Exception:  # from any store: runs are optional
+        return None
+
+
+def open_run(path: str, footer: RunFooter, num_open: int) -> LocalRun | None:
+    """Return a run to copy from; None if there is no room for it.
+
+    Args:
+        path: Its path.
+        footer: Its footer.
+        num_open: How many bytes the other runs of this process take.
+    """
+    size = footer.num_keys * footer.columns.row_bytes
+    with suppress(OSError):
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if num_open + size <= MAX_LOCAL_BYTES and size <= _MOST_OF_FREE * free:
+            return LocalRun(path, footer, _file())
+    return None
+
+
+def delete_runs(store: Store, paths: Iterable[str]) -> None:
+    """Delete runs; best effort."""
+    for each in paths:
+        with suppress(Exception):  # from any store: another process may try again
+            store.delete(each)

@@ -1,0 +1,505 @@
+"""The index of keys in files: shared by processes, checked before use, harmless if it is gone."""
+
+import random
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.environment import MACHINE
+from lance_stream.errors import CorruptDataError
+from lance_stream.maintenance.cleanup import CleanupRules, cleanup
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.memory_store import MemoryStore
+from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.key_bounds import FileColumn
+from lance_stream.upsert.key_index import LostRunError, Part, merged, planned_parts, write_run
+from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder
+from lance_stream.upsert.upsert import upsert
+from tests.contracts.watched_stores import WatchedStore
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
+)
+ON_ID = UpsertRules(("id",))
+TEXTS = KeyColumns((0,), ("string",), False, (5, 6))
+NUMBERS = KeyColumns((0,), ("int64",), True, (0, 0))
+
+
+def restart() -> None:
+    """Forget everything, as a new process would."""
+    remembered_keys.forget_keys()
+    known_key_bounds._known.clear()
+
+
+@pytest.fixture(autouse=True)
+def _small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs of a few rows are written, shared and merged, in chunks of 16 keys."""
+    for module in (key_runs, key_index):
+        monkeypatch.setattr(module, "CHUNK_ROWS", 16)
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 50)
+    monkeypatch.setattr(remembered_keys, "LEAST_SHARED_ROWS", 1)
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    restart()
+    yield
+    restart()
+
+
+def rows(numbers: Sequence[int], x: int) -> pa.Table:
+    names = [f"key {number * 7919 % 99991:05d}" for number in numbers]
+    return pa.table({"id": names, "seq": [x] * len(names), "x": [x] * len(names)}, SCHEMA)
+
+
+def table_of(num_fragments: int = 6) -> TableVersion:
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    for number in range(num_fragments):
+        ds = ds.append(rows(range(number * 50, number * 50 + 50), 0))
+    return ds.table
+
+
+def watched(table: TableVersion) -> tuple[TableVersion, WatchedStore]:
+    store = WatchedStore(table.store)
+    return replace(table, store=store), store
+
+
+def files_read(store: WatchedStore) -> int:
+    return sum(call == "read_ranges" and "data/" in path for call, path in store.calls)
+
+
+def runs_of(table: TableVersion) -> list[str]:
+    return [each.path for each in table.store.list("_lance_stream/key_index")]
+
+
+def indexed(table: TableVersion) -> TableVersion:
+    """Return a later version of a table, with an index of its keys."""
+    for number in range(1, 4):
+        table = upsert(table, rows([number], number), ON_ID).table
+    assert runs_of(table)
+    restart()
+    return table
+
+
+@pytest.mark.floors
+def test_a_new_process_reads_no_key_that_is_indexed() -> None:
+    table, store = watched(indexed(table_of()))
+    done = upsert(table, rows(range(0, 310, 7), 9), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (43, 2)
+    assert files_read(store) <= 3  # those of the first upserts, of a row each
+    known = remembered_keys.remembered_keys(table, ["id"])
+    assert known.num_saved_runs == 1
+    assert known.num_bytes < 100 * 24
+
+
+def test_a_table_of_few_rows_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered_keys, "LEAST_SHARED_ROWS", 1 << 19)
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1 << 20)
+    table = table_of()
+    for number in range(1, 6):
+        table, store = watched(table)
+        table = upsert(table, rows(range(0, 300, number), number), ON_ID).table
+        assert not [path for _, path in store.calls if "key_index" in path]
+
+
+def test_one_upsert_alone_makes_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1 << 40)
+    assert not runs_of(upsert(table_of(), rows(range(40), 1), ON_ID).table)
+
+
+def test_the_second_process_makes_the_index() -> None:
+    """The bounds that the first one saved show that keys are looked up again and again."""
+    table = upsert(table_of(), rows(range(40), 1), ON_ID).table
+    assert not runs_of(table)
+    restart()
+    table = upsert(table, rows(range(40), 2), ON_ID).table
+    assert len(runs_of(table)) == 1
+    restart()
+    table, store = watched(table)
+    upsert(table, rows(range(40), 3), ON_ID)
+    assert files_read(store) == 1  # that of the second upsert
+
+
+def test_a_store_that_refuses_the_index_is_not_asked_again() -> None:
+    def refuse(call: str, path: str) -> None:
+        if call == "open_writer" and "key_index" in path:
+            raise OSError("full")
+
+    table = table_of()
+    store = WatchedStore(table.store, before=refuse)
+    table = replace(table, store=store)
+    for number in range(1, 6):
+        done = upsert(replace(table, store=store), rows(range(0, 300, 3), number), ON_ID)
+        assert done.num_updated == 100
+        table = done.table
+    assert len([path for call, path in store.calls if "key_index" in path and "open" in call]) == 1
+    assert not runs_of(table)
+
+
+def test_runs_of_files_that_are_gone_are_deleted() -> None:
+    ds = lance_stream.Dataset(indexed(table_of(12)))
+    before = runs_of(ds.table)
+    for number in range(12):
+        ds = ds.upsert(rows(range(600), number), "id").compact()
+    found = [key_index.read_footer(ds.table.store, each) for each in runs_of(ds.table)]
+    assert sum(each.num_keys for each in found if each) < 600 * 5
+    assert not set(before) & set(runs_of(ds.table))
+
+
+def test_runs_are_merged_so_that_few_remain() -> None:
+    ds = lance_stream.Dataset(indexed(table_of(2)))
+    for number in range(20):
+        ds = ds.append(rows(range(1000 + number * 60, 1060 + number * 60), 0))
+        ds = ds.upsert(rows([5, 100 + number], number), "id")
+    assert len(runs_of(ds.table)) <= 10
+    assert remembered_keys.remembered_keys(ds.table, ["id"]).num_saved_runs <= 10
+    restart()
+    table, store = watched(ds.table)
+    upsert(table, rows(range(300), 77), ON_ID)
+    assert files_read(store) < 10
+
+
+def test_two_processes_use_what_either_has_written() -> None:
+    ds = lance_stream.Dataset(indexed(table_of()))
+    ours = remembered_keys.remembered_keys(ds.table, ["id"])
+    for number in range(3):
+        ds = ds.upsert(rows([5], number), "id")
+    restart()  # another process, which reads what is new, and saves it
+    ds = ds.append(rows(range(300, 400), 0))
+    for number in range(3):
+        ds = ds.upsert(rows([6], number), "id")
+    assert len(runs_of(ds.table)) == 2
+    remembered_keys._known.put((ds.table.store.uri, ((0, "string"),)), ours)  # the first one again
+    table, store = watched(ds.table)
+    done = upsert(table, rows(range(300, 400), 9), ON_ID)
+    assert done.num_updated == 100
+    assert files_read(store) <= 3
+    assert ours.num_saved_runs == 2
+
+
+def test_an_index_of_another_type_or_column_is_left_alone() -> None:
+    table = indexed(table_of())
+    ds = lance_stream.Dataset(table)
+    for _ in range(3):
+        ds = ds.upsert(rows(range(50), 1), ["id", "seq"])
+    known = remembered_keys.remembered_keys(table, ["id", "seq"])
+    assert known.num_saved_runs
+    assert all(run.footer.columns.field_ids == (0, 1) for run in known._saved.values())
+    done = upsert(table, rows(range(300), 2), ON_ID)
+    assert done.num_updated == ds.count_rows() > 300  # an id has several rows now
+
+
+def test_cleanup_removes_runs_of_files_that_are_gone() -> None:
+    """A run stays as long as a version may need it, however old it is."""
+    ds = lance_stream.Dataset(indexed(table_of()))
+    week = timedelta(days=8) // timedelta(microseconds=1) * 1000
+    later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + week)
+    rules = CleanupRules(older_than=None)
+    cleanup(ds.table, rules, environment=later)
+    (path,) = runs_of(ds.table)
+    ds = ds.overwrite(rows(range(5), 0))
+    assert cleanup(ds.table, rules, environment=later).num_files["data files"] >= 6
+    assert runs_of(ds.table) == [path]  # of a file that was there when the cleanup began
+    assert cleanup(ds.table, rules, environment=later).num_files == {"indices of keys": 1}
+    assert not runs_of(ds.table)
+
+
+# --- damage
+
+
+@pytest.mark.parametrize("what", ["deleted", "cut", "flipped", "empty", "zeros", "another"])
+def test_a_damaged_run_is_not_used(what: str) -> None:
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    data = bytearray(table.store.read(path))
+    if what == "deleted":
+        table.store.delete(path)
+    else:
+        middle = len(data) // 3
+        data[middle] ^= 1
+        damaged = {"cut": data[: len(data) // 2], "empty": b"", "zeros": bytes(len(data))}
+        table.store.write(path, bytes(damaged.get(what, data)))
+    if what == "another":
+        other = indexed(table_of())
+        table.store.write(path, bytes(other.store.read(runs_of(other)[0])))
+    for number in range(1, 4):
+        done = upsert(table, rows(range(305), number), ON_ID)
+        assert done.num_updated == (300 if number == 1 else 305)
+        table = done.table
+
+
+def test_a_run_that_is_damaged_meanwhile_is_not_used() -> None:
+    """Its footer has been read; its chunks, not yet."""
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    table = upsert(table, rows([1000], 5), ON_ID).table  # a few chunks are copied
+    data = bytearray(table.store.read(path))
+    data[: len(data) // 2] = bytes(len(data) // 2)
+    table.store.write(path, bytes(data))
+    done = upsert(table, rows(range(300), 6), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (300, 0)
+    assert path not in runs_of(table)  # so that no process tries again
+
+
+def run_of(
+    store: MemoryStore, columns: KeyColumns, dice: random.Random, num_files: int = 3
+) -> tuple[key_index.LocalRun, list[tuple[int, int, int]]]:
+    """Return a run of random keys, many of them equal; and its words, others and rows."""
+    counts = [dice.randrange(0, 60) for _ in range(num_files)]
+    files = [
+        Covered((FileColumn(uuid.UUID(int=dice.getrandbits(128)).bytes, at),), count)
+        for at, count in enumerate(counts)
+    ]
+    made = sorted(
+        (dice.choice([7, dice.randrange(60), dice.getrandbits(64)]), dice.getrandbits(32), row)
+        for row in range(sum(counts))
+        if dice.random() < 0.9
+    )
+    words = np.array([each[0] for each in made], np.uint64)
+    others = None if columns.is_exact else np.array([each[1] for each in made], np.uint32)
+    keys = Keys(words, others, np.array([each[2] for each in made], np.uint32))
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    own = Part(keys, starts, np.zeros(num_files, np.int64), np.ones(num_files, np.bool_))
+    run = write_run(store, columns, files, [own])
+    assert run is not None
+    return run, made
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
+def test_words_are_found_wherever_they_are(columns: KeyColumns) -> None:
+    dice = random.Random(3)
+    for _ in range(30):
+        store = MemoryStore(f"/{uuid.uuid4()}")
+        written, made = run_of(store, columns, dice)
+        footer = key_index.read_footer(store, written.path)
+        assert footer is not None
+        assert footer.files == written.footer.files
+        opened = key_index.open_run(written.path, footer, 0)
+        assert opened is not None
+        wanted = sorted(
+            {7, 8, 0, (1 << 64) - 1, *(each[0] for each in made[:: dice.randrange(1, 9)])}
+        )
+        for run in (written, opened):
+            at, which = run.find(store, np.array(wanted, np.uint64))
+            found = sorted(
+                (wanted[one], int(run.rows[place])) for one, place in zip(which, at, strict=True)
+            )
+            assert found == sorted((word, row) for word, _, row in made if word in wanted)
+
+
+@pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
+def test_merged_runs_have_the_rows_of_their_files(columns: KeyColumns) -> None:
+    dice = random.Random(4)
+    for _ in range(20):
+        store = MemoryStore(f"/{uuid.uuid4()}")
+        runs = [run_of(store, columns, dice) for _ in range(dice.randrange(1, 5))]
+        expected = [
+            (word, other, file, row - int(run.starts[place]))
+            for run, made in runs
+            for word, other, row in made
+            for place in [int(np.searchsorted(run.starts, row, "right")) - 1]
+            for file in [run.footer.files[place]]
+        ]
+        kept = {each for run, _ in runs for each in run.footer.files if dice.random() < 0.7}
+        sources = [(run, run.footer.files, run.starts) for run, _ in runs]
+        files, parts = planned_parts([*sources, sources[0]], kept)
+        assert set(files) == kept
+        starts = np.concatenate([[0], np.cumsum([each.num_rows for each in files])])
+        found = [
+            (
+                int(word),
+                0 if keys.others is None else int(keys.others[at]),
+                files[place],
+                int(row) - int(starts[place]),
+            )
+            for keys in merged(parts)
+            for at, (word, row) in enumerate(zip(keys.words, keys.rows, strict=True))
+            for place in [int(np.searchsorted(starts, row, "right")) - 1]
+        ]
+        assert [each[0] for each in found] == sorted(each[0] for each in found)
+        wanted = [
+            (word, 0 if columns.is_exact else other, file, offset)
+            for word, other, file, offset in expected
+            if file in kept
+        ]
+        assert sorted(found) == sorted(wanted)
+
+
+def encoded(columns: KeyColumns) -> bytes:
+    dice = random.Random(5)
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    run, _ = run_of(store, columns, dice, 2)
+    return bytes(store.read(run.path))
+
+
+def find_all(data: bytes) -> list[Any]:
+    """Return all that a run says; None if it is not what was written."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    path = f"_lance_stream/key_index/0-{'0' * 32}.keys"
+    store.write(path, data)
+    footer = key_index.read_footer(store, path)
+    if footer is None:
+        return []
+    run = key_index.open_run(path, footer, 0)
+    assert run is not None
+    try:
+        run.fetch_all(store)
+    except LostRunError as lost:
+        return [] if lost.is_damaged else [lost]
+    return [run.words.tolist(), run.rows.tolist(), footer.files]
+
+
+def test_any_changed_byte_is_noticed() -> None:
+    data = encoded(TEXTS)
+    assert find_all(data)
+    for place in range(0, len(data), 5):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        assert not find_all(bytes(damaged))
+        assert not find_all(data[:place])
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda footer: footer._replace(num_keys=1 << 40),
+        lambda footer: footer._replace(num_keys=-1),
+        lambda footer: footer._replace(firsts=footer.firsts[::-1]),
+        lambda footer: footer._replace(checks=footer.checks[:-1]),
+        lambda footer: footer._replace(files=footer.files[:1] * 0),
+        lambda footer: footer._replace(files=(footer.files[0]._replace(num_rows=0),)),
+        lambda footer: footer._replace(columns=NUMBERS),
+        lambda footer: footer._replace(columns=TEXTS._replace(seeds=(1 << 64, 1))),
+    ],
+)
+def test_a_footer_with_a_right_digest_is_checked(edit: Callable[[Any], Any]) -> None:
+    data = encoded(TEXTS)
+    size = key_runs.footer_bytes(data[-48:])
+    footer = key_runs.decode_footer(data[-48 - size : -48], data[-48:], len(data))
+    new = key_runs.encode_footer(edit(footer))
+    trailer = len(new).to_bytes(8, "little") + key_runs._digest(new) + data[-8:]
+    assert not find_all(data[: -48 - size] + new + trailer)
+
+
+def test_random_bytes_are_refused() -> None:
+    dice = random.Random(6)
+    for _ in range(300):
+        data = dice.randbytes(dice.randrange(200))
+        trailer = len(data).to_bytes(8, "little") + key_runs._digest(data) + b"LSKEYS01"
+        with pytest.raises(CorruptDataError):
+            key_runs.decode_footer(data, trailer, len(data) + 48)
+
+
+def test_the_hash_of_a_key_stays() -> None:
+    """Runs that older releases wrote are searched with it; a change needs another magic word."""
+    words = remembered_keys.words_of([pa.array(["a", "key 0001", "a longer key, of 24 b"])], (1, 2))
+    assert [f"{each:x}" for each in words.words.tolist()] == WORDS
+    assert words.others is not None
+    assert [f"{each:x}" for each in words.others.tolist()] == OTHERS
+
+
+WORDS = ["de1a867e97873bd6", "84a97ba5dbffe82d", "23bfc8529f6ce095"]
+OTHERS = ["da4f1121", "b9786fb5", "b5e5724a"]
+
+
+def test_the_layout_of_a_run_stays() -> None:
+    encoder = RunEncoder(TEXTS, [Covered((FileColumn(bytes(range(16)), 3),), 9)])
+    keys = Keys(np.array([5], np.uint64), np.array([6], np.uint32), np.array([8], np.uint32))
+    data = b"".join([*encoder.add(keys), *encoder.end()])
+    header = b'{"fields": [0], "types": ["string"], "exact": false, "seeds": [5, 6], '
+    header += b'"keys": 1, "files": 1}'
+    assert data[:16] == bytes([5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 8, 0, 0, 0])
+    assert data[16 : 20 + len(header)] == len(header).to_bytes(4, "little") + header
+    rest = data[20 + len(header) : -48]
+    assert rest[:8] == (5).to_bytes(8, "little")
+    assert rest[12:16] == (9).to_bytes(4, "little")
+    assert rest[16:] == bytes(range(16)) + (3).to_bytes(4, "little")
+    assert data[-8:] == b"LSKEYS01"
+
+
+# --- histories
+
+
+@pytest.mark.quick_cases(one_in=10)
+@pytest.mark.parametrize("seed", range(40))
+def test_random_histories_with_an_index_that_suffers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", dice.choice([1, 20, 100]))
+    monkeypatch.setattr(remembered_keys, "MOST_SAVED_ROWS", dice.choice([40, 1000]))
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    states: dict[int, dict[str, int]] = {ds.version: {}}
+    model: dict[str, int] = {}
+    old_runs: dict[str, bytes] = {}
+    num_found = 0
+    for number in range(30):
+        step = dice.choice(STEPS)
+        some = dice.sample(range(300), dice.randrange(1, 60))
+        if step == "upsert":
+            done = upsert(ds.table, rows(some, number), ON_ID)
+            names = rows(some, number)["id"].to_pylist()
+            assert done.num_inserted == len(set(names) - set(model))
+            num_found += done.num_updated
+            ds = lance_stream.Dataset(done.table)
+            model = model | dict.fromkeys(names, number)
+        elif step == "append":
+            new = [each for each in some if rows([each], 0)["id"][0].as_py() not in model]
+            if new:
+                ds = ds.append(rows(new, number))
+                model = model | dict.fromkeys(rows(new, 0)["id"].to_pylist(), number)
+        elif step == "delete":
+            gone = dice.randrange(90000)
+            ds = ds.delete(f"id >= 'key {gone:05d}' AND id < 'key {gone + 9000:05d}'")
+            model = {key: x for key, x in model.items() if not gone <= int(key[4:]) < gone + 9000}
+        elif step == "compact":
+            ds = ds.compact()
+        elif step == "restore":
+            version = dice.choice([*states])
+            ds, model = ds.restore(version), states[version]
+        elif step == "restart":
+            restart()
+        elif step == "cleanup":
+            ds.cleanup(older_than=timedelta(0))
+            states = {}
+        else:
+            suffer(ds.table, step, dice, old_runs)
+        old_runs |= {path: bytes(ds.table.store.read(path)) for path in runs_of(ds.table)}
+        states[ds.version] = model
+        stored = lance_stream.open_dataset(ds.table.store.uri).to_table().to_pydict()
+        pairs = sorted(zip(stored["id"], stored["x"], strict=True))
+        assert pairs == sorted(model.items()), (seed, number, step)
+    assert num_found
+    assert old_runs
+
+
+STEPS = [
+    *["upsert"] * 6, *["restart"] * 3, "append", "append", "delete", "compact", "restore",
+    "cleanup", "lose", "damage", "return", "swap",
+]  # fmt: skip
+
+
+def suffer(table: TableVersion, step: str, dice: random.Random, old: dict[str, bytes]) -> None:
+    """Delete a run, damage one, put an old one back, or give one to another table."""
+    paths = runs_of(table)
+    if step == "return" and old:
+        path = dice.choice([*old])
+        table.store.write(path, old[path])
+    elif paths and step == "lose":
+        table.store.delete(dice.choice(paths))
+    elif paths and step == "damage":
+        path = dice.choice(paths)
+        data = bytearray(table.store.read(path))
+        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        table.store.write(path, bytes(data))
+    elif len(paths) > 1 and step == "swap":
+        one, other = dice.sample(paths, 2)
+        data = table.store.read(one)
+        table.store.write(one, table.store.read(other))
+        table.store.write(other, data)
