@@ -88,10 +88,9 @@ def _compaction(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[
     groups = plan(ds.table, CompactionRules())
     if not groups:
         return
-    fragments = ds.table.manifest.fragments
-    chosen = [fragments[place] for group in groups for place in group]
-    physical = sum(map(ds.table.physical_rows, chosen))
-    dead = physical - sum(map(ds.table.num_live_rows, chosen))
+    chosen = [place for group in groups for place in group]
+    physical, live = (int(each[chosen].sum()) for each in ds.table.row_counts)
+    dead = physical - live
     is_dead = dead > MOST_DEAD * physical
     if len(chosen) - len(groups) < FEWER_FRAGMENTS and not (is_dead and dead >= MANY_DEAD):
         return

@@ -11,7 +11,6 @@ from lance_stream.snapshot.references import Branch, read_branches
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import TagListing, read_tags
 from lance_stream.snapshot.write_ahead_logs import unmerged_files
-from lance_stream.table.fragments import total_size
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
 from lance_stream.table.manifest import Manifest
@@ -51,10 +50,8 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
     """
     table, manifest = ds.table, ds.table.manifest
     versions, tags, branches = beside.versions, beside.tags, beside.branches
-    fragments = list(manifest.fragments)
-    physical = sum(map(table.physical_rows, fragments))
-    live = sum(map(table.num_live_rows, fragments))
-    files = [file for each in fragments for file in each.files]
+    fragments = manifest.fragments
+    physical, live = (int(each.sum()) for each in table.row_counts)
     return {
         "uri": ds.uri,
         "version": ds.version,
@@ -65,9 +62,9 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
         "num_rows": live,
         "num_dead_rows": physical - live,
         "num_fragments": len(fragments),
-        "num_deletion_files": sum(each.deletion_file is not None for each in fragments),
-        "num_data_files": len(files),
-        "data_bytes": total_size(files),
+        "num_deletion_files": int(fragments.numbers.has_deletion_file.sum()),
+        "num_data_files": int(fragments.file_sizes.num_files.sum()),
+        "data_bytes": fragments.file_sizes.total,
         "columns": [
             {"name": name, "type": str(ds.schema.field(name).type), "nullable": field.nullable}
             for name, field in zip(table.schema.names, table.schema.fields, strict=True)

@@ -35,7 +35,7 @@ from lance_stream.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
 from lance_stream.feed.snapshots import Snapshot
 from lance_stream.feed.steps import VersionChanges, check_has_feed, walk
 from lance_stream.feed.versions_left import VersionsLeft
-from lance_stream.read.units import size_of
+from lance_stream.read.units import sizes_of
 from lance_stream.snapshot.references import Refs, refs_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
@@ -654,7 +654,8 @@ def _stop_within(
     allowed = num_rows if rows is None else min(rows, num_rows)
     size = 0
     if size_bytes is not None:
-        size = sum(max(size_of(each.unit)[1], 1) for each in step.units(first))
+        sizes = sizes_of([each.unit for each in step.units(first)])
+        size = sum(max(each, 1) for _, each in sizes)
         if size > size_bytes:
             allowed = min(allowed, num_rows * size_bytes // size)
     if allowed >= num_rows:

@@ -100,16 +100,7 @@ class Snapshot:
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
         """(n + 1,) how many live rows precede each fragment, then the total."""
-        fragments = self._table.manifest.fragments
-        numbers = fragments.numbers
-        live = numbers.physical_rows.astype(np.int64) - numbers.dead_rows.astype(np.int64)
-        # Counts that an old writer left out are read from the files.
-        unsaid = (numbers.physical_rows == 0) | (
-            numbers.has_deletion_file & (numbers.dead_rows == 0)
-        )
-        for place in np.flatnonzero(unsaid).tolist():
-            live[place] = self._table.num_live_rows(fragments[place])
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(live)])
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self._table.row_counts.live)])
 
     def _stop_by_size(self, start: int, stop: int, size_bytes: int) -> int:
         """Return the end of the largest piece within a number of bytes."""

@@ -137,6 +137,7 @@ class _RecentVersions(VersionLog):
         self._log = log
         self._seen = seen
         self._recent = {seen.newest.version: seen.newest}
+        self._num_fragments = len(seen.newest.fragments)
 
     @property
     def store(self) -> Store:
@@ -161,7 +162,7 @@ class _RecentVersions(VersionLog):
 
     def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version."""
-        manifest = self._recent.pop(version, None) or self._read(version, etag)
+        manifest = self._recent.get(version) or self._read(version, etag)
         self._keep(manifest)
         return manifest
 
@@ -233,10 +234,15 @@ class _RecentVersions(VersionLog):
         return self._log.read(version, etag or self._seen.etags.get(version, ""))
 
     def _keep(self, manifest: Manifest) -> None:
+        """Keep a manifest as the one used last."""
+        self._drop(manifest.version)
         self._recent[manifest.version] = manifest
-        num_fragments = sum(len(each.fragments) for each in self._recent.values())
+        self._num_fragments += len(manifest.fragments)
         while len(self._recent) > MAX_RECENT or (
-            num_fragments > MAX_RECENT_FRAGMENTS and len(self._recent) > _LEAST_RECENT
+            self._num_fragments > MAX_RECENT_FRAGMENTS and len(self._recent) > _LEAST_RECENT
         ):
-            gone = self._recent.pop(next(iter(self._recent)))
-            num_fragments -= len(gone.fragments)
+            self._drop(next(iter(self._recent)))
+
+    def _drop(self, version: int) -> None:
+        gone = self._recent.pop(version, None)
+        self._num_fragments -= 0 if gone is None else len(gone.fragments)

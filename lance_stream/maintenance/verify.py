@@ -354,19 +354,24 @@ def _deletion_files(table: TableVersion) -> Broken:
 
 
 def _row_ids(table: TableVersion) -> Broken:
-    largest = -1
-    for where, fragment in _fragments(table):
-        if not table.has_stable_row_ids:
+    fragments = table.manifest.fragments
+    if not table.has_stable_row_ids:
+        for where, fragment in _fragments(table):
             if fragment.row_ids is not None:
                 yield where, "it has row ids, but the table is not flagged to have stable row ids"
-            continue
+        return
+    ranges = fragments.lineage.first_row_ids
+    ends = ranges.values + fragments.numbers.physical_rows
+    largest = int(ends[ranges.is_known].max(initial=0)) - 1
+    for place in np.flatnonzero(~ranges.is_known).tolist():
+        where = f"fragment {fragments.ids[place]}"
         try:
-            ids = table.row_ids(fragment).to_array()
+            ids = np.sort(table.row_ids(fragments[place]).to_array())
         except (BadDataError, NotFoundError) as error:
             yield where, str(error)
             continue
-        largest = max(largest, int(ids.max()) if len(ids) else -1)
-        if len(np.unique(ids)) != len(ids):
+        largest = max(largest, int(ids[-1]) if len(ids) else -1)
+        if bool((ids[1:] == ids[:-1]).any()):
             yield where, "a row id stands for two of its rows"
     if largest >= table.manifest.next_row_id:
         yield (
@@ -376,9 +381,17 @@ def _row_ids(table: TableVersion) -> Broken:
 
 
 def _row_ids_across_fragments(table: TableVersion) -> Broken:
+    """Index the rows of fragments that may share ids, which finds two live rows with one id."""
     if table.has_stable_row_ids:
-        # building the index finds two live rows with one id
-        _ = table.row_id_index
+        fragments = table.manifest.fragments
+        is_alone = fragments.lineage.first_row_ids.is_known.copy()
+        others = [
+            table.row_ids(fragments[place]).to_array()
+            for place in np.flatnonzero(~is_alone).tolist()
+        ]
+        ids = np.sort(np.concatenate([np.empty(0, np.uint64), *others]))
+        is_alone &= fragments.lineage.share_no_row_id(ids)
+        _ = table.index_of([fragments[place] for place in np.flatnonzero(~is_alone).tolist()])
     yield from ()
 
 

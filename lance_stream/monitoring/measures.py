@@ -18,7 +18,6 @@ from lance_stream.maintenance.consumers import list_consumers
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import total_size
 from lance_stream.table.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.version_marks import mark_of
 
@@ -194,13 +193,12 @@ class TableWatch:
 
 
 def _size_of(table: TableVersion) -> _Size:
-    fragments = table.manifest.fragments
-    live = sum(map(table.num_live_rows, fragments))
+    physical, live = (int(each.sum()) for each in table.row_counts)
     return _Size(
         rows=live,
-        dead_rows=sum(map(table.physical_rows, fragments)) - live,
+        dead_rows=physical - live,
         small_fragments=sum(map(len, plan(table))),
-        data_bytes=total_size([file for each in fragments for file in each.files]),
+        data_bytes=table.manifest.fragments.file_sizes.total,
     )
 
 

@@ -43,7 +43,6 @@ from lance_stream.table.fragments import Fragment, StoredSequence
 from lance_stream.table.row_addresses import pack_addresses
 from lance_stream.table.row_ids import Ranges, RowIdSequence, Values, decode_row_ids
 from lance_stream.table.row_versions import FIRST_VERSION, decode_row_versions
-from lance_stream.table.uniform_lineage import uniform_lineage
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 U64s: TypeAlias = npt.NDArray[np.uint64]
@@ -188,7 +187,7 @@ def _uniform_that_may_match(
     Returns:
         (num_fragments,) which are not of this kind; and the matches among those that are.
     """
-    known = uniform_lineage(fragments.raws)
+    known = fragments.lineage
     is_known = known.is_plain.copy()
     bounds: dict[str, tuple[U64s, U64s]] = {}
     for name in names:

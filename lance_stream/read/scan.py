@@ -168,7 +168,7 @@ def count_rows(table: TableVersion, filter: str | None = None) -> int:
     manifest does not state are read.
     """
     if filter is None:
-        return sum(table.num_live_rows(each) for each in table.manifest.fragments)
+        return int(table.row_counts.live.sum())
     check_filter(table, filter)
     units = units_of(table, filter, columns=(), system_columns=(ROW_ADDRESS,))
     return sum(batch.num_rows for batch in read_units(units))

@@ -12,20 +12,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.expressions.predicates import parse_expression
-from lance_stream.read.lineage_skipping import fragments_that_may_match
+from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.scan import names_of, read_units
 from lance_stream.read.units import BYTES, check_blob_handling, output_schema, projected, unit_of
-from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import NUM_READERS
-from lance_stream.table.row_addresses import RowIdIndex, pack_addresses, unpack_addresses
+from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
 
 Numbers: TypeAlias = Any
 """A list of integers, a numpy array or an Arrow array of them."""
 
 FEW_IDS: Final = 64
-"""Up to this many row ids are looked up only in the fragments that have them."""
+"""Up to this many row ids are looked up only in the fragments that have them, if reads are slow."""
+
+FEW_FRAGMENTS: Final = 1000
+MOST_INDEXED_ROWS: Final = 1 << 24
+"""In larger tables rows are always looked up in the fragments that may have them."""
 
 _MAX_EXAMPLES = 5
 
@@ -107,8 +109,7 @@ def _addresses_of_places(
     table: TableVersion, places: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
     """Return the addresses of rows by their position among the live rows, in scan order."""
-    fragments = table.manifest.fragments
-    counts = np.array([table.num_live_rows(each) for each in fragments], np.int64)
+    fragments, counts = table.manifest.fragments, table.row_counts.live
     stops = np.cumsum(counts)
     num_rows = int(stops[-1]) if len(stops) else 0
     if len(places) and int(places.max()) >= num_rows:
@@ -132,10 +133,12 @@ def _addresses_of_places(
 def _addresses_of_ids(
     table: TableVersion, row_ids: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
-    if table.has_stable_row_ids:
-        addresses, is_there = _index_for(table, row_ids).find(row_ids)
-    else:
+    if not table.has_stable_row_ids:
         addresses, is_there = row_ids, _are_live(table, row_ids)
+    elif _is_worth_an_index(table, len(row_ids)):
+        addresses, is_there = table.row_id_index.find(row_ids)
+    else:
+        addresses, is_there = find_rows(table, row_ids)
     if not bool(is_there.all()):
         missing = row_ids[~is_there]
         examples = ", ".join(map(str, missing[:_MAX_EXAMPLES].tolist()))
@@ -146,24 +149,20 @@ def _addresses_of_ids(
     return addresses
 
 
-def _index_for(table: TableVersion, row_ids: npt.NDArray[np.uint64]) -> RowIdIndex:
-    """Return an index that contains at least some row ids.
+def _is_worth_an_index(table: TableVersion, num_ids: int) -> bool:
+    """Return whether ids are looked up in an index of all rows, which serves later calls, too.
 
-    The index of all fragments reads all deletion files. If these reads cost requests, and the
-    manifest shows which few fragments have the ids, only those are indexed.
+    It holds every row in memory, and building it reads all deletion files. So it is not built for
+    a large table; nor for a few ids if reads cost requests, as the manifest shows which fragments
+    may have them.
     """
-    is_far = table.store.num_readers > NUM_READERS
+    if "row_id_index" in table.__dict__:
+        return True
     fragments = table.manifest.fragments
-    if (
-        not is_far
-        or "row_id_index" in table.__dict__
-        or not 0 < len(row_ids) <= FEW_IDS
-        or not fragments.numbers.has_deletion_file.any()
-    ):
-        return table.row_id_index
-    predicate = parse_expression(f"{ROW_ID} IN ({', '.join(map(str, row_ids.tolist()))})")
-    found = fragments_that_may_match(predicate, fragments, has_stable_row_ids=True)
-    return table.index_of([fragments[place] for place, _, _ in found])
+    if len(fragments) > FEW_FRAGMENTS or int(table.row_counts.physical.sum()) > MOST_INDEXED_ROWS:
+        return False
+    is_far = table.store.num_readers > NUM_READERS
+    return not (is_far and num_ids <= FEW_IDS and fragments.has_deletion_files)
 
 
 def _are_live(table: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

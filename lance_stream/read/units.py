@@ -6,7 +6,7 @@ size. Workers read them (`fragment`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,10 @@ from lance_stream.schema.system_columns import (
 )
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment, decode_fragment
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments import MAX_PHYSICAL_ROWS, Fragment, decode_fragment
+
+Counts: TypeAlias = npt.NDArray[np.int64]
 
 BYTES: Final = "bytes"
 """Blob columns are large_binary."""
@@ -119,12 +122,25 @@ def unit_of(table: TableVersion, place: int, **wanted: Any) -> WorkUnit:
 def size_of(unit: WorkUnit) -> tuple[int, int]:
     """Return how many rows a unit reads at most, and about how many bytes of data files."""
     fragment = decode_fragment(unit.fragment)
+    return _size(unit, fragment.physical_rows, stored_bytes(fragment))
+
+
+def sizes_of(units: Sequence[WorkUnit]) -> list[tuple[int, int]]:
+    """Return the size of each unit, as `size_of` does; decodes no fragment."""
+    fragments = FragmentList(each.fragment for each in units)
+    stated = np.minimum(fragments.numbers.physical_rows, np.uint64(MAX_PHYSICAL_ROWS))
+    num_rows = stated.astype(np.int64)
+    num_bytes = _stored_bytes(fragments.file_sizes.num_bytes, num_rows)
+    return list(map(_size, units, num_rows.tolist(), num_bytes.tolist()))
+
+
+def _size(unit: WorkUnit, physical_rows: int, file_bytes: int) -> tuple[int, int]:
     if unit.offsets is not None:
         num_rows = len(unit.offsets)
     else:
-        stop = fragment.physical_rows if unit.stop is None else unit.stop
+        stop = physical_rows if unit.stop is None else unit.stop
         num_rows = max(stop - unit.start, 0)
-    return num_rows, stored_bytes(fragment) * num_rows // max(fragment.physical_rows, 1)
+    return num_rows, file_bytes * num_rows // max(physical_rows, 1)
 
 
 def stored_bytes(fragment: Fragment) -> int:
@@ -132,6 +148,20 @@ def stored_bytes(fragment: Fragment) -> int:
     return sum(each.size_bytes for each in fragment.files) or _BYTES_PER_ROW * max(
         fragment.physical_rows, 1
     )
+
+
+def stored_bytes_of(table: TableVersion) -> Counts:
+    """Return about how large the data files of each fragment of a version are; see `stored_bytes`.
+
+    Returns:
+        (num_fragments,) i64.
+    """
+    sizes = table.manifest.fragments.file_sizes
+    return _stored_bytes(sizes.num_bytes, table.row_counts.physical)
+
+
+def _stored_bytes(stated: Counts, physical_rows: Counts) -> Counts:
+    return np.where(stated > 0, stated, _BYTES_PER_ROW * np.maximum(physical_rows, 1))
 
 
 def check_blob_handling(blob_handling: str) -> None:

@@ -21,7 +21,7 @@ def as_html(table: TableVersion, schema: pa.Schema) -> str:
         schema: Its columns, as users see them.
     """
     fragments = table.manifest.fragments
-    rows = sum(map(table.num_live_rows, fragments))
+    rows = int(table.row_counts.live.sum())
     listed = list(schema)[:_MAX_COLUMNS]
     lines = [
         f"<tr><td>{_shown(each.name)}</td><td>{_shown(str(each.type))}</td>"

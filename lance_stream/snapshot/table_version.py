@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,12 @@ from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
-from lance_stream.table.fragments import Fragment, StoredSequence
+from lance_stream.table.fragments import (
+    MAX_FRAGMENT_ID,
+    MAX_PHYSICAL_ROWS,
+    Fragment,
+    StoredSequence,
+)
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
 from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
@@ -31,6 +36,18 @@ from lance_stream.table.row_versions import RowVersionSequence, decode_row_versi
 
 _PROTOCOLS: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 """Spellings of a protocol that only Spark users write."""
+
+
+class RowCounts(NamedTuple):
+    """How many rows n fragments have, in their order.
+
+    Attributes:
+        physical: (n,) i64, the rows in their files, deleted ones included.
+        live: (n,) i64, the others.
+    """
+
+    physical: npt.NDArray[np.int64]
+    live: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -131,6 +148,30 @@ class TableVersion:
         if fragment.physical_rows or not fragment.files:
             return fragment.physical_rows
         return self.files.num_rows(fragment.files[0])
+
+    @cached_property
+    def row_counts(self) -> RowCounts:
+        """The number of rows of each fragment; reads only files whose rows no manifest states.
+
+        Raises:
+            CorruptDataError: The numbers of a fragment contradict each other.
+        """
+        fragments = self.manifest.fragments
+        numbers = fragments.numbers
+        is_odd = (
+            (numbers.physical_rows == 0)
+            | (numbers.physical_rows > MAX_PHYSICAL_ROWS)
+            | (numbers.dead_rows > numbers.physical_rows)
+            | (numbers.has_deletion_file & (numbers.dead_rows == 0))
+            | (numbers.ids > MAX_FRAGMENT_ID)
+        )
+        physical = np.where(is_odd, 0, numbers.physical_rows).astype(np.int64)
+        live = physical - np.where(is_odd, 0, numbers.dead_rows).astype(np.int64)
+        for place in np.flatnonzero(is_odd).tolist():
+            fragment = fragments[place]  # or the reason why it cannot be decoded
+            physical[place] = self.physical_rows(fragment)
+            live[place] = self.num_live_rows(fragment)
+        return RowCounts(physical, live)
 
     def check_promise(self, fragment: Fragment) -> None:
         """Check that a fragment has the rows that it promises, if these are very many.

@@ -39,7 +39,6 @@ from lance_stream.spark.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session_settings import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
-from lance_stream.table.fragments import total_size
 
 _HISTORY: Final = (
     StructType()
@@ -94,7 +93,9 @@ def table_functions(session: SessionOptions) -> Mapping[str, type[Any]]:
     return {
         "table": _function(session, "lance_table", _columns_of_table, _rows_of_table, True),
         "history": _function(session, "lance_history", _fixed(_HISTORY), _history, False),
-        "fragments": _function(session, "lance_fragments", _fixed(_FRAGMENTS), _fragments, True),
+        "fragments": _function(
+            session, "lance_fragments", _fixed(_FRAGMENTS), rows_of_fragments, True
+        ),
         "consumers": _function(session, "lance_consumers", _fixed(_CONSUMERS), _consumers, False),
     }
 
@@ -198,11 +199,19 @@ def _history(table: TableVersion) -> Rows:
         )
 
 
-def _fragments(table: TableVersion) -> Rows:
-    for each in table.manifest.fragments:
-        live = table.num_live_rows(each)
-        dead = table.physical_rows(each) - live
-        yield each.id, live, dead, len(each.files), total_size(each.files)
+def rows_of_fragments(table: TableVersion) -> Rows:
+    """Yield a row for each fragment; decodes none."""
+    fragments, rows = table.manifest.fragments, table.row_counts
+    sizes = fragments.file_sizes
+    num_bytes = zip(sizes.num_bytes.tolist(), sizes.are_stated.tolist(), strict=True)
+    yield from zip(
+        fragments.ids,
+        rows.live.tolist(),
+        (rows.physical - rows.live).tolist(),
+        sizes.num_files.tolist(),
+        [size if is_stated else None for size, is_stated in num_bytes],
+        strict=True,
+    )
 
 
 def _consumers(table: TableVersion) -> Rows:

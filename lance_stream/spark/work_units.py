@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from lance_stream.read.units import WorkUnit, size_of
+from lance_stream.read.units import WorkUnit, size_of, sizes_of
 
 U = TypeVar("U")
 
@@ -53,7 +53,15 @@ def cost_of(unit: WorkUnit) -> int:
     Scattered rows cost more than their own bytes, but no more than all rows from the first to the
     last of them.
     """
-    num_rows, own_bytes = size_of(unit)
+    return _cost(unit, *size_of(unit))
+
+
+def costs_of(units: Sequence[WorkUnit]) -> list[int]:
+    """Return the cost of each unit; decodes no fragment."""
+    return list(map(_cost, units, *zip(*sizes_of(units), strict=True))) if units else []
+
+
+def _cost(unit: WorkUnit, num_rows: int, own_bytes: int) -> int:
     if unit.offsets is None or num_rows == 0:
         return own_bytes
     span = int(unit.offsets[-1]) - int(unit.offsets[0]) + 1
@@ -120,12 +128,15 @@ def divide(
         inner: Returns the work unit of one.
         with_inner: Returns one with another work unit.
     """
-    sized = [(unit, cost_of(inner(unit))) for unit in units]
-    total = sum(size for _, size in sized)
+    costs = costs_of([inner(each) for each in units])
+    total = sum(costs)
     num_tasks = number_of_tasks(total)
     share = max(total // num_tasks, 1)
     parts: list[tuple[U, int]] = []
-    for unit, size in sized:
+    for unit, size in zip(units, costs, strict=True):
+        if size <= share:
+            parts.append((unit, size))
+            continue
         pieces = cut(inner(unit), -(-size // share))
         parts += [(with_inner(unit, piece), size // len(pieces)) for piece in pieces]
     return pack(parts, num_tasks)

@@ -17,7 +17,9 @@ import numpy.typing as npt
 from lance_stream._proto import outlines_pb2, table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.table import wire
+from lance_stream.table.file_sizes import FileSizes
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.table.uniform_lineage import UniformLineage, uniform_lineage
 from lance_stream.table.wire_columns import Mask, Numbers, Spans, walk
 
 Places: TypeAlias = npt.NDArray[np.intp]
@@ -227,6 +229,20 @@ class FragmentList(Sequence[Fragment]):
         if len(self._decoded) == len(self.raws):
             return FragmentNumbers.of_decoded([self._decoded[at] for at in range(len(self.raws))])
         return FragmentNumbers.of(self.raws)
+
+    @cached_property
+    def lineage(self) -> UniformLineage:
+        """Row ids and row versions that all rows of a fragment share; decodes none."""
+        return uniform_lineage(self.raws)
+
+    @cached_property
+    def file_sizes(self) -> FileSizes:
+        """The sizes of the fragments' data files.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        return FileSizes.of(self.raws)
 
     @cached_property
     def framed(self) -> bytes:

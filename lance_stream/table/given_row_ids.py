@@ -17,7 +17,6 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_ids import decode_row_ids
-from lance_stream.table.uniform_lineage import uniform_lineage
 
 
 def check_next_row_id(manifest: Manifest) -> None:
@@ -44,7 +43,7 @@ def largest_row_id(fragments: FragmentList) -> int:
     """
     if not len(fragments):
         return -1
-    known = uniform_lineage(fragments.raws)
+    known = fragments.lineage
     is_known = known.first_row_ids.is_known
     last = known.first_row_ids.values + known.physical_rows - np.uint64(1)
     largest = int(last[is_known].max()) if is_known.any() else -1

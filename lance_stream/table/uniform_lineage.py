@@ -69,6 +69,37 @@ class UniformLineage:
     last_updated: OneForAll
     created: OneForAll
 
+    def may_have(self, row_ids: Numbers) -> Mask:
+        """Return which fragments may have one of some rows.
+
+        Args:
+            row_ids: (n,) u64, ascending.
+
+        Returns:
+            (num_fragments,); True where the row ids are not one range, and so are unknown here.
+        """
+        first, is_known = self.first_row_ids.values, self.first_row_ids.is_known
+        stop = first + self.physical_rows
+        inside = np.searchsorted(row_ids, first) < np.searchsorted(row_ids, stop)
+        return ~is_known | inside
+
+    def share_no_row_id(self, others: Numbers) -> Mask:
+        """Return which fragments have ids that neither `others` nor another range contains.
+
+        Args:
+            others: (n,) u64, ascending: the ids of the fragments that have no range.
+        """
+        places = np.flatnonzero(self.first_row_ids.is_known)
+        places = places[np.argsort(self.first_row_ids.values[places], kind="stable")]
+        first = self.first_row_ids.values[places]
+        stop = first + self.physical_rows[places]
+        is_alone = np.searchsorted(others, first) == np.searchsorted(others, stop)
+        is_alone[1:] &= np.maximum.accumulate(stop)[:-1] <= first[1:]
+        is_alone[:-1] &= stop[:-1] <= first[1:]
+        found = np.zeros(len(self.ids), np.bool_)
+        found[places] = is_alone
+        return found
+
 
 def uniform_lineage(raws: Sequence[bytes]) -> UniformLineage:
     """Return the uniform values of fragments without decoding them.

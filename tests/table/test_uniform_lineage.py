@@ -112,6 +112,33 @@ def test_uniform_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None
         check(lineage.first_row_ids, place, ids_of(each.row_ids), 1)
 
 
+@settings(max_examples=100)
+@given(
+    firsts=st.lists(st.one_of(st.integers(0, 60), st.none()), max_size=8),
+    others=st.lists(st.integers(0, 60), max_size=6, unique=True),
+)
+def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[int]) -> None:
+    file = DataFile("a.lance", (0,), (0,), (2, 2))
+    made = [
+        Fragment(
+            at, (file,), NUM_ROWS, None, None if each is None else row_ids(*range(each, each + 5))
+        )
+        for at, each in enumerate(firsts)
+    ]
+    lineage = uniform_lineage([encode_fragment(each) for each in made])
+    ids = np.array(sorted(others), np.uint64)
+    owned = [set() if each is None else set(range(each, each + 5)) for each in firsts]
+    may_have = [not own or bool(own & set(others)) for own in owned]
+    assert lineage.may_have(ids).tolist() == may_have
+    alone = [
+        firsts[at] is not None
+        and not own & set(others)
+        and not any(own & other for place, other in enumerate(owned) if place != at)
+        for at, own in enumerate(owned)
+    ]
+    assert lineage.share_no_row_id(ids).tolist() == alone
+
+
 def test_a_split_run_is_not_known() -> None:
     """Two runs of one version mean the same as one, but have to be decoded to be known."""
     twice = versions(4, 4, 4) + versions(4, 4)

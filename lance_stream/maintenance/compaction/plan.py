@@ -19,13 +19,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from lance_stream.arguments import as_count
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.maintenance.compaction.row_order import has_disordered_lineage
-from lance_stream.read.units import stored_bytes
+from lance_stream.read.units import stored_bytes_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import coverage
-from lance_stream.table.fragments import Fragment
 from lance_stream.table.indices import decode_index_section
 from lance_stream.write.fragments import MAX_BYTES_PER_FILE
 
@@ -99,37 +100,42 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
         most_bytes = min(most_bytes, rules.max_bytes)
     group: list[_Candidate] = []
     group_rows, group_bytes, group_kind = 0, 0, None
-    for place, fragment in enumerate(table.manifest.fragments):
-        live, physical = table.num_live_rows(fragment), table.physical_rows(fragment)
-        pays_alone = live < (1 - rules.most_dead) * physical or (
-            rules.shortens_lineage
-            and live >= rules.target_rows // 8
-            and has_disordered_lineage(table, fragment)
-        )
-        is_large = live >= rules.target_rows and not pays_alone
-        if is_large or _is_too_new(fragment, rules):
-            yield [group]
-            group = []
-            continue
-        own_kind = kind_of(fragment)
-        num_bytes = stored_bytes(fragment)
+    for candidate in _candidates(table, rules):
+        own_kind = kind_of(candidate.place)
         if group and (
-            group_rows + live > rules.target_rows
-            or group_bytes + num_bytes > most_bytes
+            candidate.place > group[-1].place + 1
+            or group_rows + candidate.live > rules.target_rows
+            or group_bytes + candidate.num_bytes > most_bytes
             or group_kind != own_kind
         ):
             yield [group]
             group = []
         if not group:
             group_rows, group_bytes, group_kind = 0, 0, own_kind
-        group.append(_Candidate(place, live, pays_alone, physical - live, num_bytes))
-        group_rows += live
-        group_bytes += num_bytes
-    yield list(_steps(group)) if rules.by_steps else [group]
+        group.append(candidate)
+        group_rows += candidate.live
+        group_bytes += candidate.num_bytes
+    is_last = bool(group) and group[-1].place == len(table.manifest.fragments) - 1
+    yield list(_steps(group)) if rules.by_steps and is_last else [group]
 
 
-def _is_too_new(fragment: Fragment, rules: CompactionRules) -> bool:
-    return rules.newest_fragment is not None and fragment.id > rules.newest_fragment
+def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candidate]:
+    """Yield the fragments that may be rewritten, in order; decodes few of them."""
+    fragments, rows = table.manifest.fragments, table.row_counts
+    physical, live = rows
+    pays_alone = live < (1 - rules.most_dead) * physical
+    if rules.shortens_lineage:
+        sizes = np.fromiter(map(len, fragments.raws), np.int64, len(fragments))
+        may_be_long = ~pays_alone & (live >= rules.target_rows // 8) & (sizes > physical)
+        for place in np.flatnonzero(may_be_long).tolist():
+            pays_alone[place] = has_disordered_lineage(table, fragments[place])
+    is_candidate = (live < rules.target_rows) | pays_alone
+    if rules.newest_fragment is not None:
+        is_candidate &= fragments.numbers.ids <= rules.newest_fragment
+    places = np.flatnonzero(is_candidate)
+    columns = (places, live, pays_alone, physical - live, stored_bytes_of(table))
+    chosen = [columns[0], *(each[places] for each in columns[1:])]
+    yield from map(_Candidate, *(each.tolist() for each in chosen))
 
 
 def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:
@@ -170,18 +176,21 @@ def _most_gaining(
     return sorted(chosen, key=lambda group: group[0].place)
 
 
-def _kinds(table: TableVersion) -> Callable[[Fragment], Hashable]:
-    """Return a function of a fragment whose value all fragments of a group share."""
+def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
+    """Return a function of a fragment's place whose value all fragments of a group share."""
     covered_by = coverage_of(table)
+    fragments, ids = table.manifest.fragments, table.manifest.fragments.ids
     never_null = [
         frozenset(part.id for part in each.walk())
         for each in table.schema.fields
         if not holds_only_nulls(each, table.file_version)
     ]
+    if not never_null:
+        return lambda place: covered_by(ids[place])
 
-    def kind(fragment: Fragment) -> Hashable:
-        held = {each for file in fragment.files for each in file.field_ids} if never_null else ()
-        return covered_by(fragment.id), tuple(ids.isdisjoint(held) for ids in never_null)
+    def kind(place: int) -> Hashable:
+        held = {each for file in fragments[place].files for each in file.field_ids}
+        return covered_by(ids[place]), tuple(own.isdisjoint(held) for own in never_null)
 
     return kind
 

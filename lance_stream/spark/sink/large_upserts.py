@@ -25,7 +25,7 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, St
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.read.scan import count_rows
-from lance_stream.read.units import size_of
+from lance_stream.read.units import sizes_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import (
     RECORDS_PER_BATCH,
@@ -228,7 +228,8 @@ def _sorted_bundles(parted: PartedUpsert, rules: RowRules) -> ArrowFunction:
 
 def _keys(spark: SparkSession, parted: PartedUpsert) -> DataFrame:
     """Return the keys of the table, split into parts."""
-    sized = [(unit, size_of(unit)[1]) for unit in parted.key_units()]
+    units = parted.key_units()
+    sized = [(unit, size) for unit, (_, size) in zip(units, sizes_of(units), strict=True)]
     num_tasks = number_of_tasks(sum(size for _, size in sized))
     portions = [pickle.dumps(each.units) for each in pack(sized, num_tasks)]
 

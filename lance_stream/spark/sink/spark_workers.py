@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.read.fragment import read_unit
-from lance_stream.read.units import WorkUnit, size_of
+from lance_stream.read.units import WorkUnit, sizes_of
 from lance_stream.spark.arrow_jobs import run_in_tasks
 from lance_stream.spark.work_units import number_of_tasks, pack
 from lance_stream.table.fragments import Fragment
@@ -73,7 +73,7 @@ class SparkTasks:
 
 
 def _portions(units: Sequence[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
-    sized = [(unit, size_of(unit)[1]) for unit in units]
+    sized = [(unit, size) for unit, (_, size) in zip(units, sizes_of(units), strict=True)]
     num_tasks = number_of_tasks(sum(size for _, size in sized))
     return [each.units for each in pack(sized, num_tasks)]
 

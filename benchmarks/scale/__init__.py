@@ -1,0 +1,1 @@
+"""Tables too large to be made here: forged from a few real files, to see what grows and how."""

@@ -1,0 +1,97 @@
+"""Rows are found by their ids with an index of all rows, or without."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.errors import CorruptDataError, NotFoundError
+from lance_stream.read import take
+from lance_stream.read.row_lookup import find_rows
+from lance_stream.snapshot.opening import open_table
+from lance_stream.table.manifest import FragmentList
+from lance_stream.table.row_addresses import NO_ADDRESS
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.int64())])
+
+
+def rows(ids: np.ndarray, value: int) -> pa.Table:
+    return pa.table([ids, np.full(len(ids), value)], schema=SCHEMA)
+
+
+def random_table(uri: str, seed: int) -> Dataset:
+    """A table with appended, moved, deleted and compacted rows."""
+    random = np.random.default_rng(seed)
+    ds = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+    num_ids = 0
+    for step in range(12):
+        chosen = random.integers(0, 5)
+        if chosen < 2 or not num_ids:
+            ds = ds.append(rows(np.arange(num_ids, num_ids + 20), step))
+            num_ids += 20
+        elif chosen < 4:
+            ids = np.unique(random.integers(0, num_ids + 5, 8))
+            ds = ds.upsert(rows(ids, step), on="id")
+            num_ids = max(num_ids, int(ids[-1]) + 1)
+        else:
+            ds = ds.delete(f"id % 7 = {random.integers(0, 7)}")
+        if random.integers(0, 6) == 0:
+            ds = ds.compact()
+    return ds
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.some_cases(one_in=4)
+def test_both_ways_find_the_same_rows(tmp_path: Path, seed: int) -> None:
+    ds = random_table(str(tmp_path / "t"), seed)
+    wanted = np.random.default_rng(seed).permutation(ds.table.manifest.next_row_id + 3)
+    wanted = np.concatenate([wanted, wanted[:5]]).astype(np.uint64)
+    expected, is_expected = ds.table.row_id_index.find(wanted)
+    found, is_there = find_rows(open_table(ds.uri), wanted)
+    assert is_there.tolist() == is_expected.tolist()
+    assert found.tolist() == expected.tolist()
+    assert bool(is_there.any())
+    assert not bool(is_there.all())
+
+
+def test_no_ids_are_found_in_no_rows(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+    for wanted in (np.empty(0, np.uint64), np.array([3], np.uint64)):
+        found, is_there = find_rows(ds.table, wanted)
+        assert found.tolist() == [int(NO_ADDRESS)] * len(wanted)
+        assert not is_there.any()
+
+
+@pytest.mark.parametrize("limit", ["FEW_FRAGMENTS", "MOST_INDEXED_ROWS"])
+def test_a_large_table_is_not_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+    for first in range(0, 100, 10):
+        ds = ds.append(rows(np.arange(first, first + 10), 0))
+    ds = ds.delete("id % 10 = 3")
+    monkeypatch.setattr(take, limit, 5)
+    table = lance_stream.open_dataset(ds.uri)
+    read: list[str] = []
+    store = type(table.table.store)
+    real = store.read
+    monkeypatch.setattr(store, "read", lambda self, path: read.append(path) or real(self, path))
+    assert table.take(row_ids=[57, 41, 57])["id"].to_pylist() == [57, 41, 57]
+    assert "row_id_index" not in table.table.__dict__
+    assert len([path for path in read if path.startswith("_deletions")]) == 2
+    with pytest.raises(NotFoundError, match="1 of the row ids are not in version"):
+        table.take(row_ids=[57, 43])
+
+
+def test_two_live_rows_of_one_id_are_refused(tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+    ds = ds.append(rows(np.arange(10), 0)).append(rows(np.arange(10), 0))
+    first, second = ds.table.manifest.fragments
+    twins = FragmentList.of([first, replace(second, row_ids=first.row_ids)])
+    table = ds.table.at(replace(ds.table.manifest, fragments=twins))
+    with pytest.raises(CorruptDataError, match="1 row ids belong to two live rows each"):
+        find_rows(table, np.array([4], np.uint64))
