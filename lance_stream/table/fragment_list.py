@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import is_not
 from typing import TypeAlias, overload
 
 import numpy as np
@@ -151,6 +152,7 @@ class FragmentList(Sequence[Fragment]):
         self.raws = tuple(raws)
         self._decoded: dict[int, Fragment] = {}
         self._answers: dict[Callable[[FragmentList], int], int] = {}
+        self._lineage_before: tuple[tuple[bytes, ...], UniformLineage] | None = None
 
     @classmethod
     def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
@@ -170,6 +172,7 @@ class FragmentList(Sequence[Fragment]):
         made._decoded.update((len(self) + at, each) for at, each in more._decoded.items())
         if "numbers" in self.__dict__:
             made.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
+        made._lineage_before = self._known_lineage
         if "framed" in self.__dict__:
             made.framed = self.framed + more.framed
         if "place_of" in self.__dict__ and self.place_of.keys().isdisjoint(more.ids):
@@ -194,6 +197,7 @@ class FragmentList(Sequence[Fragment]):
         made._decoded = {**self._decoded, **instead}
         if "numbers" in self.__dict__:
             made.numbers = self.numbers.replaced(instead)
+        made._lineage_before = self._known_lineage
         if len(instead) == len(changes):
             if "place_of" in self.__dict__ and all(
                 self.place_of.get(each.id) == place for place, each in instead.items()
@@ -232,8 +236,24 @@ class FragmentList(Sequence[Fragment]):
 
     @cached_property
     def lineage(self) -> UniformLineage:
-        """Row ids and row versions that all rows of a fragment share; decodes none."""
-        return uniform_lineage(self.raws)
+        """Row ids and row versions that all rows of a fragment share; decodes none.
+
+        What is known of the list that this one was made from is not read again.
+        """
+        if self._lineage_before is None:
+            return uniform_lineage(self.raws)
+        raws, known = self._lineage_before
+        num_both = min(len(raws), len(self.raws))
+        differ = np.ones(len(self.raws), np.bool_)
+        differ[:num_both] = np.fromiter(map(is_not, raws, self.raws), np.bool_, num_both)
+        places = np.flatnonzero(differ)
+        self._lineage_before = None
+        new = uniform_lineage([self.raws[place] for place in places.tolist()])
+        return known.replaced(len(self.raws), places, new)
+
+    @property
+    def _known_lineage(self) -> tuple[tuple[bytes, ...], UniformLineage] | None:
+        return (self.raws, self.lineage) if "lineage" in self.__dict__ else self._lineage_before
 
     @cached_property
     def file_sizes(self) -> FileSizes:

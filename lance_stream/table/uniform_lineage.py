@@ -17,7 +17,7 @@ Source: table.proto, message DataFragment; rowids.proto.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,15 @@ class OneForAll:
     values: Numbers
     is_known: Mask
 
+    def replaced(
+        self, count: int, places: npt.NDArray[np.intp], others: "OneForAll"
+    ) -> "OneForAll":
+        """Return the values with others at some places; see `UniformLineage.replaced`."""
+        return OneForAll(
+            _replaced(self.values, count, places, others.values),
+            _replaced(self.is_known, count, places, others.is_known),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class UniformLineage:
@@ -68,6 +77,25 @@ class UniformLineage:
     first_row_ids: OneForAll
     last_updated: OneForAll
     created: OneForAll
+
+    def replaced(
+        self, count: int, places: npt.NDArray[np.intp], others: "UniformLineage"
+    ) -> "UniformLineage":
+        """Return the values of another list of fragments.
+
+        Args:
+            count: How many fragments it has.
+            places: (n,) which of them are not at the same place of this list.
+            others: Their values.
+        """
+        return UniformLineage(
+            _replaced(self.ids, count, places, others.ids),
+            _replaced(self.physical_rows, count, places, others.physical_rows),
+            _replaced(self.is_plain, count, places, others.is_plain),
+            self.first_row_ids.replaced(count, places, others.first_row_ids),
+            self.last_updated.replaced(count, places, others.last_updated),
+            self.created.replaced(count, places, others.created),
+        )
 
     def may_have(self, row_ids: Numbers) -> Mask:
         """Return which fragments may have one of some rows.
@@ -175,6 +203,22 @@ def _ranges(
     start, end = walked.numbers[_START], walked.numbers[_END]
     good = ~walked.is_odd & (end > start)
     return some[good], start[good], (end - start)[good]
+
+
+_Value = TypeVar("_Value", np.uint64, np.bool_)
+
+
+def _replaced(
+    values: npt.NDArray[_Value],
+    count: int,
+    places: npt.NDArray[np.intp],
+    others: npt.NDArray[_Value],
+) -> npt.NDArray[_Value]:
+    made = np.empty(count, values.dtype)
+    num_both = min(count, len(values))
+    made[:num_both] = values[:num_both]
+    made[places] = others
+    return made
 
 
 def _chosen(spans: Spans, which: npt.NDArray[np.intp] | Mask) -> Spans:

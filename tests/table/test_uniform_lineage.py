@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import BadDataError
+from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.fragments import (
     DataFile,
     ExternalFile,
@@ -137,6 +138,35 @@ def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[i
         for at, own in enumerate(owned)
     ]
     assert lineage.share_no_row_id(ids).tolist() == alone
+
+
+@settings(max_examples=60)
+@given(
+    made=st.lists(fragments(), max_size=6),
+    more=st.lists(fragments(), max_size=3),
+    other=fragments(),
+    steps=st.lists(st.sampled_from(["append", "replace", "remove", "ask"]), max_size=6),
+)
+def test_lineage_is_carried_from_list_to_list(
+    made: list[Fragment], more: list[Fragment], other: Fragment, steps: list[str]
+) -> None:
+    listed = FragmentList(map(encode_fragment, made))
+    for step in ("ask", *steps):
+        if step == "ask":
+            _ = listed.lineage
+        elif step == "append":
+            listed = listed.appended(more)
+        elif len(listed):
+            changed = other if step == "replace" else None
+            listed = listed.replaced({len(listed) // 2: changed})
+    found, expected = listed.lineage, uniform_lineage(listed.raws)
+    for one, two in (
+        (found.created, expected.created),
+        (found.last_updated, expected.last_updated),
+        (found.first_row_ids, expected.first_row_ids),
+    ):
+        assert one.is_known.tolist() == two.is_known.tolist()
+        assert one.values[one.is_known].tolist() == two.values[two.is_known].tolist()
 
 
 def test_a_split_run_is_not_known() -> None:

@@ -203,6 +203,8 @@ def coverage_of(table: TableVersion) -> Callable[[int], frozenset[bytes]]:
         for each in (() if section is None else decode_index_section(section))
         if each.fragment_bitmap
     }
+    if not known:
+        return lambda _: frozenset()
     return lambda fragment_id: frozenset(
         uuid for uuid, fragment_ids in known.items() if fragment_id in fragment_ids
     )

@@ -60,7 +60,8 @@ class SparkTasks:
 
     def write_columns(self, jobs: Sequence[ColumnsJob]) -> list[Fragment]:
         """Write columns of fragments; see `in_place.write_columns`."""
-        sized = [(job, size_of(job.unit)[1]) for job in jobs]
+        sizes = sizes_of([job.unit for job in jobs])
+        sized = [(job, size) for job, (_, size) in zip(jobs, sizes, strict=True)]
         num_tasks = number_of_tasks(sum(size for _, size in sized))
         portions = [each.units for each in pack(sized, num_tasks)]
         outcomes = run_in_tasks(self._spark, portions, _write_all)
