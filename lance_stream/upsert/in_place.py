@@ -19,13 +19,15 @@ Source:  table.proto; transaction.proto, Update; observed in the reference.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_stream.expressions.predicates import quote_path
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.read.changed_rows import Addresses, by_fragment
 from lance_stream.read.fragment import read_unit
@@ -44,25 +46,48 @@ _MOST_BYTES = 1 << 30
 """Up to how many bytes of new values rows stay in place: one array holds old and new ones."""
 
 
+NewValues: TypeAlias = Callable[[pa.RecordBatch, slice], pa.RecordBatch]
+"""Returns the new values of some changed rows, given the rows as they are stored, and which of the
+changed rows they are."""
+
+
 @dataclass(frozen=True)
 class ColumnsJob:
-    """The columns of one fragment that are written again; picklable.
+    """The columns of one fragment that are written again.
 
     Attributes:
-        unit: Reads them, with the values of deleted rows.
+        unit: Reads them, and what their new values depend on, with the values of deleted rows.
         num_rows: The fragment's number of rows, including deleted ones.
         offsets: (n,) u32, ascending: its rows with new values.
-        rows: (n,) the new values, with the columns that the unit reads.
+        new: Returns the new values; picklable, if the job is to be.
         target: Where they are written, all in one file.
-        partial: The columns that lack some of their parts, which keep their values.
+        needs_stored: Whether the new values depend on stored ones.
     """
 
     unit: WorkUnit
     num_rows: int
     offsets: npt.NDArray[np.uint32]
-    rows: pa.RecordBatch
+    new: NewValues
     target: WriteTarget
-    partial: Mapping[str, pa.DataType] = field(default_factory=dict)
+    needs_stored: bool = True
+
+
+@dataclass(frozen=True)
+class IncomingValues:
+    """New values that came in.
+
+    Attributes:
+        rows: (n,) the values of all changed rows of a fragment.
+        partial: The columns that lack some of their parts, which keep their values.
+    """
+
+    rows: pa.RecordBatch
+    partial: Mapping[str, pa.DataType]
+
+    def __call__(self, stored: pa.RecordBatch, which: slice) -> pa.RecordBatch:
+        """Return the new values of some of the rows; see `NewValues`."""
+        rows = self.rows.slice(which.start, which.stop - which.start)
+        return with_stored_parts(rows, stored, self.partial) if self.partial else rows
 
 
 def columns_that_may_stay(
@@ -133,15 +158,56 @@ def _may_stay(table: TableVersion, fragment: Fragment) -> bool:
     return not table.has_stable_row_ids or not (stamps is None or isinstance(stamps, LineageColumn))
 
 
-def columns_jobs(
+def columns_job(
+    table: TableVersion,
+    fragment_id: int,
+    offsets: npt.NDArray[np.uint32],
+    fields: Sequence[Field],
+    new: NewValues,
+    target: WriteTarget,
+    sources: Sequence[str] = (),
+    *,
+    needs_stored: bool = True,
+) -> ColumnsJob:
+    """Return what has to be written for the rows of a fragment that stay in place.
+
+    Args:
+        table: The version that is changed.
+        fragment_id: The fragment.
+        offsets: (n,) u32, ascending: the rows.
+        fields: The columns with new values.
+        new: Returns these.
+        target: Where new data files go.
+        sources: The columns that they depend on.
+        needs_stored: Whether they depend on any, or on themselves.
+    """
+    place = table.manifest.fragments.place_of[fragment_id]
+    num_rows = table.physical_rows(table.manifest.fragments[place])
+    names = dict.fromkeys(quote_path((each,)) for each in (*(e.name for e in fields), *sources))
+    return ColumnsJob(
+        unit_of(table, place, columns=tuple(names), include_deleted=True),
+        num_rows,
+        offsets,
+        new,
+        replace(
+            target,
+            schema=Schema(tuple(fields)),
+            max_rows_per_file=num_rows,
+            max_bytes_per_file=sys.maxsize,
+        ),
+        needs_stored,
+    )
+
+
+def jobs_of_incoming(
     table: TableVersion,
     changed: Addresses,
     rows: pa.RecordBatch,
     fields: Sequence[Field],
     target: WriteTarget,
-    partial: Mapping[str, pa.DataType] | None = None,
+    partial: Mapping[str, pa.DataType],
 ) -> list[ColumnsJob]:
-    """Return what has to be written for rows that stay in place, one job for each fragment.
+    """Return what has to be written for rows that came in, one job for each fragment.
 
     Args:
         table: The version that is changed.
@@ -149,32 +215,21 @@ def columns_jobs(
         rows: (n,) their new values; columns that have none are not used.
         fields: The columns with new values.
         target: Where new data files go.
-        partial: Those of them that lack some of their parts.
+        partial: The columns that lack some of their parts.
     """
-    names = tuple(each.name for each in fields)
-    new = rows.select(list(names))
-    places = table.manifest.fragments.place_of
+    names = [each.name for each in fields]
+    rows = rows.select(names)
+    partial = {name: kind for name, kind in partial.items() if name in names}
     jobs: list[ColumnsJob] = []
     done = 0
     for fragment_id, offsets in by_fragment(changed):
-        place = places[fragment_id]
-        num_rows = table.physical_rows(table.manifest.fragments[place])
+        new = IncomingValues(rows.slice(done, len(offsets)), partial)
+        done += len(offsets)
         jobs.append(
-            ColumnsJob(
-                unit_of(table, place, columns=names, include_deleted=True),
-                num_rows,
-                offsets,
-                new.slice(done, len(offsets)),
-                replace(
-                    target,
-                    schema=Schema(tuple(fields)),
-                    max_rows_per_file=num_rows,
-                    max_bytes_per_file=sys.maxsize,
-                ),
-                {name: kind for name, kind in (partial or {}).items() if name in names},
+            columns_job(
+                table, fragment_id, offsets, fields, new, target, needs_stored=bool(partial)
             )
         )
-        done += len(offsets)
     return jobs
 
 
@@ -197,25 +252,17 @@ def write_columns(
 
 def write_all_columns(jobs: Sequence[ColumnsJob]) -> list[Fragment]:
     """Write the columns of fragments in threads of this process; see `write_columns`."""
+    if len(jobs) < 2:
+        return [write_columns(each, _read_ahead) for each in jobs]
     written: list[Fragment] = []
-
-    def write(job: ColumnsJob) -> None:
-        alone = len(jobs) == 1
-        written.append(write_columns(job, _read_ahead if alone else read_unit))
-
+    units = [each.unit for each in jobs]
     try:
-        if len(jobs) < 2:
-            for each in jobs:
-                write(each)
-        else:
-            units = [each.unit for each in jobs]
-            with ThreadPoolExecutor(
-                num_readers(units), thread_name_prefix="lance-stream-columns"
-            ) as threads:
-                list(threads.map(write, jobs))
+        with ThreadPoolExecutor(
+            num_readers(units), thread_name_prefix="lance-stream-columns"
+        ) as threads:
+            list(threads.map(lambda job: written.append(write_columns(job)), jobs))
     except BaseException:
-        if jobs:
-            delete_files(jobs[0].target.store, written)
+        delete_files(jobs[0].target.store, written)
         raise
     return sorted(written, key=lambda each: each.id)
 
@@ -228,22 +275,28 @@ def _values(
     job: ColumnsJob, read: Callable[[WorkUnit], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the columns of all rows: the new values, and the stored ones of the others."""
-    if len(job.offsets) == job.num_rows and not job.partial:
-        yield job.rows
+    names = job.target.schema.names
+    if len(job.offsets) == job.num_rows and not job.needs_stored:
+        none = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
+        yield job.new(none, slice(0, job.num_rows)).select(names)
         return
     first = done = 0
     for stored in read(job.unit):
         stop = int(np.searchsorted(job.offsets, first + stored.num_rows))
         at = job.offsets[done:stop].astype(np.int64) - first
-        yield _with_new_values(stored, at, job.rows.slice(done, stop - done), job.partial)
-        first, done = first + stored.num_rows, stop
+        first += stored.num_rows
+        if len(at):
+            new = job.new(
+                stored.take(pa.array(at)) if job.needs_stored else stored, slice(done, stop)
+            )
+            yield _with_new_values(stored.select(names), at, new)
+        else:
+            yield stored.select(names)
+        done = stop
 
 
 def _with_new_values(
-    stored: pa.RecordBatch,
-    at: npt.NDArray[np.int64],
-    new: pa.RecordBatch,
-    partial: Mapping[str, pa.DataType],
+    stored: pa.RecordBatch, at: npt.NDArray[np.int64], new: pa.RecordBatch
 ) -> pa.RecordBatch:
     """Return stored rows with new values at some places.
 
@@ -251,12 +304,7 @@ def _with_new_values(
         stored: (n,) rows.
         at: (m,) ascending places.
         new: (m,) the new values of the same columns.
-        partial: The columns that lack some of their parts.
     """
-    if not len(at):
-        return stored
-    if partial:
-        new = with_stored_parts(new, stored.take(pa.array(at)), partial)
     order = np.arange(stored.num_rows)
     order[at] = np.arange(stored.num_rows, stored.num_rows + len(at))
     chosen = pa.array(order)

@@ -3,8 +3,9 @@
     in place      read and write the changed columns of all rows of the fragment
     elsewhere     read and write the other columns of the changed rows
 
-A value costs time even if it takes few bytes, and a row that moves takes entries in a deletion file
-and in the manifest. These are counted as bytes, too: as many as are read or written in that time.
+A value costs time even if it takes few bytes; scattered values are read and decoded together with
+others around them; and a row that moves takes entries in a deletion file and in the manifest. These
+are counted as bytes, too: about as many as are read or written in that time (note 041).
 
 The sizes of columns come from the metadata of data files, which both ways read anyway. Where the
 manifest alone shows that rows are to be moved, no file is opened: a few rows of a large fragment.
@@ -21,11 +22,14 @@ from lance_stream.schema.fields import TOMBSTONED_ID, Field
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import DataFile, Fragment
 
-VALUE_BYTES: Final = 24
+VALUE_BYTES: Final = 12
 """What decoding, replacing and encoding one value costs, beside its bytes."""
 
-MOVED_ROW_BYTES: Final = 400
+MOVED_ROW_BYTES: Final = 300
 """What moving one row costs, beside the bytes of its values."""
+
+SCATTERED_BYTES: Final = 4 << 10
+"""What reading one value that is apart from others costs: a chunk of a page."""
 
 STAMP_BYTES: Final = 24
 """What a run of row versions costs in the manifest, which each later version repeats."""
@@ -45,6 +49,7 @@ class FragmentCosts:
         num_columns: How many columns without parts have new values.
         own_bytes: What these columns take in the data files.
         other_bytes: What all others take; a bound if the data files have not been opened.
+        num_others: How many columns without parts the others are.
         num_side_blobs: How many columns of each row store their bytes in other files.
     """
 
@@ -54,6 +59,7 @@ class FragmentCosts:
     num_columns: int
     own_bytes: int
     other_bytes: int
+    num_others: int = 1
     num_side_blobs: int = 0
 
     @classmethod
@@ -80,6 +86,9 @@ class FragmentCosts:
             num_columns=sum(1 for each in fields for _ in each.leaves()),
             own_bytes=0,
             other_bytes=sum(_size_of(table, each) for each in fragment.files),
+            num_others=sum(
+                part.id not in own for each in table.schema.fields for part in each.leaves()
+            ),
             num_side_blobs=sum(
                 part.is_blob_v2 for part in table.schema.walk() if part.id not in own
             ),
@@ -99,10 +108,11 @@ class FragmentCosts:
     @property
     def bytes_elsewhere(self) -> int:
         """What writing them elsewhere, whole, costs."""
-        others = self.other_bytes * self.num_changed // self.num_rows
-        own = self.own_bytes * self.num_changed // self.num_rows
+        written = (self.own_bytes + self.other_bytes) * self.num_changed // self.num_rows
+        scattered = self.num_others * SCATTERED_BYTES * self.num_changed
+        read = min(self.other_bytes, max(written, scattered))
         side = self.num_side_blobs * SIDE_BLOB_BYTES * self.num_changed
-        return 2 * (others + side) + own + self.num_changed * MOVED_ROW_BYTES
+        return read + written + 2 * side + self.num_changed * MOVED_ROW_BYTES
 
     @property
     def is_cheaper_in_place(self) -> bool:

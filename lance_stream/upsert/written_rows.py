@@ -23,7 +23,11 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.decisions import Decision
-from lance_stream.upsert.in_place import columns_jobs, columns_that_may_stay, fragments_that_stay
+from lance_stream.upsert.in_place import (
+    columns_that_may_stay,
+    fragments_that_stay,
+    jobs_of_incoming,
+)
 from lance_stream.upsert.incoming import Incoming
 from lance_stream.upsert.key_bounds import FileBounds, bounds_of_written, key_fields
 from lance_stream.upsert.keys import Places, hash_keys
@@ -141,7 +145,7 @@ def _stay_in_place(
     if not stays.any():
         return [], decision
     rows = incoming.rows.take(pa.array(decision.changed_rows[stays]))
-    jobs = columns_jobs(table, decision.changed[stays], rows, fields, target, incoming.partial)
+    jobs = jobs_of_incoming(table, decision.changed[stays], rows, fields, target, incoming.partial)
     moving = decision._replace(
         changed=decision.changed[~stays], changed_rows=decision.changed_rows[~stays]
     )

@@ -1,12 +1,13 @@
 """Updates: sets columns of the rows that match a condition to the values of SQL expressions.
 
 The rows are rewritten with all their columns, keep their row ids, and are deleted at their old
-position. Every expression sees the row before the update.
+position; or stay in place, and only the columns that are set are written again, where that costs
+less (`upsert.in_place`). Every expression sees the row before the update.
 
 Source: facts of the format, section 4; observed in the reference.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -17,17 +18,29 @@ from lance_stream.expressions.predicates import Expression, evaluate, parse_expr
 from lance_stream.expressions.rules import as_float
 from lance_stream.read.changed_rows import (
     Addresses,
+    by_fragment,
     chosen_rows,
     kept_lineage,
     read_rows,
     with_kept_lineage,
     without_rows,
 )
+from lance_stream.schema.fields import Field
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Update, UpdateMode
+from lance_stream.upsert.in_place import (
+    ColumnsJob,
+    changed_offsets,
+    columns_job,
+    columns_that_may_stay,
+    fragments_that_stay,
+    ids_of,
+    with_new_columns,
+    write_all_columns,
+)
 from lance_stream.write.casting import cast_batch
-from lance_stream.write.fragments import write_fragments, write_target
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 
 
@@ -61,18 +74,29 @@ def update(
         addresses = chosen_rows(newest, "true" if where is None else where)
         if not len(addresses):
             return newest
-        new = write_fragments(_changed(newest, addresses, expressions), write_target(newest))
-        updated, removed = without_rows(newest, addresses, environment)
+        target = write_target(newest)
+        fields = columns_that_may_stay(newest, values, values, 0)
+        stays = fragments_that_stay(newest, addresses, fields)
+        staying, moving = addresses[stays], addresses[~stays]
+        in_place = write_all_columns(_jobs(newest, staying, fields, expressions, target))
+        try:
+            new = write_fragments(_changed(newest, moving, expressions), target)
+        except BaseException:
+            delete_files(newest.store, in_place)
+            raise
+        updated, removed = without_rows(newest, moving, environment)
         if newest.has_stable_row_ids:
-            new = with_kept_lineage(new, kept_lineage(newest, addresses))
+            new = with_kept_lineage(new, kept_lineage(newest, moving))
         operation = Update(
             removed_fragment_ids=removed,
-            updated_fragments=updated,
+            updated_fragments=with_new_columns(newest, updated, in_place),
             new_fragments=tuple(new),
+            fields_modified=_fields_of(newest, values) if in_place else (),
             fields_for_preserving_frag_bitmap=_fields_of(newest, values),
-            update_mode=UpdateMode.REWRITE_ROWS,
+            update_mode=UpdateMode.REWRITE_COLUMNS if in_place else UpdateMode.REWRITE_ROWS,
+            updated_fragment_offset_bitmaps=changed_offsets(staying, in_place),
         )
-        staged = Staged(tuple(new), updated)
+        staged = Staged((*new, *in_place), updated)
         return commit_planned(newest, operation, staged, environment=environment).table
 
     return planning_again(attempt, environment=environment)
@@ -102,6 +126,32 @@ def _changed(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _jobs(
+    table: TableVersion,
+    staying: Addresses,
+    fields: Sequence[Field],
+    expressions: Mapping[str, Expression],
+    target: WriteTarget,
+) -> list[ColumnsJob]:
+    """Return what has to be written for rows that stay in place, one job for each fragment."""
+    schema = table.arrow_schema
+
+    def new(stored: pa.RecordBatch, _which: slice) -> pa.RecordBatch:
+        names = [each.name for each in fields]
+        columns = [
+            _fitting(evaluate(expressions[name], stored), schema.field(name), name)
+            for name in names
+        ]
+        return pa.RecordBatch.from_arrays(columns, names)
+
+    named = {path[0] for each in expressions.values() for path in each.paths}
+    sources = [name for name in schema.names if name in named]
+    return [
+        columns_job(table, fragment_id, offsets, fields, new, target, sources)
+        for fragment_id, offsets in by_fragment(staying)
+    ]
+
+
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
     """Return values in a column's type, if each fits exactly; decimals become the nearest float."""
     if pa.types.is_decimal(values.type) and pa.types.is_floating(field.type):
@@ -119,5 +169,4 @@ def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
 
 
 def _fields_of(table: TableVersion, names: Mapping[str, str]) -> tuple[int, ...]:
-    chosen = [each for each in table.schema.fields if each.name in names]
-    return tuple(sorted(part.id for field in chosen for part in field.walk()))
+    return ids_of(each for each in table.schema.fields if each.name in names)

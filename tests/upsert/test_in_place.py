@@ -338,6 +338,42 @@ def test_files_of_0_1_move(uri: str) -> None:
     assert rows_of(changed)[3]["blob"] == rows["blob"][3].as_py()
 
 
+@pytest.mark.floors
+def test_updates_write_what_they_set(
+    wide: lance_stream.Dataset, uri: str, bytes_read: Counter[str]
+) -> None:
+    """Expressions see the row before, also the columns that are set."""
+    wide = wide.delete("id = 21")
+    bytes_read.clear()
+    changed = lance_stream.open_dataset(uri).update(
+        {"price": "id + price * 2", "id": "id + 1000"}, where="id >= 20 AND id < 130"
+    )
+    assert bytes_read["ranges"] + bytes_read["ends"] < 2 * (TAIL_BYTES + NUM_ROWS * 48)
+    assert is_in_place(changed)
+    found = {each["id"]: each["price"] for each in changed.to_table(["id", "price"]).to_pylist()}
+    assert found[19] == 19
+    assert found[1020] == 60
+    assert found[1129] == 3 * 129
+    assert len(found) == 2 * NUM_ROWS - 1
+    older, newer = lineage(wide), lineage(changed)
+    assert {key + 1000 * (20 <= key < 130): each[:2] for key, each in older.items()} == {
+        key: each[:2] for key, each in newer.items()
+    }
+    assert {each[2] for key, each in newer.items() if key >= 1000} == {changed.version}
+    assert {each[2] for key, each in newer.items() if key < 1000} == {1, 2}
+    assert is_in_place(changed.update({"price": "0.5"}))
+    assert not is_in_place(changed.update({"blob": "CAST('' AS binary)"}, where="id = 3"))
+
+
+def test_an_update_whose_values_do_not_fit_leaves_no_file(
+    wide: lance_stream.Dataset, uri: str
+) -> None:
+    before = data_files(uri)
+    with pytest.raises(LanceStreamError):
+        wide.update({"id": "id * 70000000000000000"})
+    assert data_files(uri) == before
+
+
 COSTS = FragmentCosts(
     num_rows=1_000_000,
     num_changed=50_000,
