@@ -1,11 +1,16 @@
 """The clock, sleep and randomness that code depends on, passed in as a value."""
 
-import asyncio
 import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+
+
+async def _sleep_async(seconds: float) -> None:
+    import asyncio  # its caller has a loop, and most processes have none
+
+    await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class Environment:
     chance: Callable[[], float]
     random_id: Callable[[], int]
     monotonic: Callable[[], float] = time.monotonic
-    sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep
+    sleep_async: Callable[[float], Awaitable[None]] = _sleep_async
 
 
 MACHINE = Environment(

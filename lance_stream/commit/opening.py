@@ -1,4 +1,7 @@
-"""Chooses the kind of version log that a table has."""
+"""Chooses the kind of version log that a table has.
+
+What few tables need is imported for them: manifest stores, and what knows services by name.
+"""
 
 import os
 from collections.abc import Mapping
@@ -6,16 +9,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.storage.engine.azure import AzureSettings
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.object_store import ObjectStore
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.store import Store
 
@@ -39,6 +39,8 @@ def open_log(
     store = open_store(chosen.uri, options)
     if chosen.manifests is None:
         return ObjectStoreLog(store)
+    from lance_stream.commit.external_log import ExternalLog
+
     base_uri = chosen.base_uri or _base_uri(store, chosen.manifests)
     return ExternalLog(store, chosen.manifests, base_uri)
 
@@ -54,6 +56,10 @@ def log_beside(log: VersionLog, store: Store) -> VersionLog:
         UnsupportedFeatureError: The manifest store identifies the other one by a name that a user
             chose.
     """
+    if isinstance(log, ObjectStoreLog):
+        return ObjectStoreLog(store)
+    from lance_stream.commit.external_log import ExternalLog
+
     if not isinstance(log, ExternalLog):
         return ObjectStoreLog(store)
     if log.base_uri != _base_uri(log.store, log.manifests):
@@ -77,6 +83,9 @@ def _base_uri(store: Store, manifests: ManifestStore) -> str:
     """
     if isinstance(store, LocalStore):
         return f"file://{quote(str(Path(store.root).resolve()))}"
+    from lance_stream.storage.engine.azure import AzureSettings
+    from lance_stream.storage.object_store import ObjectStore
+
     if isinstance(store, ObjectStore) and isinstance(store.settings, AzureSettings):
         return f"az://{store.settings.account}/{store.container}/{quote(store.root)}"
     is_s3 = isinstance(store, ObjectStore) and store.settings.scheme == "s3"

@@ -17,28 +17,17 @@ predicate is true):
 Everything else is refused by name. Where engines differ, Spark's semantics apply: `%` has the sign
 of the dividend, a float column is compared with `0.1` as a double, and NaN equals NaN and is
 greater than any other number, as in the reference, too. Note 001 has the reasons.
+
+The parser is imported with the first expression: reading a table without a filter needs none.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.rules import (
-    DIALECT,
-    RULES,
-    cast_type_of,
-    evaluate_node,
-    field_at,
-    path_of,
-    refuse,
-)
-
-_MAX_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -47,12 +36,12 @@ class Expression:
 
     Attributes:
         text: As the user wrote it; sent to workers and stored in transactions.
-        node: Its syntax tree.
+        node: Its syntax tree, of sqlglot.
         paths: The columns it names, each as the names from the top-level column down.
     """
 
     text: str
-    node: exp.Expression
+    node: Any
     paths: tuple[tuple[str, ...], ...]
 
     @property
@@ -78,26 +67,10 @@ def parse_expression(text: str) -> Expression:
 
 @lru_cache(maxsize=256)
 def _parse(text: str) -> Expression:
-    if len(text) > _MAX_CHARACTERS:
-        raise InvalidInputError(
-            f"the SQL expression has {len(text)} characters; at most {_MAX_CHARACTERS} are allowed"
-        )
-    try:
-        statements = sqlglot.parse(text, dialect=DIALECT)
-    except SqlglotError as error:
-        problem = _problem_of(error)
-        raise InvalidInputError(f"{text!r} is not a SQL expression: {problem}") from None
-    except RecursionError:
-        raise InvalidInputError(f"the SQL expression is nested too deeply: {text[:80]!r}") from None
-    if len(statements) != 1 or not isinstance(statements[0], exp.Expression):
-        raise InvalidInputError(f"{text!r} is not one SQL expression")
-    node = statements[0]
-    paths: dict[tuple[str, ...], None] = {}
-    try:
-        _check(node, paths)
-    except RecursionError:
-        raise InvalidInputError(f"the SQL expression is nested too deeply: {text[:80]!r}") from None
-    return Expression(text, node, tuple(paths))
+    from lance_stream.expressions.trees import parse_tree
+
+    node, paths = parse_tree(text)
+    return Expression(text, node, paths)
 
 
 def parse_predicate(text: str, schema: pa.Schema) -> Expression:
@@ -111,6 +84,8 @@ def parse_predicate(text: str, schema: pa.Schema) -> Expression:
         InvalidInputError: It does not parse, its types do not match, or it is not boolean.
         NotFoundError: It names a column that does not exist.
     """
+    from lance_stream.expressions.rules import field_at
+
     expression = parse_expression(text)
     for path in expression.paths:
         field_at(schema, path)
@@ -160,6 +135,8 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     Raises:
         InvalidInputError: The types do not match, a cast fails, or a number is too large.
     """
+    from lance_stream.expressions.rules import evaluate_node
+
     try:
         result = evaluate_node(expression.node, batch)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -176,33 +153,3 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
 def quote_path(path: tuple[str, ...]) -> str:
     """Return a path of names as one string, every name in backticks."""
     return ".".join(f"`{name.replace('`', '``')}`" for name in path)
-
-
-def _problem_of(error: SqlglotError) -> str:
-    details = getattr(error, "errors", None)
-    if not details:
-        return str(error).splitlines()[0]
-    first = details[0]
-    return f"{first.get('description')} at column {first.get('col')}"
-
-
-def _check(node: exp.Expression, paths: dict[tuple[str, ...], None]) -> None:
-    """Walk the tree, refuse nodes without a rule, and collect the columns named."""
-    pending = [node]
-    while pending:
-        each = pending.pop()
-        rule = RULES.get(type(each))
-        if rule is None:
-            raise refuse(each)
-        unknown = sorted(
-            name for name, value in each.args.items() if value and name not in rule.arguments
-        )
-        if unknown:
-            raise refuse(each, f"with {', '.join(unknown)} is not supported")
-        if isinstance(each, exp.Column | exp.Dot):
-            paths[path_of(each)] = None
-        elif not isinstance(each, exp.Cast):
-            pending.extend(each.iter_expressions())
-        else:
-            cast_type_of(each)
-            pending.append(each.this)

@@ -5,9 +5,10 @@ A `ChangeUnit` is picklable and self-contained: a worker needs no manifest to re
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
@@ -27,6 +28,8 @@ DELETE: Final = "delete"
 UPDATE_PREIMAGE: Final = "update_preimage"
 UPDATE_POSTIMAGE: Final = "update_postimage"
 INSERT: Final = "insert"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 STAMPS: Final = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
 
@@ -82,14 +85,33 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
         own.append(show(batch.column(source.place), source, field.type))
     num_rows = batch.num_rows
     constants = [
-        pa.repeat(pa.scalar(unit.change_type), num_rows),
-        pa.repeat(pa.scalar(unit.commit_version, pa.int64()), num_rows),
-        pa.repeat(pa.scalar(unit.commit_timestamp, pa.timestamp("us", "UTC")), num_rows),
+        _repeat_text(unit.change_type, num_rows),
+        _repeat_number(unit.commit_version, num_rows, pa.int64()),
+        _repeat_number(
+            (unit.commit_timestamp - _EPOCH) // timedelta(microseconds=1),
+            num_rows,
+            pa.timestamp("us", "UTC"),
+        ),
     ]
     stamps = [batch.column(name) for name in STAMPS]
     return pa.RecordBatch.from_arrays(
         own + constants + stamps, schema=feed_schema(unit.arrow_schema)
     )
+
+
+# `pyarrow.scalar` would import pandas, which takes as long as all else that a task imports.
+
+
+def _repeat_number(number: int, num_rows: int, arrow: pa.DataType) -> pa.Array:
+    values = np.full(num_rows, number, np.int64)
+    return pa.Array.from_buffers(arrow, num_rows, [None, pa.py_buffer(values)], 0)
+
+
+def _repeat_text(text: str, num_rows: int) -> pa.Array:
+    data = text.encode()
+    offsets = np.arange(num_rows + 1, dtype=np.int32) * np.int32(len(data))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * num_rows)]
+    return pa.Array.from_buffers(pa.string(), num_rows, buffers, 0)
 
 
 def check_names(own: pa.Schema) -> None:

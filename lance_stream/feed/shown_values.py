@@ -26,8 +26,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.write.casting import cast_to_fixed_size_binary
-
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _DIGITS_OF_64_BITS: Final = 20
@@ -339,6 +337,8 @@ def _show_bytes(array: pa.Array, target: pa.DataType) -> pa.Array:
         return array.cast(target)
     # not by if_else: up to Arrow 23 at least, it garbles slices of bytes beside a null scalar
     is_kept = pc.fill_null(pc.equal(pc.binary_length(array), target.byte_width), False)
+    from lance_stream.write.casting import cast_to_fixed_size_binary  # rarely needed
+
     fitting = cast_to_fixed_size_binary(array.filter(is_kept), target)
     kept = is_kept.to_numpy(zero_copy_only=False)
     return fitting.take(pa.array(np.cumsum(kept) - 1, pa.int64(), mask=~kept))

@@ -1,6 +1,7 @@
 """A file of version 2.x as columns of pages: the common part of these versions.
 
-Each version reads the pages of a column in its own way (`v2_0.field_reader`, `v2_1.field_reader`).
+Each version reads the pages of a column in its own way (`v2_0.field_reader`, `v2_1.field_reader`),
+and is imported when the first of its files is opened.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +25,6 @@ from lance_stream.file.rows import Rows
 from lance_stream.file.stored_pages import StoredPage, pages_of
 from lance_stream.file.type_support import foreign_type
 from lance_stream.file.v0_1.statistics import PageBounds
-from lance_stream.file.v2_0 import field_reader as v2_0
-from lance_stream.file.v2_1 import field_reader as v2_1
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.blobs import is_description
 from lance_stream.schema.fields import Field
@@ -60,9 +59,7 @@ class PagedFile:
     def __init__(self, metadata: FileMetadata, data_stop: int) -> None:
         self._metadata = metadata
         self._columns = ColumnTable(metadata.column_ranges, data_stop)
-        is_v2_0 = metadata.version is FileVersion.V2_0
-        kind = v2_0.FieldReader if is_v2_0 else v2_1.FieldReader
-        self._reader: FieldReader = kind(metadata, self._columns)
+        self._reader = _field_reader(metadata, self._columns)
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
@@ -132,6 +129,16 @@ class PagedFile:
         if not columns:
             raise NotFoundError(f"the column {field.name!r} (field {field.id}) is not in this file")
         return columns
+
+
+def _field_reader(metadata: FileMetadata, columns: ColumnTable) -> FieldReader:
+    if metadata.version is FileVersion.V2_0:
+        from lance_stream.file.v2_0 import field_reader as v2_0
+
+        return v2_0.FieldReader(metadata, columns)
+    from lance_stream.file.v2_1 import field_reader as v2_1
+
+    return v2_1.FieldReader(metadata, columns)
 
 
 def _noting(field: Field, asking: Asking[Any]) -> Asking[Any]:

@@ -36,7 +36,6 @@ from lance_stream.file.rows import Rows
 from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.file_tail import FOOTER_BYTES as FIRST_FOOTER_BYTES
 from lance_stream.file.v0_1.file_tail import FileTail
-from lance_stream.file.v0_1.reader import open_v01_file
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
@@ -205,6 +204,8 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     (tail,) = yield [ByteRange(tail_start, size_bytes)]
     known = KnownRanges([ByteRange(tail_start, size_bytes)], [tail])
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
+        from lance_stream.file.v0_1.reader import open_v01_file  # few files need it
+
         first = yield from known.answering(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
         return FileReader(_metadata_of(first.tail, size_bytes), first, known)
     footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)

@@ -1,6 +1,6 @@
 """Reads rows: fragments in, Arrow batches out.
 
-Read `units` and `fragment` first: a driver plans work units, workers read them. `scan` and `take`
-are the user-level operations; `page_skipping` and `lineage_skipping` find rows that need not be
-read; `blobs` are read as files.
+Read `units` and `fragment` first: a driver plans work units, workers read them (`unit_rows`).
+`scan` and `take` are the user-level operations; `page_skipping` and `lineage_skipping` find rows
+that need not be read; `blobs` are read as files.
 """

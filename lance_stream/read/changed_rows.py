@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.environment import Environment
-from lance_stream.read.scan import check_filter, read_units, units_of
+from lance_stream.read.scan import check_filter, units_of
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.table_version import TableVersion

@@ -33,12 +33,12 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
+from lance_stream.file.arrow_blocks import array_from_numpy
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.blob_places import blob_places, read_blobs
 from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesses
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
-from lance_stream.read.lineage_skipping import rows_that_may_match
-from lance_stream.read.page_skipping import RowRanges, bounded_leaves, ranges_that_may_match
+from lance_stream.read.row_ranges import RowRanges, bounded_leaves
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
 from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -207,6 +207,9 @@ class FragmentReader:
         everything = RowRanges.all_of(num_rows)
         if self._predicate is None:
             return everything
+        from lance_stream.read.lineage_skipping import rows_that_may_match
+        from lance_stream.read.page_skipping import ranges_that_may_match
+
         if self._filter_system:
             everything = rows_that_may_match(
                 self._predicate,
@@ -520,7 +523,7 @@ class FragmentReader:
                 if selection.offsets is None
                 else selection.offsets
             )
-            return pa.array(pack_addresses(fragment.id, offsets))
+            return _numbers(pack_addresses(fragment.id, offsets))
         if name == ROW_ID:
             if fragment.row_ids is None:
                 raise CorruptDataError(
@@ -535,7 +538,7 @@ class FragmentReader:
         self, name: str, stored: StoredSequence | None, selection: Selection
     ) -> pa.Array:
         if stored is None:
-            return pa.array(np.ones(selection.num_rows, np.uint64))
+            return _numbers(np.ones(selection.num_rows, np.uint64))
         if name not in self._sequences:
             data = self._unit.files.sequence(stored)
             decode = decode_row_ids if name == ROW_ID else decode_row_versions
@@ -543,8 +546,13 @@ class FragmentReader:
         sequence = self._sequences[name]
         assert sequence is not None
         if selection.offsets is None:
-            return pa.array(sequence.slice(selection.start, selection.stop))
-        return pa.array(sequence.take(selection.offsets))
+            return _numbers(sequence.slice(selection.start, selection.stop))
+        return _numbers(sequence.take(selection.offsets))
+
+
+def _numbers(values: npt.NDArray[np.uint64]) -> pa.Array:
+    """Return numbers as an array; `pyarrow.array` would import pandas for its first array."""
+    return array_from_numpy(values, pa.uint64())
 
 
 def _holds_bytes_itself(file: DataFile) -> bool:
@@ -568,7 +576,7 @@ def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
     """Return the rows of a selection from arrays over its whole range."""
     assert selection.offsets is not None
     places = selection.offsets - selection.start
-    taken = pa.array(places)
+    taken = array_from_numpy(places.astype(np.int64, copy=False), pa.int64())
     if 2 * len(places) < selection.stop - selection.start:
         return [each.take(taken) for each in arrays]
     # if most rows stay, a mask is faster than indices, except for fixed-size lists

@@ -22,7 +22,7 @@ The reader of a fragment cuts ranges of ids and addresses into pieces of 4096 ro
 Source:  row ids and lineage, "Row Version Tracking", "Change Data Feed".
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from lance_stream.errors import BadDataError
 from lance_stream.expressions.predicates import Expression
-from lance_stream.read.page_skipping import RowRanges, may_match
+from lance_stream.read.row_ranges import RowRanges
 from lance_stream.schema.system_columns import (
     ROW_ADDRESS,
     ROW_CREATED_AT_VERSION,
@@ -104,6 +104,15 @@ def lineage_columns_of(predicate: Expression | None) -> tuple[str, ...]:
     return tuple(name for name in LINEAGE_COLUMNS if name in named)
 
 
+def _may_match(
+    predicate: Expression, bounds: Mapping[str, tuple[U64s, U64s]], num_pieces: int
+) -> npt.NDArray[np.bool_]:
+    """Return the pieces in which a filter may be true; reading without one imports no parser."""
+    from lance_stream.read.page_skipping import may_match
+
+    return may_match(predicate, bounds, num_pieces)
+
+
 def rows_that_may_match(
     predicate: Expression,
     fragment: Fragment,
@@ -134,7 +143,7 @@ def rows_that_may_match(
             for name, each in pieces.items()
         }
     )
-    return RowRanges.of_pages(edges, may_match(predicate, known, len(edges) - 1))
+    return RowRanges.of_pages(edges, _may_match(predicate, known, len(edges) - 1))
 
 
 def fragments_that_may_match(
@@ -202,7 +211,7 @@ def _uniform_that_may_match(
             stamps = known.created if name == ROW_CREATED_AT_VERSION else known.last_updated
             bounds[name] = stamps.values, stamps.values
             is_known &= stamps.is_known
-    mask = may_match(predicate, bounds, len(fragments))
+    mask = _may_match(predicate, bounds, len(fragments))
     return ~is_known, [(place, 0, None) for place in np.flatnonzero(is_known & mask).tolist()]
 
 
@@ -220,7 +229,7 @@ def _chosen(
         for name in names
     }
     stops = np.cumsum([len(edges) - 1 for _, edges, _ in asked])
-    mask = may_match(predicate, known, int(stops[-1]))
+    mask = _may_match(predicate, known, int(stops[-1]))
     for (place, edges, _), stop in zip(asked, stops.tolist(), strict=True):
         chosen = np.flatnonzero(mask[stop - len(edges) + 1 : stop])
         if len(chosen):

@@ -5,7 +5,7 @@ ahead of the consumer (`reading_ahead`); on Spark each goes to a worker
 (`spark.table_source`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,9 +13,8 @@ import pyarrow as pa
 from lance_stream.arguments import as_count, as_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
-from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.lineage_skipping import fragments_that_may_match, lineage_columns_of
-from lance_stream.read.reading_ahead import choose, num_readers, read_ahead
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import (
     BYTES,
     READABLE_SYSTEM_COLUMNS,
@@ -185,9 +184,3 @@ def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, .
     if isinstance(columns, str):
         raise InvalidInputError(f"columns must be a list of names: [{columns!r}], not {columns!r}")
     return as_names(columns, "columns")
-
-
-def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of work units, in order, read ahead by several threads."""
-    reads = (each.read_by(FragmentReader.read) for each in choose(units))
-    return read_ahead(reads, num_readers(units))

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.read.row_lookup import find_rows
-from lance_stream.read.scan import names_of, read_units
+from lance_stream.read.scan import names_of
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import BYTES, check_blob_handling, output_schema, projected, unit_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import NUM_READERS

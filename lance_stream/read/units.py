@@ -6,7 +6,7 @@ size. Workers read them (`fragment`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,11 @@ from lance_stream.schema.system_columns import (
     ROW_LAST_UPDATED_AT_VERSION,
 )
 from lance_stream.snapshot.open_files import OpenFiles
-from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.fragments import MAX_PHYSICAL_ROWS, Fragment, decode_fragment
+
+if TYPE_CHECKING:  # workers have no version of a table
+    from lance_stream.snapshot.table_version import TableVersion
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -101,7 +103,7 @@ class WorkUnit:
         return output_schema(self.projected, self.system_columns)
 
 
-def unit_of(table: TableVersion, place: int, **wanted: Any) -> WorkUnit:
+def unit_of(table: "TableVersion", place: int, **wanted: Any) -> WorkUnit:
     """Return the work unit that reads one fragment of a version.
 
     Args:

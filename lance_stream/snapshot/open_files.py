@@ -17,7 +17,6 @@ import pyarrow as pa
 from lance_stream.byte_ranges import ReadRanges, answer
 from lance_stream.caches import Cache
 from lance_stream.commit.manifest_stores.choice import place_of_files
-from lance_stream.commit.mending import read_external
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.stored_pages import StoredPage
@@ -214,6 +213,8 @@ class OpenFiles:
         if isinstance(stored, LineageColumn):
             return self._hidden_sequence(stored)
         if isinstance(stored, ExternalFile):
+            from lance_stream.commit.mending import read_external  # few writers store them so
+
             return read_external(self.store, stored)
         return stored
 

@@ -2,22 +2,28 @@
 
     from lance_stream.spark import cleanup_table, compact_table, lance_sink, register
 
-Start with `sink` (a micro-batch becomes one version), then `sources` and the three modules it
-chooses from: `table_source` (a table at a version), `feed` (the change feed as a batch, as a stream
-and as a SQL function) and `writers` (writes without upserts: batches, INSERT, and streams). They
-use `options` (all options), `spark_types` (columns of Arrow and of Spark), `arrow_jobs` (running a
-function over Arrow batches in Spark) and `work_units` (distributing work over tasks).
+Start with `sink` (a micro-batch becomes one version), then `registration`, `sources` and the three
+modules that it chooses from: `table_source` (a table at a version), `feed` (the change feed as a
+batch, as a stream and as a SQL function) and `writers` (writes without upserts: batches, INSERT,
+and streams). They use `options` (all options), `spark_types` (columns of Arrow and of Spark),
+`arrow_jobs` (running a function over Arrow batches in Spark), `work_units` (distributing work over
+tasks), `portions` (what a task reads) and `rows_ahead` (small work that needs no task).
 `maintenance` compacts and cleans up a table by tasks (`rewrite_jobs`, `file_jobs`).
 
 May import: everything in the package. The only package that imports pyspark.
+
+Its names are imported when they are first used: every worker of Spark imports this package, and
+needs none of them.
 """
 
-from lance_stream.spark.maintenance import cleanup_table, compact_table
-from lance_stream.spark.sink import LanceSink, SinkCommit, lance_sink
-from lance_stream.spark.sources import LanceSource, register
-from lance_stream.spark.worker_python import warn_without_java
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-warn_without_java()
+if TYPE_CHECKING:
+    from lance_stream.spark.maintenance import cleanup_table, compact_table
+    from lance_stream.spark.registration import register
+    from lance_stream.spark.sink import LanceSink, SinkCommit, lance_sink
+    from lance_stream.spark.sources import LanceSource
 
 __all__ = [
     "LanceSink",
@@ -28,3 +34,28 @@ __all__ = [
     "lance_sink",
     "register",
 ]
+
+if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
+    _MODULE_OF = {
+        "LanceSink": "lance_stream.spark.sink.lance_sink",
+        "LanceSource": "lance_stream.spark.sources",
+        "SinkCommit": "lance_stream.spark.sink.reports",
+        "cleanup_table": "lance_stream.spark.maintenance",
+        "compact_table": "lance_stream.spark.maintenance",
+        "lance_sink": "lance_stream.spark.sink.lance_sink",
+        "register": "lance_stream.spark.registration",
+    }
+
+    _USED = []
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if not _USED:
+            _USED.append(name)
+            import_module("lance_stream.spark.worker_python").warn_without_java()
+        value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

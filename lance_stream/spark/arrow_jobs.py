@@ -4,12 +4,6 @@ Spark's public API is `DataFrame.mapInArrow`. It requires pandas on the driver, 
 version of something it then does not use; two calls that are not public build the same plan without
 it. If they are missing (Spark Connect, a future Spark), the public API is used.
 
-Before each task, PySpark 4.1 makes a worker reread the directory of every zip archive that Python
-has imported from: Spark's own, and its core jar with thousands of entries, once for each folder in
-them. That took 150 of the 200 ms of CPU of a task. Python keeps those readers in a cache
-(`sys.path_importer_cache`) and recreates them when an import needs one, from directories in memory.
-So each task clears them at its end, and the next one has nothing to read.
-
 Spark's `DataFrame.toArrow` brings any number of rows to the driver, up to a limit of the whole
 session. `collect_arrow` has its own limits: it counts batches as they arrive, and cancels the job
 when they exceed the limit. That also needs calls that are not public; if they are missing, tasks
@@ -19,7 +13,7 @@ measure the rows first.
 import pickle
 import struct
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, NamedTuple, TypeAlias, TypeVar
@@ -30,12 +24,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
+from lance_stream.spark.worker_archives import forgetting_archives
 
 RECORDS_PER_BATCH: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
 """Rows per Arrow batch sent to Python: fewer and larger batches than Spark's default of 10,000."""
 
 T = TypeVar("T")
 R = TypeVar("R")
+
 
 ArrowFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in a worker, once per task: maps the batches of one partition to other batches."""
@@ -55,7 +51,7 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> 
 
         java = df._jdf
         udf = functions.vectorized_udf(  # type: ignore[attr-defined]  # the stubs leave it out
-            _forgetting_archives(function),
+            forgetting_archives(function),
             returnType=schema,
             functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
             kind="pandas",
@@ -64,24 +60,6 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> 
         return DataFrame(java.mapInArrow(expression._jc, False, None), df.sparkSession)
     except (ImportError, AttributeError):
         return df.mapInArrow(function, schema)
-
-
-def _forgetting_archives(function: ArrowFunction) -> ArrowFunction:
-    """Wrap a function so that it clears the worker's cached readers of zip archives at the end.
-
-    The result is pickled by value: a worker need not import this package for it.
-    """
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import sys
-        import zipimport
-
-        yield from function(batches)
-        for path, reader in list(sys.path_importer_cache.items()):
-            if isinstance(reader, zipimport.zipimporter):
-                sys.path_importer_cache.pop(path, None)
-
-    return run
 
 
 class Size(NamedTuple):
@@ -172,16 +150,6 @@ def _read_within(stream: BinaryIO, limit: Size) -> pa.Table | None:
         return reader.schema.empty_table()
     order = struct.unpack(f">{count}i", stream.read(4 * count))
     return pa.Table.from_batches([batches[place] for place in order], reader.schema)
-
-
-def then_forget_archives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a task's batches, then clear the worker's cached readers of zip archives."""
-    return _forgetting_archives(iter)(batches)
-
-
-def forget_archives() -> None:
-    """Clear the worker's cached readers of zip archives: Spark reuses the worker."""
-    deque(then_forget_archives(()), maxlen=0)
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T], R]) -> list[R]:

@@ -12,16 +12,13 @@ in paths ("address.City"); the structs of a batch need the exact field names. Th
 Spark (Python, the command line) accept exact names only.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import Token, TokenType
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, quote_path
-from lance_stream.expressions.rules import DIALECT
 from lance_stream.schema.projections import split_path
 
 SETTING = "spark.sql.caseSensitive"
@@ -128,7 +125,9 @@ def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) 
     settled = {path: settled for path in paths if (settled := _settle_path(path, schema)) != path}
     if not settled:
         return text
-    written = _rewritten(text, settled)
+    from lance_stream.spark.renamed_paths import rename_paths
+
+    written = rename_paths(text, settled)
     if set(parse_expression(written).paths) != {settled.get(path, path) for path in paths}:
         raise InvalidInputError(
             f"the filter {text!r} names columns in another case than the table; use the table's "
@@ -169,39 +168,3 @@ def _parts_of(arrow: pa.DataType) -> Iterable[pa.Field]:
     while pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         arrow = arrow.value_type
     return list(arrow) if pa.types.is_struct(arrow) else ()
-
-
-def _rewritten(text: str, settled: dict[tuple[str, ...], tuple[str, ...]]) -> str:
-    """Return an expression with some column paths replaced."""
-    made, place = "", 0
-    for chain in _chains(sqlglot.tokenize(text, read=DIALECT)):
-        wanted = settled.get(tuple(token.text for token in chain))
-        if wanted is not None:
-            made += text[place : chain[0].start] + quote_path(wanted)
-            place = chain[-1].end + 1
-    return made + text[place:]
-
-
-def _chains(tokens: Sequence[Token]) -> Iterator[list[Token]]:
-    """Yield the sequences of names joined by dots; names of types are skipped."""
-    chain: list[Token] = []
-    before: TokenType | None = None
-    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
-        if token.token_type is TokenType.DOT:
-            before = token.token_type
-            continue
-        if chain and before is not TokenType.DOT:
-            yield chain
-            chain = []
-        is_type = before in (TokenType.DCOLON, TokenType.ALIAS) or (
-            after is not None and after.token_type is TokenType.STRING and _is_word(token)
-        )
-        if token.token_type is not TokenType.STRING and not is_type:
-            chain.append(token)
-        before = token.token_type
-    if chain:
-        yield chain
-
-
-def _is_word(token: Token) -> bool:
-    return token.text.upper() in ("DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NTZ", "X")

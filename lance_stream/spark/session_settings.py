@@ -17,7 +17,6 @@ class. Spark shows that nowhere: not in plans, the UI or event logs.
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -84,25 +83,3 @@ def options_in_session(
 def is_case_sensitive(spark: SparkSession) -> bool:
     """Return whether a session distinguishes the columns `v` and `V`."""
     return str(spark.conf.get(SETTING, "false")).strip().lower() == "true"
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """A session's settings of stores, for processes without a session.
-
-    Attributes:
-        storage_options: The options passed to `register`.
-        hadoop_settings: The session's settings when it was called.
-        case_sensitive: Whether Spark distinguished `v` from `V` then.
-    """
-
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    hadoop_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    case_sensitive: bool = False
-
-    def options_for(self, uri: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the storage options of a location, given those that the user set for it."""
-        if store_of(uri) == "local":
-            return {**self.storage_options, **given}
-        of_spark = storage_options_of(self.hadoop_settings, uri)
-        return layer_options(uri, given, self.storage_options, of_spark)

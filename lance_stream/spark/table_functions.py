@@ -29,14 +29,15 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.consumers import list_consumers
-from lance_stream.read.scan import names_of, plan_scan, read_units
+from lance_stream.read.scan import names_of, plan_scan
+from lance_stream.read.unit_rows import read_units
 from lance_stream.snapshot.history import list_versions
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.options import VersionChoice
 from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.python_rows import Rows, check_columns, rows_of
-from lance_stream.spark.session_settings import SessionOptions
+from lance_stream.spark.session_options import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
 

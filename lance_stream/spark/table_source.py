@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lance_stream.errors import NotFoundError
-from lance_stream.read.scan import names_of, plan_scan, read_units
-from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
+from lance_stream.read.scan import names_of, plan_scan
+from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, output_schema
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import (
     ROW_CREATED_AT_VERSION,
@@ -26,10 +26,12 @@ from lance_stream.schema.system_columns import (
 )
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import forget_archives, then_forget_archives
 from lance_stream.spark.options import SourceOptions
-from lance_stream.spark.spark_types import to_spark
-from lance_stream.spark.work_units import Portion, divide
+from lance_stream.spark.portions import PortionReader
+from lance_stream.spark.rows_ahead import AnyPortion, with_rows
+from lance_stream.spark.table_rows import TableRows
+from lance_stream.spark.work_units import divide
+from lance_stream.spark.worker_archives import forget_archives
 
 AS_IT_WAS_MADE: Final = (
     "A DataFrame or view stays at the version that was the newest when it was created, here "
@@ -83,7 +85,11 @@ class TableReader(DataSourceReader):
         self.version = version
         self.carried = carried
 
-    def partitions(self) -> list[Portion[WorkUnit]]:
+    def __reduce__(self) -> tuple[type[PortionReader], tuple[()]]:
+        """Pickle as what a worker needs: nothing that portions do not carry."""
+        return PortionReader, ()
+
+    def partitions(self) -> list[AnyPortion]:
         """Plan the scan; called once per loaded DataFrame."""
         asked = self.asked
         version = asked.version if self.version is None else self.version
@@ -95,10 +101,11 @@ class TableReader(DataSourceReader):
             raise
         own, system = split_columns(table, asked)
         units = plan_scan(table, own, asked.filter, system_columns=system)
+        reading = TableRows(self.carried)
+        portions = divide(units, lambda each: each, lambda _, part: part, reading)
         forget_archives()
-        return divide(units, lambda each: each, lambda _, part: part) or [Portion(())]
+        return with_rows(portions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the units of one task."""
-        batches = read_units(getattr(partition, "units", ()))
-        yield from then_forget_archives(to_spark(each, self.carried) for each in batches)
+        """Read the rows of one task."""
+        return PortionReader().read(partition)

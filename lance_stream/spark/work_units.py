@@ -10,11 +10,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, Generic, TypeVar
-
-from pyspark.sql.datasource import InputPartition
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from lance_stream.read.units import WorkUnit, size_of, sizes_of
+from lance_stream.spark.portions import Portion, Reading
 
 U = TypeVar("U")
 
@@ -33,18 +32,6 @@ MIN_SCATTERED_ROWS_IN_A_PART: Final = 1024
 SCATTERED_ROW_BYTES: Final = 16 << 10
 """About how many bytes are read in addition for an isolated row: the surrounding bytes in its
 columns, at most the rows up to the next one."""
-
-
-class Portion(InputPartition, Generic[U]):
-    """The work units of one task.
-
-    Args:
-        units: Read one after the other.
-    """
-
-    def __init__(self, units: Sequence[U]) -> None:
-        super().__init__(None)
-        self.units = tuple(units)
 
 
 def cost_of(unit: WorkUnit) -> int:
@@ -100,26 +87,39 @@ def number_of_tasks(total_bytes: int, cores: int | None = None) -> int:
     return max(1, min(cores, -(-total_bytes // SMALL_TASK_BYTES)))
 
 
-def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[Portion[U]]:
-    """Return the units in order, in portions of about the same size.
+class Pack(NamedTuple, Generic[U]):
+    """The work of one task.
+
+    Attributes:
+        units: In the order of reading.
+    """
+
+    units: tuple[U, ...]
+
+
+def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[Pack[U]]:
+    """Return the units in order, in packs of about the same size.
 
     Args:
         units: Each with its size.
-        num_tasks: Maximum number of portions.
+        num_tasks: Maximum number of packs.
     """
     sized = list(units)
     total = sum(size for _, size in sized) or 1
-    portions: list[list[U]] = [[] for _ in range(num_tasks)]
+    packs: list[list[U]] = [[] for _ in range(num_tasks)]
     done = 0
     for unit, size in sized:
         # by the middle of the unit, so that a large unit at the end does not attract small ones
-        portions[min(num_tasks - 1, (2 * done + size) * num_tasks // (2 * total))].append(unit)
+        packs[min(num_tasks - 1, (2 * done + size) * num_tasks // (2 * total))].append(unit)
         done += size
-    return [Portion(each) for each in portions if each]
+    return [Pack(tuple(each)) for each in packs if each]
 
 
 def divide(
-    units: Sequence[U], inner: Callable[[U], WorkUnit], with_inner: Callable[[U, WorkUnit], U]
+    units: Sequence[U],
+    inner: Callable[[U], WorkUnit],
+    with_inner: Callable[[U, WorkUnit], U],
+    reading: Reading[U],
 ) -> list[Portion[U]]:
     """Return units as Spark's tasks: small ones combined, large ones split by rows.
 
@@ -127,6 +127,7 @@ def divide(
         units: In the preferred order of reading.
         inner: Returns the work unit of one.
         with_inner: Returns one with another work unit.
+        reading: How units are read.
     """
     costs = costs_of([inner(each) for each in units])
     total = sum(costs)
@@ -139,4 +140,6 @@ def divide(
             continue
         pieces = cut(inner(unit), -(-size // share))
         parts += [(with_inner(unit, piece), size // len(pieces)) for piece in pieces]
-    return pack(parts, num_tasks)
+    schemas = {id(each): each for each in (inner(unit).schema for unit in units)}
+    has_blobs = any(field.is_blob for schema in schemas.values() for field in schema.walk())
+    return [Portion(each.units, reading, has_blobs=has_blobs) for each in pack(parts, num_tasks)]

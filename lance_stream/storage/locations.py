@@ -11,24 +11,26 @@
 A relative path whose first part ends in a colon is written `./part:/t`.
 
 `BACKENDS` has the supported protocols; `REFUSED` why others are refused.
+
+Each store is imported by what opens it: a process imports those of its tables and no others.
 """
 
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.storage.engine.azure_options import OPEN_AZURE
-from lance_stream.storage.engine.google import google_settings
-from lance_stream.storage.engine.s3 import s3_settings
-from lance_stream.storage.fsspec_store import FsspecStore, is_registered
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.memory_store import MemoryStore
-from lance_stream.storage.object_store import ObjectStore
-from lance_stream.storage.options.names import as_flag, as_mapping, take_settings
+from lance_stream.storage.options.names import (
+    AZURE_PROTOCOLS,
+    as_flag,
+    as_mapping,
+    take_settings,
+)
 from lance_stream.storage.store import Store
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORECASE)
@@ -175,6 +177,8 @@ def _open_memory(rest: str, _options: Mapping[str, Any]) -> Store:
     root = "/" + "/".join(part for part in rest.split("/") if part not in ("", "."))
     if root == "/" or ".." in root.split("/"):
         raise InvalidInputError(f"'memory:{rest}' is not the URI of a dataset in memory")
+    from lance_stream.storage.memory_store import MemoryStore
+
     return MemoryStore(root)
 
 
@@ -182,11 +186,16 @@ def _open_registered(protocol: str, rest: str, options: Mapping[str, Any]) -> St
     root = rest.removeprefix("//").rstrip("/")
     if not root or {".", ".."} & set(root.split("/")):
         raise InvalidInputError(f"'{protocol}:{rest}' is not the URI of a dataset")
+    from lance_stream.storage.fsspec_store import FsspecStore
+
     given = take_settings(options, "fsspec").get("fsspec", {})
     return FsspecStore(protocol, root, as_mapping("fsspec", given))
 
 
 def _open_s3(rest: str, options: Mapping[str, Any]) -> Store:
+    from lance_stream.storage.engine.s3 import s3_settings
+    from lance_stream.storage.object_store import ObjectStore
+
     bucket, root = split_bucket(f"s3:{rest}")
     return ObjectStore(s3_settings(options), bucket, root)
 
@@ -214,8 +223,24 @@ def split_bucket(uri: str) -> tuple[str, str]:
 
 
 def _open_google(rest: str, options: Mapping[str, Any]) -> Store:
+    from lance_stream.storage.engine.google import google_settings
+    from lance_stream.storage.object_store import ObjectStore
+
     bucket, root = split_bucket(f"gs:{rest}")
     return ObjectStore(google_settings(options), bucket, root)
+
+
+def _open_azure(protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
+    from lance_stream.storage.engine.azure_options import open_azure
+
+    return open_azure(protocol, rest, options)
+
+
+def is_registered(protocol: str) -> bool:
+    """Return whether a protocol was registered with fsspec, or used."""
+    from lance_stream.storage import fsspec_store
+
+    return fsspec_store.is_registered(protocol)
 
 
 BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
@@ -223,7 +248,7 @@ BACKENDS: Mapping[str, Callable[[str, Mapping[str, Any]], Store]] = {
     "file": _open_file_uri,
     "memory": _open_memory,
     **dict.fromkeys(("s3", "s3a", "s3n"), _open_s3),
-    **OPEN_AZURE,
+    **{each: partial(_open_azure, each) for each in AZURE_PROTOCOLS},
     **dict.fromkeys(("gs", "gcs"), _open_google),
 }
 """The stores by protocol; each is given what follows the ":", and the options."""

@@ -9,24 +9,22 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.azure_options import OPEN_AZURE
-from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.extras import MODULES, is_installed
-from lance_stream.storage.fsspec_store import is_registered
 from lance_stream.storage.locations import (
     BACKENDS,
     check_is_shared,
+    is_registered,
     open_store,
     protocol_of,
     split_bucket,
     text_of,
 )
-from lance_stream.storage.options.names import take_settings
+from lance_stream.storage.options.names import AZURE_PROTOCOLS, take_settings
 
 _SERVICES: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), ("s3", "s3")),
     **dict.fromkeys(("gs", "gcs"), ("google", "gcs")),
-    **dict.fromkeys(OPEN_AZURE, ("azure", "azure")),
+    **dict.fromkeys(AZURE_PROTOCOLS, ("azure", "azure")),
 }
 """By protocol: a key of `options.names.STORES`, and our extra."""
 
@@ -73,6 +71,8 @@ def check_can_write_to(
 def _check_service(uri: str, protocol: str, options: Mapping[str, Any]) -> None:
     store, _ = _SERVICES[protocol]
     if store == "s3":
+        from lance_stream.storage.engine.s3 import s3_settings
+
         s3_settings(options)
     else:  # their settings may be completed by the environment of where they are used
         take_settings(options, store)

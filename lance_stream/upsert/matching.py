@@ -24,7 +24,7 @@ from lance_stream.errors import NotFoundError
 from lance_stream.read.changed_rows import Addresses
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.reading_ahead import num_readers
-from lance_stream.read.scan import read_units
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.fields import Field
 from lance_stream.schema.system_columns import ROW_ADDRESS

@@ -35,8 +35,8 @@ from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.reading_ahead import Read, read_ahead
-from lance_stream.read.scan import read_units
 from lance_stream.read.selections import Selection
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_from_arrow, field_to_arrow, to_arrow
 from lance_stream.schema.column_names import check_new_name

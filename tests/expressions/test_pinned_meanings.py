@@ -16,7 +16,7 @@ from sqlglot import exp
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import DIALECT
+from lance_stream.expressions.rules import DIALECT
 
 ROOT = Path(lance_stream.__file__).parents[1]
 

@@ -17,7 +17,7 @@ from lance_stream.spark.options import (
     parse_options,
     parse_write_options,
 )
-from lance_stream.spark.session_settings import SessionOptions
+from lance_stream.spark.session_options import SessionOptions
 from lance_stream.spark.sink import lance_sink
 
 PATH = {"path": "/data/events.lance"}

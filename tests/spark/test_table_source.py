@@ -119,7 +119,7 @@ def test_temporary_views_read_tables(session: Any, uri: str) -> None:
 
 
 def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
-    """Once it is cleaned up, the error says so."""
+    """Once it is cleaned up, an error says so, unless a plan has its few rows already."""
     for name in ("read", "unread"):
         session.sql(f"CREATE TEMPORARY VIEW {name} USING lance OPTIONS (path '{uri}')")
     assert session.table("read").count() == 9
@@ -127,14 +127,12 @@ def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
     assert session.table("read").count() == 9
     assert load(session, uri).count() == 10
     lance_stream.open_dataset(uri).compact().cleanup(retain_versions=1, delete_unverified=True)
-    for name, says in (
-        ("read", "Version 4 of .* has been cleaned up since it was opened; nothing is damaged"),
-        ("unread", "stays at the version that was the newest when it was created, here version 4"),
-    ):
-        with pytest.raises(Exception, match=f"(?s){says}.*(make|create) it again"):
-            session.table(name).count()
-        session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} USING lance OPTIONS (path '{uri}')")
-        assert session.table(name).count() == 10
+    assert session.table("read").count() == 9
+    says = "stays at the version that was the newest when it was created, here version 4"
+    with pytest.raises(Exception, match=f"(?s){says}.*create it again"):
+        session.table("unread").count()
+    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW unread USING lance OPTIONS (path '{uri}')")
+    assert session.table("unread").count() == 10
 
 
 def test_the_format_can_have_another_name(session: Any, uri: str) -> None:

@@ -12,6 +12,8 @@ reach under different names. It must be different for each table.
 
 The storage option `dynamodb_endpoint`, or the environment variable DYNAMODB_ENDPOINT, is the
 endpoint of DynamoDB unless the URI has one.
+
+Each manifest store is imported by what makes it: few tables have one.
 """
 
 import os
@@ -20,13 +22,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from lance_stream.commit.manifest_stores import sqlite
-from lance_stream.commit.manifest_stores.dynamodb import DynamoDBManifests
-from lance_stream.commit.manifest_stores.postgresql import postgres_manifests
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.options.names import take_settings
 
 _DDB_SCHEME: Final = "s3+ddb"
@@ -137,7 +135,10 @@ def _dynamodb_of_uri(uri: _Uri, endpoint: str | None, options: Mapping[str, Any]
 
 def _dynamodb(
     table: str, region: str | None, endpoint: str | None, options: Mapping[str, Any]
-) -> DynamoDBManifests:
+) -> ManifestStore:
+    from lance_stream.commit.manifest_stores.dynamodb import DynamoDBManifests
+    from lance_stream.storage.engine.s3 import s3_settings
+
     s3 = s3_settings(options)
     return DynamoDBManifests(
         table,
@@ -153,6 +154,8 @@ def _dynamodb(
 def _postgresql_of_uri(
     uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]
 ) -> ManifestStore:
+    from lance_stream.commit.manifest_stores.postgresql import postgres_manifests
+
     table = uri.query.pop("table", DEFAULT_TABLE)
     if not all(_NAME.fullmatch(part) for part in table.split(".")) or table.count(".") > 1:
         raise _bad_table(table)
@@ -163,6 +166,8 @@ def _postgresql_of_uri(
 
 
 def _sqlite_of_uri(uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]) -> ManifestStore:
+    from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
+
     parts = urlsplit(uri.text, allow_fragments=False)
     _refuse_unknown(uri, ("table",))
     path = unquote(parts.path)
@@ -174,7 +179,7 @@ def _sqlite_of_uri(uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]
             "a manifest store in SQLite is given by its file's absolute path: "
             "'sqlite:///data/manifests.db' has three slashes"
         )
-    return sqlite.SqliteManifests(os.path.normpath(path), table)
+    return SqliteManifests(os.path.normpath(path), table)
 
 
 def _refuse_unknown(uri: _Uri, known: tuple[str, ...]) -> None:

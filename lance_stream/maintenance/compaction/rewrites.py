@@ -27,7 +27,7 @@ from lance_stream.maintenance.compaction.row_order import (
     read_lineage,
     reordered,
 )
-from lance_stream.read.scan import read_units
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store

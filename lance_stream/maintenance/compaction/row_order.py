@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.read.scan import read_units
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, stored_bytes
 from lance_stream.schema.system_columns import (
     ROW_CREATED_AT_VERSION,

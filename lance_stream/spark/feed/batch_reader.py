@@ -10,17 +10,17 @@ from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.changes import plan_changes
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import forget_archives
 from lance_stream.spark.feed.planning import (
     columns_to_read,
     first_version,
     open_for_changes,
-    read_portion,
     rules_of,
     tasks_of,
 )
 from lance_stream.spark.options import SourceOptions
-from lance_stream.spark.work_units import Portion
+from lance_stream.spark.portions import PortionReader
+from lance_stream.spark.rows_ahead import AnyPortion, with_rows
+from lance_stream.spark.worker_archives import forget_archives
 
 
 def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) -> list[ChangeUnit]:
@@ -67,14 +67,19 @@ class ChangesReader(DataSourceReader):
         self.version = version
         self.carried = carried
 
-    def partitions(self) -> list[Portion[ChangeUnit]]:
+    def __reduce__(self) -> tuple[type[PortionReader], tuple[()]]:
+        """Pickle as what a worker needs: nothing that portions do not carry."""
+        return PortionReader, ()
+
+    def partitions(self) -> list[AnyPortion]:
         """Plan the interval; called once per loaded DataFrame."""
         last = self.version or open_for_changes(self.asked).version
         table = open_table(self.asked.uri, last, self.asked.storage_options)
-        tasks = tasks_of(plan_batch(table, self.asked, self.carried))
+        units = plan_batch(table, self.asked, self.carried)
+        portions = with_rows(tasks_of(units, self.asked, self.carried))
         forget_archives()
-        return tasks or [Portion(())]
+        return portions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
-        return read_portion(partition, self.asked, self.carried)
+        return PortionReader().read(partition)

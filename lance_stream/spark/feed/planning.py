@@ -5,25 +5,14 @@ the rows. No state is kept between two batches of a stream, so a batch in a chec
 planned again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import (
-    evaluate_predicate,
-    parse_expression,
-    parse_predicate,
-)
-from lance_stream.feed.change_units import (
-    ChangeUnit,
-    check_names,
-    feed_schema,
-    read_changes,
-    without_change_columns,
-)
+from lance_stream.expressions.predicates import parse_expression, parse_predicate
+from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.intervals import first_version_since, last_version_until
@@ -36,12 +25,12 @@ from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import then_forget_archives
-from lance_stream.spark.feed.batch_sizes import join_small
+from lance_stream.spark.feed.change_rows import ChangeRows
 from lance_stream.spark.options import SourceOptions
-from lance_stream.spark.spark_types import carrier, to_spark
+from lance_stream.spark.portions import Portion
+from lance_stream.spark.spark_types import carrier
 from lance_stream.spark.table_source import row_columns
-from lance_stream.spark.work_units import Portion, divide
+from lance_stream.spark.work_units import divide
 
 
 def open_for_changes(asked: SourceOptions) -> TableVersion:
@@ -118,6 +107,8 @@ def plan_stream(
     start: Position,
     end: Position,
     columns: FeedColumns,
+    asked: SourceOptions,
+    carried: pa.Schema,
 ) -> list[Portion[ChangeUnit]]:
     """Return the tasks that read the changes between two positions of a stream.
 
@@ -126,6 +117,8 @@ def plan_stream(
         start: Everything up to this position has been read.
         end: Everything up to this position is read.
         columns: The columns that Spark knows from the start of the query.
+        asked: The user's options.
+        carried: The schema of the batches that Spark expects.
 
     Raises:
         NotFoundError: A version is missing.
@@ -138,7 +131,7 @@ def plan_stream(
         check_columns(columns, last)
         return columns
 
-    return tasks_of(follower.units(start, end, columns_of))
+    return tasks_of(follower.units(start, end, columns_of), asked, carried)
 
 
 def stream_columns(
@@ -177,28 +170,13 @@ def follower_rules(asked: SourceOptions) -> FollowerRules:
     )
 
 
-def tasks_of(units: Sequence[ChangeUnit]) -> list[Portion[ChangeUnit]]:
+def tasks_of(
+    units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
+) -> list[Portion[ChangeUnit]]:
     """Return Spark's tasks for some work units: small ones combined, large ones split."""
-    return divide(units, lambda each: each.unit, _with_unit)
-
-
-def read_portion(
-    partition: InputPartition, asked: SourceOptions, carried: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task."""
-    predicate = None if asked.filter is None else parse_expression(asked.filter)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in read_changes(getattr(partition, "units", ())):
-            chosen = batch
-            if predicate is not None:
-                chosen = batch.filter(evaluate_predicate(predicate, batch))
-            if not asked.read_change_feed and not row_columns(asked):
-                chosen = without_change_columns(chosen)
-            if chosen.num_rows:
-                yield to_spark(chosen, carried)
-
-    return then_forget_archives(join_small(batches()))
+    keeps = asked.read_change_feed or bool(row_columns(asked))
+    reading = ChangeRows(carried, asked.filter, keeps)
+    return divide(units, lambda each: each.unit, _with_unit, reading)
 
 
 def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:

@@ -38,11 +38,12 @@ from lance_stream.spark.feed.offsets import parse_offset, to_offset
 from lance_stream.spark.feed.planning import (
     follower_rules,
     plan_stream,
-    read_portion,
     stream_columns,
 )
+from lance_stream.spark.feed.sent_rows import SendsRows
 from lance_stream.spark.options import LATEST, SourceOptions
 from lance_stream.spark.plain_errors import plainly
+from lance_stream.spark.portions import PortionReader
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -65,7 +66,7 @@ with names as the table spells them; or None. Raises InvalidInputError if the st
 the table."""
 
 
-class _FeedStream(DataSourceStreamReader):
+class _FeedStream(SendsRows, DataSourceStreamReader):
     """The common part of the readers for all versions of PySpark.
 
     Spark creates it twice per run of a query: on the driver, where it exists during the whole run,
@@ -95,6 +96,10 @@ class _FeedStream(DataSourceStreamReader):
         self._begins_now = False
         self._progress = KeptProgress(asked.consumer)
 
+    def __reduce__(self) -> tuple[type[PortionReader], tuple[()]]:
+        """Pickle as what a worker needs: nothing that portions do not carry."""
+        return PortionReader, ()
+
     @property
     def follower(self) -> TableFollower:
         """The follower of the table; only the driver needs it."""
@@ -115,20 +120,22 @@ class _FeedStream(DataSourceStreamReader):
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch from its two offsets alone."""
+        """Plan a batch from its two offsets alone; Spark gets the rows of a small one at once."""
+        self.let_go()
         first, last = parse_offset(start), parse_offset(end)
         if self._is_waiting_at(last):
             return []
         columns = self.columns(first if last.columns is None else last)
         if first == last:
             return []
-        return plan_stream(self.follower, first, last, columns)
+        portions = plan_stream(self.follower, first, last, columns, self.asked, self.carried)
+        self.hold_rows(portions)
+        return portions
 
     @plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
-        self._is_waiting()  # no longer: names in the options become the table's
-        return read_portion(partition, self.asked, self.carried)
+        return PortionReader().read(partition)
 
     @plainly
     def commit(self, end: dict[str, Any]) -> None:

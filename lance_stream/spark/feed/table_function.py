@@ -25,7 +25,7 @@ from lance_stream.spark.feed.batch_reader import plan_batch
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
 from lance_stream.spark.python_rows import Rows, check_columns, rows_of
-from lance_stream.spark.session_settings import SessionOptions
+from lance_stream.spark.session_options import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
 

@@ -16,8 +16,7 @@ of azure-identity.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -341,10 +340,3 @@ def _text(taken: Mapping[str, Any], setting: str) -> str | None:
 
 def _flag(taken: Mapping[str, Any], setting: str) -> bool:
     return as_flag(setting, taken.get(setting, "false"))
-
-
-OPEN_AZURE: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Store]]] = {
-    scheme: partial(open_azure, scheme)
-    for scheme in ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs")
-}
-"""What opens each kind of URI; given what follows the ":", and the options."""

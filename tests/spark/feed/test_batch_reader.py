@@ -11,7 +11,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.options import parse_options
-from lance_stream.spark.session_settings import SessionOptions
+from lance_stream.spark.session_options import SessionOptions
 from lance_stream.spark.sources import LanceSource
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -1,0 +1,41 @@
+"""The rows of the change feed's work units as Spark expects them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lance_stream.expressions.predicates import evaluate_predicate, parse_expression
+from lance_stream.feed.change_units import ChangeUnit, read_changes, without_change_columns
+from lance_stream.spark.feed.batch_sizes import join_small
+from lance_stream.spark.spark_types import to_spark
+
+
+@dataclass(frozen=True)
+class ChangeRows:
+    """How row changes are read; see `portions.Reading`.
+
+    Attributes:
+        carried: The schema of the batches that Spark expects.
+        filter: A condition in SQL that the rows must meet; None for all.
+        keeps_change_columns: Whether the columns of the change feed are kept, or only the table's.
+    """
+
+    carried: pa.Schema
+    filter: str | None = None
+    keeps_change_columns: bool = True
+
+    def read(self, units: tuple[ChangeUnit, ...]) -> Iterator[pa.RecordBatch]:
+        """Yield the row changes of some units, small batches joined."""
+        return join_small(self._batches(units))
+
+    def _batches(self, units: tuple[ChangeUnit, ...]) -> Iterator[pa.RecordBatch]:
+        predicate = None if self.filter is None else parse_expression(self.filter)
+        for batch in read_changes(units):
+            chosen = batch
+            if predicate is not None:
+                chosen = batch.filter(evaluate_predicate(predicate, batch))
+            if not self.keeps_change_columns:
+                chosen = without_change_columns(chosen)
+            if chosen.num_rows:
+                yield to_spark(chosen, self.carried)

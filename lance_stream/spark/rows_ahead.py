@@ -1,0 +1,71 @@
+"""Reads the rows of small work while it is planned, so that no task has to.
+
+A Python task costs 50 to 150 ms before it reads anything, and in a new worker the import of what
+reads files. The process that plans has just looked at the table, and has all of it in memory. So if
+there is a single portion and few bytes to read, its rows are read at once and sent along.
+
+Spark warns of tasks above 1000 KiB, so the rows of a batch stay below that. A stream passes its
+rows in another way (`feed.rows_of_batches`), and may send more.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.spark.portions import Portion, ReadPortion
+
+AnyPortion: TypeAlias = Portion[Any] | ReadPortion
+
+MOST_BYTES_IN_A_TASK: Final = 512 << 10
+"""Arrow bytes of rows that are sent along with a task."""
+
+_log = logging.getLogger("lance_stream.spark.rows_ahead")
+
+
+def with_rows(portions: Sequence[Portion[Any]]) -> list[AnyPortion]:
+    """Return the portions of a batch; one with few rows in place of a single small portion.
+
+    Returns:
+        At least one: Spark would make one of its own.
+    """
+    if not portions:
+        return [ReadPortion(b"")]
+    rows = rows_of(portions, MOST_BYTES_IN_A_TASK)
+    return list(portions) if rows is None else [ReadPortion(_as_stream(rows))]
+
+
+def rows_of(portions: Sequence[Portion[Any]], most_bytes: int) -> list[pa.RecordBatch] | None:
+    """Return the rows of a single small portion; None if there are more, or they are not small.
+
+    An error is left to the task, which Spark runs again, and whose errors it reports.
+
+    Args:
+        portions: The work.
+        most_bytes: Limit of their bytes in Arrow.
+    """
+    if len(portions) != 1 or portions[0].has_blobs:
+        return None
+    found: list[pa.RecordBatch] = []
+    num_bytes = 0
+    try:
+        for batch in portions[0].read():
+            num_bytes += batch.nbytes
+            if num_bytes > most_bytes:
+                return None
+            found.append(batch)
+    except Exception:
+        _log.debug("rows are left to a task", exc_info=True)
+        return None
+    return found
+
+
+def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
+    if not batches:
+        return b""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for each in batches:
+            stream.write_batch(each)
+    return bytes(sink.getvalue())

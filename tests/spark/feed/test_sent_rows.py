@@ -1,0 +1,174 @@
+"""The rows of a stream's small batch reach Spark along with the plan, without a Python task."""
+
+import io
+import json
+import pickle
+import struct
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.serializers import UTF8Deserializer
+from pyspark.sql.streaming import python_streaming_source_runner as runner
+
+import lance_stream
+from lance_stream.spark import register
+from lance_stream.spark.feed import sent_rows
+from lance_stream.spark.portions import PortionReader
+from lance_stream.spark.sources import LanceSource
+
+NOT_FOUND, ROWS = runner.PREFETCHED_RECORDS_NOT_FOUND, runner.NON_EMPTY_PYARROW_RECORD_BATCHES
+
+
+def make_table(folder: Path, num_rows: int) -> str:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    ds = lance_stream.create_dataset(folder / "t", schema, primary_key=["id"])
+    ds.append(pa.table({"id": np.arange(num_rows)}))
+    return str(folder / "t")
+
+
+class Asked:
+    """A stream as Spark asks for it, in the process that stays for the whole query."""
+
+    def __init__(self, uri: str, **options: str) -> None:
+        self.source = LanceSource({"path": uri, "readchangefeed": "true", **options})
+        self.schema = self.source.schema()
+        self.reader: Any = self.source.streamReader(self.schema)
+        self.kind = type(self.reader)
+
+    def plan(self, start: Any, end: Any) -> tuple[list[Any], int, list[pa.RecordBatch]]:
+        """Return the portions of a batch, what Spark is told of its rows, and these."""
+        sent, answer = io.BytesIO(), io.BytesIO()
+        for offset in (start, end):
+            text = json.dumps(offset).encode()
+            sent.write(struct.pack(">i", len(text)) + text)
+        sent.seek(0)
+        assert isinstance(runner.utf8_deserializer, UTF8Deserializer)
+        runner.partitions_func(self.reader, self.source, self.schema, 10_000, sent, answer)
+        answer.seek(0)
+        (num_portions,) = struct.unpack(">i", answer.read(4))
+        portions = []
+        for _ in range(num_portions):
+            (size,) = struct.unpack(">i", answer.read(4))
+            portions.append(pickle.loads(answer.read(size)))
+        (flag,) = struct.unpack(">i", answer.read(4))
+        batches = []
+        if flag == ROWS:
+            answer.read(4)  # the start of an Arrow stream
+            batches = list(pa.ipc.open_stream(answer))
+        return portions, flag, batches
+
+
+def positions(asked: Asked) -> tuple[Any, Any]:
+    start = asked.reader.initialOffset()
+    limit = getattr(runner, "READ_LIMIT_REGISTRY", None)
+    if limit is None:
+        return start, asked.reader.latestOffset()
+    return start, asked.reader.latestOffset(start, asked.reader.getDefaultReadLimit())
+
+
+def test_the_rows_of_a_small_batch_are_sent_with_its_plan(tmp_path: Path) -> None:
+    asked = Asked(make_table(tmp_path, 1000))
+    portions, flag, batches = asked.plan(*positions(asked))
+    assert (len(portions), flag) == (1, ROWS)
+    rows = pa.Table.from_batches(batches)
+    assert rows["id"].to_pylist() == list(range(1000))
+    read = pa.Table.from_batches(PortionReader().read(portions[0]))
+    assert read.equals(rows)  # if Spark has lost them
+
+
+def test_a_reader_holds_rows_for_one_answer_only(tmp_path: Path) -> None:
+    asked = Asked(make_table(tmp_path, 1000))
+    start, end = positions(asked)
+    asked.plan(start, end)
+    assert type(asked.reader) is asked.kind
+    asked.reader.partitions(start, end)  # and nobody asks for the rows
+    assert type(asked.reader) is not asked.kind
+    assert asked.reader.partitions(end, end) == []
+    assert type(asked.reader) is asked.kind
+
+
+def test_a_batch_planned_again_sends_the_same_rows(tmp_path: Path) -> None:
+    uri = make_table(tmp_path, 1000)
+    asked = Asked(uri)
+    start, end = positions(asked)
+    before = asked.plan(start, end)[2]
+    again = Asked(uri).plan(start, end)[2]
+    assert pa.Table.from_batches(before).equals(pa.Table.from_batches(again))
+
+
+def test_the_rows_of_a_large_batch_are_left_to_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sent_rows, "MOST_BYTES_IN_A_BATCH", 10_000)
+    asked = Asked(make_table(tmp_path, 1000))
+    portions, flag, _ = asked.plan(*positions(asked))
+    assert flag == NOT_FOUND
+    rows = [each for portion in portions for each in PortionReader().read(portion)]
+    assert sum(each.num_rows for each in rows) == 1000
+
+
+def test_an_error_is_left_to_the_task(tmp_path: Path) -> None:
+    uri = make_table(tmp_path, 1000)
+    asked = Asked(uri)
+    offsets = positions(asked)
+    for each in (tmp_path / "t" / "data").iterdir():
+        each.unlink()
+    portions, flag, _ = asked.plan(*offsets)
+    assert (len(portions), flag) == (1, NOT_FOUND)
+    with pytest.raises(lance_stream.NotFoundError):
+        list(PortionReader().read(portions[0]))
+
+
+def test_without_sparks_wrapper_tasks_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sent_rows, "_WRAPPER", None)
+    asked = Asked(make_table(tmp_path, 1000))
+    assert asked.plan(*positions(asked))[1] == NOT_FOUND
+
+
+ROWS_OF_MANY_TYPES = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "text": ["a", None, "ü"],
+        "bytes": pa.array([b"\x00", b"", None]),
+        "number": pa.array([1.5, -0.25, None]),
+        "unsigned": pa.array([2**64 - 1, 0, None], pa.uint64()),
+        "money": pa.array([Decimal("1.25"), None, Decimal("-3.00")], pa.decimal128(20, 2)),
+        "day": pa.array([date(2024, 2, 29), None, date(1582, 10, 4)]),
+        "moment": pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC")),
+        "local": pa.array([datetime(2024, 1, 1), None, None], pa.timestamp("us")),
+        "flag": [True, None, False],
+        "vector": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2)),
+        "tags": [["x", None], [], None],
+        "nested": [{"a": 1, "b": ["p"]}, {"a": None, "b": None}, None],
+    }
+)
+
+
+@pytest.mark.spark
+def test_sent_rows_are_those_that_tasks_read(spark: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    schema = ROWS_OF_MANY_TYPES.schema.set(0, pa.field("id", pa.int64(), nullable=False))
+    ds = lance_stream.create_dataset(uri, schema, primary_key=["id"])
+    ds = ds.append(ROWS_OF_MANY_TYPES.cast(schema))
+    ds = ds.append(ROWS_OF_MANY_TYPES.slice(0, 0).cast(schema))
+    register(spark)
+    seen: list[pa.Table] = []
+    asked = {"readChangeFeed": "true", "startingVersion": "1"}
+    stream = spark.readStream.format("lance").options(**asked).load(uri)
+    query = (
+        stream.writeStream.foreachBatch(lambda df, _id: seen.append(df.toArrow()))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    (progress, *_) = [each for each in query.recentProgress if each["numInputRows"]]
+    expected = spark.read.format("lance").options(**asked).load(uri).toArrow()
+    assert pa.concat_tables(seen).to_pylist() == expected.to_pylist()
+    if runner.__dict__.get("READ_LIMIT_REGISTRY") is not None:  # not in PySpark 4.1
+        assert json.loads(progress["sources"][0]["latestOffset"])["versionsBehind"] == 0

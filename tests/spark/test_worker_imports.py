@@ -1,0 +1,89 @@
+"""What a task of Spark imports: each new Python worker pays for it before it reads a row."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.spark.registration import _source
+from lance_stream.spark.session_options import SessionOptions
+
+NOT_FOR_A_LOCAL_TABLE = (
+    "asyncio", "azure", "botocore", "fsspec", "obstore", "pandas", "rich", "sqlglot", "sqlite3",
+    "lance_stream.dataset", "lance_stream.commit.committer", "lance_stream.commit.opening",
+    "lance_stream.file.v0_1.reader", "lance_stream.file.v2_0", "lance_stream.maintenance",
+    "lance_stream.spark.loads", "lance_stream.spark.options", "lance_stream.spark.sink",
+    "lance_stream.spark.writers", "lance_stream.storage.object_store", "lance_stream.upsert",
+    "lance_stream.write",
+)  # fmt: skip
+
+_TASK = """
+import json, pickle, sys
+import pyarrow, pyspark.sql.worker.plan_data_source_read
+before = set(sys.modules)
+with open(sys.argv[1], "rb") as file:
+    _source, reader, portion = pickle.load(file)
+num_rows = sum(each.num_rows for each in reader.read(portion))
+print(json.dumps([num_rows, sorted(set(sys.modules) - before)]))
+"""
+
+
+def run_task(uri: str, folder: Path, **options: str) -> tuple[int, set[str]]:
+    """Return how many rows a new worker reads, and what it imports beyond Spark's own."""
+    from pyspark import cloudpickle
+
+    source: Any = _source("lance", SessionOptions())({"path": uri, **options})
+    reader = source.reader(source.schema())
+    (portion,) = reader.partitions()
+    sent = folder / "sent"
+    sent.write_bytes(cloudpickle.dumps((source, reader, portion)))
+    done = subprocess.run(
+        [sys.executable, "-c", _TASK, str(sent)], capture_output=True, text=True, check=True
+    )
+    num_rows, modules = json.loads(done.stdout)
+    return num_rows, set(modules)
+
+
+def make_table(folder: Path, num_rows: int) -> str:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+    ds = lance_stream.create_dataset(folder / "t", schema, primary_key=["id"])
+    texts = [f"{number * 7919 % 1_000_003}" for number in range(num_rows)]
+    ds.append(pa.table({"id": np.arange(num_rows), "text": texts}))
+    return str(folder / "t")
+
+
+def heavy_among(modules: set[str]) -> list[str]:
+    return sorted(
+        each
+        for each in NOT_FOR_A_LOCAL_TABLE
+        if any(name == each or name.startswith(f"{each}.") for name in modules)
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"readchangefeed": "true", "startingversion": "1"}], ids=["table", "feed"]
+)
+def test_a_task_imports_only_what_reads_its_rows(tmp_path: Path, options: dict[str, str]) -> None:
+    uri = make_table(tmp_path, 100_000)  # too many to be sent with the task
+    num_rows, modules = run_task(uri, tmp_path, **options)
+    assert num_rows == 100_000
+    assert heavy_among(modules) == []
+    assert len([each for each in modules if each.startswith("lance_stream")]) <= 155
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"readchangefeed": "true", "startingversion": "1"}], ids=["table", "feed"]
+)
+def test_a_task_that_is_sent_its_rows_imports_next_to_nothing(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    num_rows, modules = run_task(make_table(tmp_path, 1000), tmp_path, **options)
+    assert num_rows == 1000
+    assert heavy_among(modules) == []
+    assert len([each for each in modules if each.startswith("lance_stream")]) <= 20
