@@ -32,7 +32,7 @@ from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.read.changed_rows import Addresses, by_fragment
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.reading_ahead import num_readers
-from lance_stream.read.scan import read_units
+from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
 from lance_stream.snapshot.table_version import TableVersion
