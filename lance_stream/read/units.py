@@ -152,7 +152,7 @@ def stored_bytes(fragment: Fragment) -> int:
     )
 
 
-def stored_bytes_of(table: TableVersion) -> Counts:
+def stored_bytes_of(table: "TableVersion") -> Counts:
     """Return about how large the data files of each fragment of a version are; see `stored_bytes`.
 
     Returns:
