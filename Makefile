@@ -70,6 +70,9 @@ test-recipes: ASKED_SERVERS := kafka spark_kafka
 test-recipes: $(RECIPES_INSTALLED) java servers  ## the recipes of the documentation, its site, and the packages of a release
 	$(RECIPES)/bin/python -m pytest -q -n 2 --dist loadgroup -m recipes tests/test_snippets.py tests/site tests/neighbours
 
+cluster-test: install java  ## streams on a cluster of Spark, whose machines share no directory and are killed
+	$(BIN)/python -m pytest -q -m cluster --costs tests/cluster
+
 docs: $(DOCS_INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 	@echo "Open site/index.html, or serve it while you write: $(DOCS)/bin/python -m mkdocs serve"
@@ -160,7 +163,7 @@ java-hint:
 	@$(PYTHON) -I lance_stream/machine/java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
-	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-all test-floors test-recipes tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean
+.PHONY: help demo test test-all test-floors test-recipes cluster-test tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean

@@ -74,17 +74,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose tests and cases; with ALL_CASES=1 it is all of them."""
     is_quick = config.getoption("--quick") and not ALL_CASES
     most = config.getoption("--most-cases")
+    with_cluster = "cluster" in config.getoption("markexpr")
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     chosen: dict[pytest.Item, None] = {}
     for name, cases in tests.items():
         left = _some(cases, "some_cases", name)
+        if not with_cluster:
+            left = [each for each in left if not _has(each, "cluster")]
         if is_quick:
             left = [each for each in left if not (_has(each, "nightly") or _is_repeated(each))]
             left = [each for each in left if not _has(each, "slow")] or left[:1]
             left = _some(left, "quick_cases", name)
-        if most is not None and not ALL_CASES:
+        if left and most is not None and not ALL_CASES:
             left = _one_in(math.ceil(len(left) / most), left, name)
         chosen.update(dict.fromkeys(left))
     _share_sessions(list(chosen), config.getoption("--spark-processes"))

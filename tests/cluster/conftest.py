@@ -1,0 +1,42 @@
+"""A cluster for all tests of this folder, and a proxy in front of its store."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.drivers import Site
+from tests.cluster.machines import alone, find_problem
+from tests.cluster.standalone import Cluster, started
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import MotoServer
+
+
+@pytest.fixture(scope="session")
+def proxy(moto: MotoServer) -> Iterator[FaultProxy]:
+    """The way of all machines to the store."""
+    with FaultProxy(moto.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def whole_cluster(proxy: FaultProxy) -> Iterator[Cluster]:
+    """The cluster, as the last test has left it."""
+    with alone():
+        problem = find_problem()
+        if problem is not None and os.environ.get("CI") == "true":
+            pytest.fail(problem, pytrace=False)
+        if problem is not None:
+            pytest.skip(problem)
+        with started(proxy.url) as cluster:
+            yield cluster
+
+
+@pytest.fixture
+def site(whole_cluster: Cluster, proxy: FaultProxy, s3_bucket: Bucket) -> Iterator[Site]:
+    """The whole cluster, and an empty bucket."""
+    whole_cluster.restore()
+    proxy.clear()
+    yield Site(whole_cluster, proxy, s3_bucket)
+    proxy.clear()

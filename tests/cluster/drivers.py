@@ -1,0 +1,176 @@
+"""Drivers on a cluster, the tables that they write, and what the store has seen of each machine."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import lance
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.table.named_files import nameable, names_of
+from tests.cluster import events
+from tests.cluster.events import Rows, in_order
+from tests.cluster.jobs import MODES
+from tests.cluster.machines import JAVA, Machine, Program
+from tests.cluster.standalone import EXECUTOR_MEMORY, NUM_WORKERS, Cluster, Worker
+from tests.java import QUICK_SETTINGS
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.server import HOST
+from tests.servers.store_faults import Act, Fault
+from tests.servers.store_requests import StoreRequest
+
+JOB_SECONDS = 900.0
+_READS = ("get", "head")
+
+
+@dataclass
+class Site:
+    """What a test has: the cluster, and a folder of tables with events.
+
+    Attributes:
+        cluster: The cluster.
+        proxy: The way of all machines to the store.
+        bucket: A bucket, as tests reach it: not through the proxy.
+        batches: The rows of the table "events", a version each.
+        name: Of the folder in the bucket that has the tables.
+    """
+
+    cluster: Cluster
+    proxy: FaultProxy
+    bucket: Bucket
+    batches: list[Rows] = field(default_factory=list)
+    name: str = "tables"
+
+    @property
+    def folder(self) -> str:
+        """A URI below which the tables are."""
+        return f"{self.bucket.uri}/{self.name}"
+
+    def add_events(self, seed: int, num_batches: int = events.NUM_BATCHES) -> None:
+        """Make the table of events."""
+        self.batches = events.make_batches(seed, num_batches)
+        events.store(f"{self.folder}/events", self.bucket.storage_options, self.batches)
+
+    def start_driver(
+        self, jobs: Sequence[Mapping[str, Any]], conf: Mapping[str, str] | None = None
+    ) -> Program:
+        """Start a driver that runs jobs."""
+        settings = {**driver_settings(self.cluster), **(conf or {})}
+        return start_program(self.cluster.driver, {"conf": settings, "jobs": list(jobs)})
+
+    def run(
+        self, jobs: Sequence[Mapping[str, Any]], conf: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Run jobs in a driver, and return what it has said."""
+        return finish(self.start_driver(jobs, conf))
+
+    def worker_of(self, request: StoreRequest) -> Worker | None:
+        """Return the worker that a request came from; None if it came from another machine."""
+        return self.cluster.workers.get(re.sub(r"(\d)", r"-\1", machine_of(request)))
+
+    def requests_of(self, machine: str, key: str = "") -> list[StoreRequest]:
+        """Return a machine's requests for keys that contain something."""
+        return [each for each in self.proxy.seen(key=key) if machine_of(each) == machine]
+
+    def at_data(
+        self,
+        table: str,
+        at: int,
+        act: Callable[[Worker], object],
+        then: Fault | None = None,
+    ) -> None:
+        """Do something to the worker that sends a table's n-th request for a data file."""
+
+        def on_worker(request: StoreRequest) -> None:
+            worker = self.worker_of(request)
+            assert worker is not None
+            act(worker)
+
+        self.proxy.add(
+            Act(on_worker, then),
+            at=at,
+            key=f"{self.name}/{table}/data/",
+            matches=lambda request: self.worker_of(request) is not None,
+        )
+
+    def check_who_reads(self, *but: str) -> None:
+        """Check that workers have read data files, and nobody else, but of the tables named."""
+        reads = [each for each in self.proxy.seen(key="/data/") if each.kind in _READS]
+        assert any(self.worker_of(each) for each in reads)
+        by_others = [str(each) for each in reads if self.worker_of(each) is None]
+        assert [each for each in by_others if not any(f"/{name}/" in each for name in but)] == []
+
+    def check(self, *modes: str) -> None:
+        """Check the tables of modes, or of all of them, as pylance reads them."""
+        for mode in modes or MODES:
+            assert self.rows_of(mode) == in_order(MODES[mode].expected(self.batches)), mode
+
+    def rows_of(self, table: str) -> Rows:
+        """Return a table's rows as pylance reads them."""
+        options = self.bucket.storage_options
+        ds = lance.dataset(f"{self.folder}/{table}", storage_options=options)
+        return in_order(ds.to_table().to_pylist())
+
+    def version_of(self, table: str) -> int:
+        """Return the number of a table's newest version."""
+        return self._open(table).version
+
+    def unnamed_files(self, table: str) -> list[str]:
+        """Return the data files of a table that no version names: of attempts without effect."""
+        table_version = self._open(table).table
+        log = table_version.log
+        named = {name for version in log.versions() for name in names_of(log.read(version), set())}
+        found = [(each.path, nameable(each.path)) for each in table_version.store.list("data")]
+        return [path for path, what in found if what is not None and what.name not in named]
+
+    def _open(self, table: str) -> Dataset:
+        options = self.bucket.storage_options
+        return lance_stream.open_dataset(f"{self.folder}/{table}", storage_options=options)
+
+
+def driver_settings(cluster: Cluster) -> dict[str, str]:
+    """Return the settings of a driver that uses all of the cluster."""
+    return {
+        "spark.master": cluster.master,
+        "spark.driver.host": HOST,
+        "spark.driver.bindAddress": HOST,
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": EXECUTOR_MEMORY,
+        "spark.executor.extraJavaOptions": JAVA,
+        "spark.ui.showConsoleProgress": "false",
+        **QUICK_SETTINGS,
+        "spark.sql.shuffle.partitions": str(NUM_WORKERS),
+        # The machines have one address, and no disk in common.
+        "spark.shuffle.readHostLocalDisk": "false",
+        "spark.cores.max": str(NUM_WORKERS),
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+    }
+
+
+def start_program(machine: Machine, given: Mapping[str, Any]) -> Program:
+    """Start the program of jobs on a machine."""
+    (machine.folder / "jobs.json").write_text(json.dumps(given))
+    return machine.start([machine.python, "programs/driver.py", "jobs.json"], "driver")
+
+
+def finish(program: Program) -> list[dict[str, Any]]:
+    """Wait for such a program, and return what it has said."""
+    status = program.wait(JOB_SECONDS)
+    assert status == 0, program.output()[-5000:]
+    return said(program)
+
+
+def said(program: Program) -> list[dict[str, Any]]:
+    """Return what such a program has said so far."""
+    return [json.loads(line) for line in program.output().splitlines() if line.startswith("{")]
+
+
+def machine_of(request: StoreRequest) -> str:
+    """Return the access key of a request, which is its machine's."""
+    found = re.search("Credential=([^/]+)/", request.headers.get("authorization", ""))
+    return found[1] if found else ""

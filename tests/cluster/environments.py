@@ -1,0 +1,108 @@
+"""The Python environments of the machines: each its own, made from the wheel.
+
+    .cluster/tools              uv
+    .cluster/wheels             the wheel of this checkout, and PySpark's, which is built only once
+    .cluster/worker-1/env       a virtual environment with these and what they need
+
+They hold the versions that the tests run on. An environment whose wheel and versions are the same
+is left as it is; if only the wheel has changed, only the wheel is installed again.
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import distributions, version
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MACHINES = ROOT / ".cluster"
+_SECONDS = 900
+
+
+def environment_of(machine: str, extras: str, packages: Sequence[str] = ()) -> Path:
+    """Make a machine's environment, and return its folder.
+
+    Args:
+        machine: The machine's name.
+        extras: Of this package, for example "s3".
+        packages: What is installed besides.
+    """
+    wheel, of_pyspark = _wheels()
+    folder = MACHINES / machine / "env"
+    versions = _versions()
+    wanted = _digest(sys.version, versions, extras, *packages)
+    installed = _digest(wanted, wheel.read_bytes())
+    stamp = folder / ".installed"
+    stamps = stamp.read_text().split() if stamp.exists() else []
+    if stamps == [wanted, installed]:
+        return folder
+    python = folder / "bin" / "python"
+    if stamps[:1] == [wanted]:
+        _uv("pip", "install", "--python", python, "--no-deps", "--reinstall", wheel)
+    else:
+        constraints = MACHINES / "constraints.txt"
+        constraints.write_text(versions)
+        _uv("venv", "--clear", "--python", sys.executable, folder)
+        what = (f"{wheel}[{extras}]", of_pyspark, *packages)
+        _uv("pip", "install", "--python", python, "--constraint", constraints, *what)
+    stamp.write_text(f"{wanted} {installed}")
+    return folder
+
+
+@cache
+def _wheels() -> tuple[Path, Path]:
+    """Return the wheel of this checkout, and PySpark's: on PyPI there is only its source."""
+    folder = MACHINES / "wheels"
+    pyspark = version("pyspark")
+    _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder)
+    if not list(folder.glob(f"pyspark-{pyspark}-*.whl")):
+        pip = (_tools() / "bin" / "pip", "wheel", "-q", "--no-deps", "-w", folder)
+        _run(*pip, f"pyspark=={pyspark}")
+    (ours,) = folder.glob("lance_stream-*.whl")
+    (of_pyspark,) = folder.glob(f"pyspark-{pyspark}-*.whl")
+    return ours, of_pyspark
+
+
+def _versions() -> str:
+    """Return what is installed here, a line each, as constraints."""
+    found = {each.metadata["Name"]: each.version for each in distributions()}
+    ours = {name: found[name] for name in found if name and not re.fullmatch("lance.stream", name)}
+    return "".join(f"{name}=={ours[name]}\n" for name in sorted(ours))
+
+
+def _digest(*parts: str | bytes) -> str:
+    together = hashlib.sha256()
+    for each in parts:
+        together.update(each if isinstance(each, bytes) else f"{each}\n".encode())
+    return together.hexdigest()
+
+
+def _uv(*arguments: object) -> None:
+    _run(_tools() / "bin" / "uv", "-q", "--no-config", *arguments)
+
+
+@cache
+def _tools() -> Path:
+    """Return an environment with uv."""
+    tools = MACHINES / "tools"
+    if not (tools / "bin" / "uv").exists():
+        _run(sys.executable, "-m", "venv", tools)
+        _run(tools / "bin" / "pip", "install", "-q", "uv>=0.8")
+    return tools
+
+
+def _run(*command: object) -> None:
+    done = subprocess.run(
+        [str(each) for each in command],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_SECONDS,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}:\n{done.stdout[-3000:]}"

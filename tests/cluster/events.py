@@ -1,0 +1,69 @@
+"""The rows that streams on the cluster read, and the tables that come of them by a dictionary."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+import lance_stream
+
+NUM_BATCHES = 5
+ROWS_A_BATCH = 80
+NUM_KEYS = 200
+
+Rows = list[dict[str, Any]]
+
+
+def make_batches(seed: int, num_batches: int = NUM_BATCHES) -> list[Rows]:
+    """Return the batches of a stream: inserts, updates and deletes of some keys."""
+    chance = random.Random(seed)
+    batches = []
+    for number in range(num_batches):
+        keys = chance.sample(range(NUM_KEYS), ROWS_A_BATCH)
+        batches.append(
+            [
+                {
+                    "id": number * ROWS_A_BATCH + place,
+                    "key": key,
+                    "seq": number,
+                    "value": f"{number}-{chance.random():.6f}",
+                    "op": "d" if chance.random() < 0.2 else "u",
+                }
+                for place, key in enumerate(keys)
+            ]
+        )
+    return batches
+
+
+def store(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None:
+    """Write batches to a table, a version each."""
+    tables = [pa.Table.from_pylist(each) for each in batches]
+    ds = lance_stream.create_dataset(uri, tables[0], storage_options=dict(options))
+    for each in tables[1:]:
+        ds = ds.append(each)
+
+
+def appended(batches: Sequence[Rows]) -> Rows:
+    """Return what is in a table to which all rows were appended."""
+    return [row for batch in batches for row in batch]
+
+
+def overwritten(batches: Sequence[Rows]) -> Rows:
+    """Return what is in a table whose rows each batch replaces."""
+    return list(batches[-1])
+
+
+def upserted(batches: Sequence[Rows]) -> Rows:
+    """Return what is in a table that has the newest row of each key, unless it deletes."""
+    rows: dict[int, dict[str, Any]] = {}
+    for row in appended(batches):
+        rows.pop(row["key"], None)
+        if row["op"] != "d":
+            rows[row["key"]] = {name: row[name] for name in ("id", "key", "seq", "value")}
+    return list(rows.values())
+
+
+def in_order(rows: Rows) -> Rows:
+    """Return rows by their ids."""
+    return sorted(rows, key=lambda row: row["id"])

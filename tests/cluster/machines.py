@@ -1,0 +1,253 @@
+"""Machines: an environment, a folder and processes each, and nothing in common but the network.
+
+What they have for a network is 127.0.0.1, and what they have for a store is behind one endpoint
+that each of them knows from its own profile, with an access key of its own: by that a proxy tells
+their requests apart. (Spark hands keys in the environment of a driver on to its tasks.)
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from tests.cluster.environments import MACHINES, ROOT, environment_of
+from tests.servers.environment import forget_credentials
+from tests.servers.server import HOST
+
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+_ISOLATED = Path(__file__).with_name("isolated.py")
+_PROGRAMS = Path(__file__).with_name("programs")
+_CONF = Path(__file__).with_name("conf")
+
+
+def find_problem() -> str | None:
+    """Return why this computer cannot have machines; None if it can."""
+    if sys.platform != "linux":
+        return "the machines of a cluster are namespaces of Linux"
+    with Machine("trial", environment="") as machine:
+        trial = machine.start(["/bin/true"], "trial")
+        if trial.wait(60) == 0:
+            return None
+        return f"the kernel gives no namespaces: {trial.output().strip()[-200:]}"
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Keep other test runs of this checkout from using the same machines."""
+    MACHINES.mkdir(exist_ok=True)
+    with (MACHINES / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AssertionError(f"another test run uses the machines in {MACHINES}") from None
+        yield
+
+
+class Program:
+    """A program that runs on a machine, with all that it has started.
+
+    Attributes:
+        process: Its process here.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
+        self.process = process
+        self.said = said
+
+    def output(self) -> str:
+        """Return what it has printed."""
+        return self.said.read_text(errors="replace")
+
+    def wait(self, timeout_seconds: float) -> int:
+        """Wait for its end, and return its status; kill it after the time."""
+        try:
+            return self.process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"no end after {timeout_seconds} s:\n{self.output()[-3000:]}"
+            ) from None
+
+    def wait_for(self, text: str, timeout_seconds: float) -> str:
+        """Wait until it has printed a text, and return the rest of that line."""
+        found: list[str] = []
+
+        def is_said() -> bool:
+            found.extend(self.output().partition(text)[1:])
+            assert found[-2] or self.process.poll() is None, self.output()[-3000:]
+            return bool(found[-2]) and "\n" in found[-1]
+
+        wait_until(is_said, timeout_seconds, lambda: self.output()[-3000:])
+        return found[-1].partition("\n")[0]
+
+    def find(self, *words: str) -> list[int]:
+        """Return the ids of its processes whose command has all of some words."""
+        return [
+            each
+            for each in processes_below(self.process.pid)
+            if all(word in command_of(each) for word in words)
+        ]
+
+    def kill(self) -> None:
+        """Kill it and all that it has started, at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all of its processes."""
+        for each in processes_below(self.process.pid):
+            try_to_send(each, number)
+
+
+class Machine:
+    """A machine; see the module.
+
+    Args:
+        name: Its name, which is also its access key.
+        environment: The extras that its environment has; "" for no environment.
+        packages: What its environment has besides.
+        endpoint: The store that its profile names; "" for none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        environment: str = "s3",
+        packages: Sequence[str] = (),
+        endpoint: str = "",
+    ) -> None:
+        self.name = name
+        self.folder = MACHINES / name
+        self._extras, self._packages, self._endpoint = environment, packages, endpoint
+        self._programs: list[Program] = []
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for each in self.folder.iterdir():
+            if each.name != "env":
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        for name in ("tmp", "home", "said"):
+            (self.folder / name).mkdir()
+        shutil.copytree(_PROGRAMS, self.folder / "programs")
+        shutil.copytree(_CONF, self.folder / "conf")
+        if self._endpoint:
+            self._profile.write_text(
+                "[default]\nregion = us-east-1\n"
+                f"endpoint_url = {self._endpoint}\n"
+                f"aws_access_key_id = {self.name.replace('-', '')}\n"
+                f"aws_secret_access_key = secret-of-{self.name}\n"
+            )
+        if self._extras:
+            environment_of(self.name, self._extras, self._packages)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._programs:
+            each.kill()
+        for name in ("tmp", "home", "work"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    @property
+    def python(self) -> str:
+        """Its Python."""
+        return str(self.folder / "env" / "bin" / "python")
+
+    @cached_property
+    def spark_home(self) -> Path:
+        """Its installation of Spark, which came with PySpark."""
+        (found,) = self.folder.glob("env/lib/python*/site-packages/pyspark")
+        return found
+
+    @property
+    def _profile(self) -> Path:
+        return self.folder / "home" / "profile"
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of its programs."""
+        java = shutil.which("java") or "/usr/bin/java"
+        known = {each: os.environ[each] for each in ("JAVA_HOME", "LANG") if each in os.environ}
+        variables = {
+            **known,
+            "PATH": f"{self.folder}/env/bin:{Path(java).parent}:/usr/bin:/bin",
+            "HOME": str(self.folder / "home"),
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_CONF_DIR": str(self.folder / "conf"),
+            "SPARK_DAEMON_MEMORY": "160m",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA,
+            "SPARK_SUBMIT_OPTS": JAVA,
+            "SPARK_LAUNCHER_OPTS": JAVA,
+        }
+        if self._extras:
+            variables["SPARK_HOME"] = str(self.spark_home)
+        forget_credentials(variables)
+        if self._endpoint:
+            variables["AWS_CONFIG_FILE"] = str(self._profile)
+        return variables
+
+    def start(self, command: Sequence[str], name: str) -> Program:
+        """Start a program, whose output goes to the file `name` of the machine."""
+        said = self.folder / "said" / name
+        here = [str(os.getpid()), str(ROOT), str(self.folder)]
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-S", "-E", str(_ISOLATED), *here, *command],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self._programs.append(Program(process, said))
+        return self._programs[-1]
+
+    def start_spark(self, kind: str, *arguments: str) -> Program:
+        """Start a class of Spark's."""
+        program = str(self.spark_home / "bin" / "spark-class")
+        return self.start([program, kind, *arguments], kind.rpartition(".")[2])
+
+
+def processes_below(process: int) -> Iterator[int]:
+    """Yield a process and all below it, those first that started others."""
+    yield process
+    for each in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = each.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from processes_below(int(child))
+
+
+def command_of(process: int) -> str:
+    """Return the command of a process; "" if it is gone."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def try_to_send(process: int, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it is gone."""
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return
+
+
+def wait_until(
+    is_so: Callable[[], bool], timeout_seconds: float, story: Callable[[], str] = str
+) -> None:
+    """Wait for a condition; fail after a time, with a story."""
+    deadline = time.monotonic() + timeout_seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"not after {timeout_seconds} s:\n{story()}"
+        time.sleep(0.1)

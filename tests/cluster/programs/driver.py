@@ -1,0 +1,152 @@
+"""Jobs of a driver on a cluster, or of a client of Spark Connect: a user's program.
+
+    python driver.py JOBS.json
+
+Each line that begins with a brace says what happened. It knows of its machine only: of the cluster
+what the file of jobs says, of the store what the environment says.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lance_stream.spark import cleanup_table, compact_table, lance_sink, register
+
+CHECKPOINTS = Path.cwd() / "checkpoints"
+
+
+def say(**what: Any) -> None:
+    """Print a line."""
+    print(json.dumps(what, default=str), flush=True)
+
+
+def session(remote: str | None, conf: Mapping[str, str]) -> Any:
+    """Return the session of a cluster, or of a server of Spark Connect."""
+    builder: Any = SparkSession.builder
+    if remote is not None:
+        builder = builder.remote(remote)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def stream(
+    spark: Any,
+    name: str,
+    source: str,
+    table: str,
+    *,
+    sink: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+    read: Mapping[str, str],
+    num_partitions: int,
+) -> None:
+    """Stream a table into another one: by the sink, or by the format with options."""
+    rows = spark.readStream.format("lance").options(**read).load(source)
+    if "readChangeFeed" not in read:
+        rows = rows.repartition(num_partitions)
+    if sink is None:
+        writer = rows.writeStream.format("lance").options(**options or {}).option("path", table)
+        done = None
+    else:
+        done = lance_sink(table, on_commit=tell, **sink)
+        writer = rows.writeStream.foreachBatch(done)
+    checkpoint = str(CHECKPOINTS / table.replace(":", ""))
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    if done is not None:
+        done.wait_for_compaction(120)
+    say(ended=name)
+
+
+def tell(commit: Any) -> None:
+    """Print what became of a batch; the process that runs foreachBatch calls it."""
+    say(batch=commit.batch_id, version=commit.version, skipped=commit.skipped, table=commit.table)
+
+
+def feed(spark: Any, name: str, table: str, ranges: list[list[int]]) -> None:
+    """Print the changes of a table: of ranges as a batch, and of all of its history as a stream."""
+    changes = {"readChangeFeed": "true"}
+    for first, last in ranges:
+        limits = {"startingVersion": str(first), "endingVersion": str(last)}
+        rows = spark.read.format("lance").options(**changes, **limits).load(table)
+        say(feed=name, first=first, last=last, rows=rows_of(rows))
+    every = spark.readStream.format("lance").options(
+        **changes, startingVersion="1", maxVersionsPerTrigger="2"
+    )
+    query = every.load(table).writeStream.format("memory").queryName(name)
+    query.trigger(availableNow=True).start().awaitTermination()
+    say(streamed=name, rows=rows_of(spark.table(name)))
+
+
+def rows_of(rows: Any) -> list[dict[str, Any]]:
+    """Return rows as dictionaries."""
+    return [row.asDict() for row in rows.collect()]
+
+
+def batch(spark: Any, source: str, table: str, options: Mapping[str, str]) -> None:
+    """Write a table's rows to another one by the format, twice, under one number."""
+    for _ in range(2):
+        rows = spark.read.format("lance").load(source)
+        rows.write.format("lance").mode("append").options(**options).save(table)
+    say(written=table, history=len(spark.sql(f"SELECT * FROM lance_history('{table}')").collect()))
+
+
+def compact(spark: Any, table: str, **arguments: Any) -> None:
+    """Compact a table."""
+    say(compacted=table, version=compact_table(spark, table, **arguments).version)
+
+
+def cleanup(spark: Any, table: str, **arguments: Any) -> None:
+    """Clean a table up."""
+    report = cleanup_table(spark, table, **arguments)
+    say(cleaned=table, files=sum(report.num_files.values()))
+
+
+def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
+    """Print what tasks see of their machine."""
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import lance_stream
+
+        for _ in batches:
+            view = {
+                "profile": os.environ.get("AWS_CONFIG_FILE"),
+                "python": sys.executable,
+                "package": lance_stream.__file__,
+                "here": str(Path.cwd()),
+                "paths": [each for each in paths if Path(each).exists()],
+            }
+            yield pa.RecordBatch.from_pydict({"view": [json.dumps(view)]})
+
+    from lance_stream.spark.arrow_jobs import map_in_arrow
+
+    rows = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), seen, "view string")  # type: ignore[arg-type]
+    say(seen=[json.loads(row.view) for row in rows.collect()])
+
+
+KINDS: Mapping[str, Callable[..., None]] = {
+    each.__name__: each for each in (stream, feed, batch, compact, cleanup, look)
+}
+
+
+def main(path: str) -> None:
+    """Run the jobs of a file, one after another."""
+    given = json.loads(Path(path).read_text())
+    spark = session(given.get("remote"), given["conf"])
+    register(spark)
+    say(ready=True)
+    for job in given["jobs"]:
+        KINDS[job.pop("kind")](spark, **job)
+    spark.stop()
+    say(done=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,31 @@
+"""Every mode of the sink and the format on a cluster without a shared directory."""
+
+import pytest
+
+from tests.cluster.drivers import Site
+from tests.cluster.jobs import MODES, stream_job
+
+pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
+
+
+def test_tasks_run_from_the_wheel_of_their_own_machine(site: Site) -> None:
+    hidden = [str(site.cluster.driver.folder), __file__]
+    said = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
+    (views,) = [each["seen"] for each in said if "seen" in each]
+    folders = {str(each.machine.folder) for each in site.cluster.workers.values()}
+    used = set()
+    for view in views:
+        (folder,) = {each for each in folders if view["profile"].startswith(f"{each}/")}
+        used.add(folder)
+        for path in (view["python"], view["package"], view["here"]):
+            assert path.startswith(f"{folder}/")
+        assert view["paths"] == []
+    assert used == folders, "tasks ran on all machines"
+
+
+def test_every_mode_applies_each_row_once(site: Site) -> None:
+    site.add_events(seed=1)
+    site.run([stream_job(mode, site.folder) for mode in MODES])
+    site.check()
+    # The format's upserts are applied by one process of the driver's machine.
+    site.check_who_reads("format_upsert")
