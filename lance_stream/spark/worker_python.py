@@ -5,6 +5,7 @@ machines are only known by their errors.
 """
 
 import importlib.util
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,15 @@ from pyspark.sql import SparkSession
 from lance_stream.errors import InvalidInputError
 from lance_stream.machine.java import find_java
 from lance_stream.machine.pythons import ADVICE, find_problem
+from lance_stream.version import VERSION
 
 _MISMATCH: Final = "PYTHON_VERSION_MISMATCH"
 """Spark's name for the error, beside which it states both versions."""
+
+_OTHER_RELEASE: Final = re.compile(
+    r"No module named 'lance_stream\.[\w.]+'|Can't get attribute '\w+' on <module 'lance_stream\b"
+)
+"""What a worker says of pickles with modules or classes that its release does not have."""
 
 
 def check_workers_python(spark: SparkSession, *, only_tasks: bool = False) -> None:
@@ -74,12 +81,20 @@ def explained() -> Iterator[None]:
     """Run Spark jobs in the body; explain errors of workers that lack this package.
 
     Raises:
-        InvalidInputError: They lack it, or run another version of Python.
+        InvalidInputError: They lack it, have another release of it, or run another version of
+            Python.
     """
     try:
         yield
     except PySparkException as error:
         text = str(error)
+        other_release = _OTHER_RELEASE.search(text)
+        if other_release is not None:
+            raise InvalidInputError(
+                f"Spark's workers run another release of lance_stream than this program, which is "
+                f"{VERSION} ({other_release[0]}). Install the same release on the "
+                "driver and on every worker"
+            ) from error
         if "No module named 'lance_stream'" in text:
             cause = "Spark's workers cannot import lance_stream"
         elif _MISMATCH in text:

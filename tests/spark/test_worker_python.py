@@ -135,6 +135,18 @@ def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None
         raise PySparkRuntimeError(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ModuleNotFoundError: No module named 'lance_stream.read.units'",
+        "AttributeError: Can't get attribute 'WorkUnit' on <module 'lance_stream.read' from 'x'>",
+    ],
+)
+def test_workers_with_another_release_are_named(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"another release.*the same release"), explained():
+        raise PySparkRuntimeError(text)
+
+
 def test_other_errors_of_workers_pass() -> None:
     with pytest.raises(PySparkRuntimeError, match="something else"), explained():
         raise PySparkRuntimeError("something else")
