@@ -23,6 +23,7 @@ Differs: Lance's reader treats a code without a symbol as empty; here it is dama
 from functools import lru_cache
 from itertools import pairwise
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,7 @@ from lance_stream.file.compression.fsst_matching import (
     LaidOut,
     Matcher,
     Places,
+    Symbols,
     lay_out,
 )
 from lance_stream.file.compression.fsst_symbols import SymbolTable
@@ -77,29 +79,66 @@ _ENDS_AFTER_ESCAPE = "an FSST value ends after an escape, without its byte"
 _CODE_WITHOUT_SYMBOL = "an FSST code has no symbol"
 
 
-def encode(block: VariableWidthBlock) -> tuple[VariableWidthBlock, SymbolTable]:
+class Trained(NamedTuple):
+    """The symbols for a page, chosen from a sample of its values.
+
+    Attributes:
+        symbols: Up to 255.
+        sizes: The bytes of each.
+        terminator: A byte that no symbol of several bytes has.
+        part: The share of the sample's bytes that is left.
+        bounds: (num_pieces + 1,) where the pieces of the page that are encoded separately end.
+        is_cut: Whether these are more than its values.
+    """
+
+    symbols: Symbols
+    sizes: Places
+    terminator: int
+    part: float
+    bounds: Places
+    is_cut: bool
+
+
+def trained(block: VariableWidthBlock) -> Trained | None:
+    """Choose symbols for values; None if they are few."""
+    total = int(block.offsets[-1])
+    if total < MIN_BYTES:
+        return None
+    bounds = block.offsets.astype(np.int64)
+    is_cut = int(np.diff(bounds).max()) > PIECE_BYTES
+    if is_cut:
+        bounds = np.sort(np.append(bounds, np.arange(0, total, PIECE_BYTES)), kind="stable")
+        bounds = bounds[np.append(True, bounds[1:] != bounds[:-1])]
+    sample, terminator = _sample(bounds, block.data)
+    symbols, sizes, num_left = train(sample, terminator)
+    num_bytes = max(1, int((sample.stops - sample.starts).sum()))
+    return Trained(symbols, sizes, terminator, num_left / num_bytes, bounds, is_cut)
+
+
+def encode(
+    block: VariableWidthBlock, choice: Trained | None = None
+) -> tuple[VariableWidthBlock, SymbolTable]:
     """Encode values.
+
+    Args:
+        block: The values.
+        choice: The result of `trained`, if it is known.
 
     Returns:
         Values of the same number and offset width, and the symbol table. The table is off if the
         values are stored plain, because they are few or would become longer.
     """
-    total = int(block.offsets[-1])
     plain = SymbolTable(is_on=False, symbols=())
-    if total < MIN_BYTES:
+    choice = choice or trained(block)
+    if choice is None:
         return block, plain
-    bounds = block.offsets.astype(np.int64)
-    is_cut = int(np.diff(bounds).max()) > PIECE_BYTES
-    if is_cut:
-        bounds = np.union1d(bounds, np.arange(0, total, PIECE_BYTES))
-    sample, terminator = _sample(bounds, block.data)
-    symbols, sizes = train(sample, terminator)
-    codes, counts = _codes(bounds, block.data, Matcher(symbols, sizes), terminator)
-    if len(codes) >= total:
+    symbols, sizes, bounds = choice.symbols, choice.sizes, choice.bounds
+    codes, counts = _codes(bounds, block.data, Matcher(symbols, sizes), choice.terminator)
+    if len(codes) >= int(block.offsets[-1]):
         return block, plain
     offsets = np.zeros(len(bounds), block.offsets.dtype)
     np.cumsum(counts, out=offsets[1:])
-    if is_cut:
+    if choice.is_cut:
         offsets = offsets[np.searchsorted(bounds, block.offsets)]
     stored = symbols.astype("<u8").tobytes()
     starts = range(0, len(stored), MAX_SYMBOL_BYTES)
@@ -107,7 +146,7 @@ def encode(block: VariableWidthBlock) -> tuple[VariableWidthBlock, SymbolTable]:
         stored[start : start + size] for start, size in zip(starts, sizes.tolist(), strict=True)
     )
     return VariableWidthBlock(block.num_values, offsets, codes), SymbolTable(
-        is_on=True, symbols=table, terminator=terminator
+        is_on=True, symbols=table, terminator=choice.terminator
     )
 
 
@@ -157,7 +196,7 @@ def _codes_by_loop(
     codes = np.empty(2 * len(used), np.uint8)
     ends = np.empty(len(bounds) - 1, np.int64)
     num_bytes = kernels.encode(used, bounds, terminator, *matcher.tables, codes, ends)
-    return codes[:num_bytes].copy(), np.diff(ends, prepend=0)
+    return codes[:num_bytes], np.diff(ends, prepend=0)
 
 
 def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:

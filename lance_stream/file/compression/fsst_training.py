@@ -33,7 +33,7 @@ SINGLE_BYTE_WORTH = 8
 _BYTE = np.uint64(0xFF)
 
 
-def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places]:
+def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places, int]:
     """Choose the symbols.
 
     Args:
@@ -41,23 +41,23 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places]:
         terminator: The byte after each.
 
     Returns:
-        Up to 255 symbols, and the bytes of each.
+        Up to 255 symbols, the bytes of each, and the bytes that they leave of the sample.
     """
     symbols, sizes = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    best, least = (symbols, sizes), None
+    best, least = (symbols, sizes), 2 * len(sample.data)
     for least_count in (*LEAST_COUNTS, None):
         entries = Matcher(symbols, sizes).match(sample)
         places = np.flatnonzero(entries)
         entries = entries[places]
         num_bytes = len(entries) + int(np.count_nonzero(entries & 0xFF == ESCAPE))
-        if least is None or num_bytes < least:
+        if num_bytes < least:
             best, least = (symbols, sizes), num_bytes
         if least_count is not None:
             found = (entries >> 8).astype(np.int64)
             symbols, sizes = _best(
                 *_candidates(sample, places, found, joins=least_count > 0), terminator, least_count
             )
-    return best
+    return *best, least
 
 
 def _candidates(

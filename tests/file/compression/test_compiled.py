@@ -15,7 +15,11 @@ from lance_stream.file.compression import compiled, fastlanes, fsst
 from lance_stream.file.compression.compiled import LOADING_NANOSECONDS, CompiledLoops
 from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.data_blocks import FixedWidthBlock, VariableWidthBlock
-from lance_stream.file.v2_1.codecs import bitpacking
+from lance_stream.file.encoding_options import EncodingOptions
+from lance_stream.file.v2_1.codecs import bitpacking, decode_mini_block
+from lance_stream.file.v2_1.layouts.choose_strings import encode_string_page
+from lance_stream.file.v2_1.layouts.levels import ALL_VALID_ITEM, Levels, layers_of
+from lance_stream.file.versions import FileVersion
 
 kernels = pytest.importorskip("lance_stream.file.compression.kernels")
 
@@ -119,8 +123,6 @@ def test_damaged_chunks_are_refused_before_any_loop(both_ways, damage):
         sizes[-1] += 128
     else:
         data = data[:-8]
-    from lance_stream.file.v2_1.codecs import decode_mini_block
-
     found = both_ways(
         lambda: decode_mini_block(
             encoded.encoding, [ChunkedBuffer(data, buffer.starts, sizes)], encoded.num_values
@@ -195,3 +197,22 @@ def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
     assert "no locator available" in caplog.text
     monkeypatch.undo()
     assert loops.load() is None
+
+
+def test_text_that_suits_fsst_is_written_by_it_with_loops_only(both_ways):
+    """Few words in random order suit FSST; lines that repeat suit zstd."""
+    rng = np.random.default_rng(1)
+    words = [f"word{number} ".encode() for number in range(40)]
+    random = [b"".join(words[each] for each in rng.integers(0, 40, 20)) for _ in range(3000)]
+    repeated = [b"2026-11-23 GET /index.html 200 %d" % (number % 7000) for number in range(9000)]
+
+    def schemes(values: list[bytes]) -> set[str]:
+        block = block_of(values)
+        levels = Levels(layers_of((ALL_VALID_ITEM,)), None, None, block.num_values)
+        layout = encode_string_page(levels, block, FileVersion.V2_2, EncodingOptions())
+        assert layout is not None
+        encoding = layout.message.mini_block_layout.value_compression
+        return {encoding.WhichOneof("compression")}
+
+    assert both_ways(lambda: schemes(random)) == ({"general"}, {"fsst"})
+    assert both_ways(lambda: schemes(repeated)) == ({"general"}, {"general"})

@@ -74,11 +74,17 @@ class Fsst(MiniBlockCodec, PerValueCodec):
         return fsst.decode(self.values.decode_per_value(block), self.table)
 
 
-def encode(block: VariableWidthBlock) -> tuple[Fsst, VariableWidthBlock]:
+def encode(
+    block: VariableWidthBlock, choice: fsst.Trained | None = None
+) -> tuple[Fsst, VariableWidthBlock]:
     """Encode each byte string separately, with one symbol table for all.
+
+    Args:
+        block: The byte strings.
+        choice: Their symbols, if they are known.
 
     Returns:
         The codec that decodes the values, and the encoded values.
     """
-    values, table = fsst.encode(block)
+    values, table = fsst.encode(block, choice)
     return Fsst(table, Variable.of(values)), values
