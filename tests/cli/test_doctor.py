@@ -34,7 +34,10 @@ def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.java, "find_problem", lambda: None)
 
 
-def test_a_good_machine_passes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_machine_passes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lance_stream.cli.checks.is_installed", lambda _: True)
     code, checks = diagnose(capsys)
     assert code == 0
     assert list(checks) == ["Python", "Spark", "Java", "workers", "extras"]

@@ -12,6 +12,7 @@ import pytest
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import answer, read_from
 from lance_stream.file.columns import unpack_encoding
+from lance_stream.file.compression import compiled
 from lance_stream.file.encoding_options import PREFIX
 from lance_stream.file.reader import open_file
 from lance_stream.file.versions import FileVersion
@@ -189,3 +190,20 @@ def test_dictionaries_of_any_size_read_alike(
     kinds = list(encodings(path))
     if num_distinct in (2, 256):
         assert [kind.split()[:2] for kind in kinds] == [["mini", "dictionary"]] * 5
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+def test_compiled_loops_write_and_read_what_pylance_does(
+    version: FileVersion, tmp_path: Path
+) -> None:
+    """With them, strings that suit FSST are written by it unasked."""
+    kernels = pytest.importorskip("lance_stream.file.compression.kernels")
+    table = table_of({})
+    ours, theirs = tmp_path / "ours.lance", tmp_path / "theirs.lance"
+    write_by_pylance(table.to_batches(), theirs, version)
+    with compiled.loops.replaced(kernels):
+        write_by_us(table.to_batches(), ours, version)
+        assert "mini fsst variable" in set(encodings(ours))
+        assert_pylance_reads(ours, table)
+        assert_we_read(ours, table)
+        assert_we_read(theirs, table)

@@ -13,6 +13,8 @@ the work as it would without the extra.
 import importlib
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
@@ -52,6 +54,16 @@ class CompiledLoops:
                 self._module = _imported()
                 self._is_decided = True
         return self._module
+
+    @contextmanager
+    def replaced(self, module: ModuleType | None) -> Iterator[None]:
+        """Use these loops in the body, or none: for tests and benchmarks of both."""
+        before = (self._is_decided, self._module)
+        self._is_decided, self._module = True, module
+        try:
+            yield
+        finally:
+            self._is_decided, self._module = before
 
 
 def _imported() -> ModuleType | None:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -26,23 +26,16 @@ kernels = pytest.importorskip("lance_stream.file.compression.kernels")
 WORDS = [b"the ", b"quick ", b"brown ", b"fox ", b"jumps ", b"\x00", b"\xff", b"z"]
 
 
-@pytest.fixture(scope="module")
-def both_ways() -> Iterator[Callable[[Callable[[], object]], tuple[object, object]]]:
-    """Return a function that returns the results of another one, by numpy and by loops."""
-    before = (compiled.loops._is_decided, compiled.loops._module)
-
-    def results(run: Callable[[], object]) -> tuple[object, object]:
-        found = []
-        for module in (None, kernels):
-            compiled.loops._is_decided, compiled.loops._module = True, module
+def both_ways(run: Callable[[], object]) -> tuple[object, object]:
+    """Return the results of a function by numpy and by loops, or the messages of errors."""
+    found: list[object] = []
+    for module in (None, kernels):
+        with compiled.loops.replaced(module):
             try:
                 found.append(run())
             except CorruptDataError as error:
                 found.append(str(error))
-        return found[0], found[1]
-
-    yield results
-    compiled.loops._is_decided, compiled.loops._module = before
+    return found[0], found[1]
 
 
 def block_of(values: list[bytes], offsets: type = np.int32) -> VariableWidthBlock:
@@ -60,7 +53,7 @@ def shown(block: VariableWidthBlock) -> tuple[bytes, list[int], str]:
     symbols=st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=4),
     offsets=st.sampled_from([np.int32, np.int64]),
 )
-def test_any_codes_decode_alike(both_ways, codes, symbols, offsets):
+def test_any_codes_decode_alike(codes, symbols, offsets):
     """Codes without a symbol and escapes at the end of a value among them."""
     block = block_of([bytes(each) for each in codes], offsets)
     table = SymbolTable(is_on=True, symbols=tuple(symbols))
@@ -73,7 +66,7 @@ def test_any_codes_decode_alike(both_ways, codes, symbols, offsets):
     "words", [WORDS, [bytes([each]) for each in range(256)]], ids=["few words", "all bytes"]
 )
 @pytest.mark.parametrize("longest", [12, 1200])
-def test_values_are_encoded_alike(both_ways, words, longest):
+def test_values_are_encoded_alike(words, longest):
     rng = np.random.default_rng(longest)
     values = [
         b"".join(words[each] for each in rng.integers(0, len(words), rng.integers(0, longest)))
@@ -85,7 +78,7 @@ def test_values_are_encoded_alike(both_ways, words, longest):
 
 
 @pytest.mark.parametrize("word", [np.uint32, np.uint64])
-def test_chunks_of_every_width_are_unpacked_alike(both_ways, word):
+def test_chunks_of_every_width_are_unpacked_alike(word):
     bits = np.dtype(word).itemsize * 8
     values = np.random.default_rng(bits).integers(0, 2**bits, (bits + 1) * 1024 - 300, np.uint64)
     values = values.astype(word) >> np.repeat(np.arange(bits + 1), 1024)[: len(values)].astype(word)
@@ -99,7 +92,7 @@ def test_chunks_of_every_width_are_unpacked_alike(both_ways, word):
     assert (by_loops == values).all()
 
 
-def test_chunks_at_odd_places_are_unpacked_all_the_same(both_ways):
+def test_chunks_at_odd_places_are_unpacked_all_the_same():
     values = np.arange(3000, dtype=np.uint64)
     encoded = bitpacking.encode_mini_block(FixedWidthBlock(64, 3000, values.view(np.uint8)))
     (buffer,) = encoded.buffers
@@ -112,7 +105,7 @@ def test_chunks_at_odd_places_are_unpacked_all_the_same(both_ways):
 
 
 @pytest.mark.parametrize("damage", ["width", "size", "start"])
-def test_damaged_chunks_are_refused_before_any_loop(both_ways, damage):
+def test_damaged_chunks_are_refused_before_any_loop(damage):
     values = np.arange(3000, dtype=np.uint64)
     encoded = bitpacking.encode_mini_block(FixedWidthBlock(64, 3000, values.view(np.uint8)))
     (buffer,) = encoded.buffers
@@ -199,7 +192,7 @@ def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
     assert loops.load() is None
 
 
-def test_text_that_suits_fsst_is_written_by_it_with_loops_only(both_ways):
+def test_text_that_suits_fsst_is_written_by_it_with_loops_only():
     """Few words in random order suit FSST; lines that repeat suit zstd."""
     rng = np.random.default_rng(1)
     words = [f"word{number} ".encode() for number in range(40)]
