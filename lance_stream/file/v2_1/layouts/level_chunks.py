@@ -27,6 +27,7 @@ from lance_stream.file.chunked_buffers import (
     check_chunks,
     consecutive,
     joined,
+    slices_joined,
     starts_of,
 )
 from lance_stream.file.compression import fastlanes
@@ -263,27 +264,26 @@ def _decode_out_of_line(
             f"{num_levels[place]} levels packed in {width} bits cannot be "
             f"{buffer.sizes[place]} bytes"
         )
-    full = _unpacked(
-        ChunkedBuffer(buffer.data, buffer.starts, full_bytes), int(num_full.sum()), width
-    )
-    if not num_rest.any():
-        return full.reshape(-1)
-    tails = ChunkedBuffer(buffer.data, buffer.starts + full_bytes, tail_bytes)
-    levels = np.empty(int(num_levels.sum()), np.uint16)
-    in_tail = alternating(num_full * fastlanes.VALUES, num_rest)
-    levels[~in_tail] = full.reshape(-1)
-    of_tails = np.empty(int(num_rest.sum()), np.uint16)
-    in_packed = np.repeat(has_packed_tail, num_rest)
-    raw = ChunkedBuffer(tails.data, tails.starts[has_raw_tail], tails.sizes[has_raw_tail])
-    of_tails[~in_packed] = joined(raw).view(np.uint16)
-    if has_packed_tail.any():
-        packed = ChunkedBuffer(
-            tails.data, tails.starts[has_packed_tail], tails.sizes[has_packed_tail]
-        )
-        used = np.arange(fastlanes.VALUES) < num_rest[has_packed_tail][:, None]
-        of_tails[in_packed] = _unpacked(packed, len(used), width)[used]
-    levels[in_tail] = of_tails
-    return levels
+    num_packed = num_full + has_packed_tail
+    packed_bytes = num_packed * (words_per_block * _BYTES_PER_LEVEL)
+    unpacked = _unpacked(
+        ChunkedBuffer(buffer.data, buffer.starts, packed_bytes), int(num_packed.sum()), width
+    ).view(np.uint8)
+    starts = starts_of(num_packed) * (fastlanes.VALUES * _BYTES_PER_LEVEL)
+    stops = starts + (num_levels - np.where(has_raw_tail, num_rest, 0)) * _BYTES_PER_LEVEL
+    levels = unpacked.reshape(-1)
+    if has_packed_tail.all() or not num_rest.any():
+        return slices_joined(levels, starts, stops).view(np.uint16)
+    pieces = []
+    for start, stop, tail, end in zip(
+        starts.tolist(),
+        stops.tolist(),
+        (buffer.starts + packed_bytes).tolist(),
+        (buffer.starts + buffer.sizes).tolist(),
+        strict=True,
+    ):
+        pieces += [levels.data[start:stop], buffer.data.data[tail:end]]
+    return np.frombuffer(b"".join(pieces), np.uint16)
 
 
 def _unpacked(
