@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -104,20 +104,29 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
 
     Args:
         reads: Each is called by one of the threads.
-        num_threads: How many threads read ahead of the consumer of the batches.
+        num_threads: How many threads read ahead of the consumer of the batches. A single read near
+            by is made by none of them: starting one costs as much as reading a few rows.
     """
+    planned = reads
+    if num_threads <= NUM_READERS:
+        begun = list(islice(planned, 2))
+        if len(begun) < 2:
+            for read in begun:
+                yield from _unless_empty(read.call())
+            return
+        reads = chain(begun, planned)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
         ahead: deque[tuple[Future[pa.RecordBatch], int]] = deque()
         waiting_bytes = 0
         has_begun = num_threads <= NUM_READERS
         try:
-            for read, num_bytes in reads:
+            for call, num_bytes in reads:
                 while ahead and not has_begun and waiting_bytes + num_bytes > BATCH_BYTES:
                     batch, first_bytes = ahead.popleft()
                     waiting_bytes -= first_bytes
                     has_begun = True
                     yield from _unless_empty(batch.result())
-                ahead.append((threads.submit(read), num_bytes))
+                ahead.append((threads.submit(call), num_bytes))
                 waiting_bytes += num_bytes
                 while len(ahead) > NUM_READERS and (
                     len(ahead) > num_threads or waiting_bytes > MAX_WAITING_BYTES
@@ -131,8 +140,8 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
             for each, _ in ahead:
                 each.cancel()
             # left to the garbage collector, it might end on one of the threads that it joins
-            if isinstance(reads, Generator):
-                reads.close()
+            if isinstance(planned, Generator):
+                planned.close()
 
 
 def _unless_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ row id index is built when rows are first requested by id; access by position do
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -48,12 +49,15 @@ def take(
     if not names:
         raise InvalidInputError("take needs at least one column")
     addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
-    wanted, inverse = np.unique(addresses, return_inverse=True)
-    fragment_ids, offsets = unpack_addresses(wanted)
+    inverse = None
+    if not _is_ascending(addresses):
+        addresses, inverse = np.unique(addresses, return_inverse=True)
+    fragment_ids, offsets = unpack_addresses(addresses)
     place_of = table.manifest.fragments.place_of
     units = []
-    for fragment_id in np.unique(fragment_ids).tolist():
-        low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
+    bounds = np.append(np.flatnonzero(np.diff(fragment_ids, prepend=-1)), len(fragment_ids))
+    for low, high in pairwise(bounds.tolist()):
+        fragment_id = int(fragment_ids[low])
         units.append(
             unit_of(
                 table,
@@ -64,7 +68,7 @@ def take(
             )
         )
     rows = pa.Table.from_batches(read_units(units), arrow)
-    if not _is_ascending(inverse):
+    if inverse is not None:
         rows = rows.combine_chunks().take(pa.array(inverse))
     return rows
 
@@ -85,8 +89,8 @@ def addresses_of(
     return _addresses_of_ids(table, _numbers(row_ids, "row_ids"))
 
 
-def _is_ascending(places: npt.NDArray[np.intp]) -> bool:
-    return bool((places == np.arange(len(places))).all())
+def _is_ascending(addresses: npt.NDArray[np.uint64]) -> bool:
+    return bool((addresses[1:] > addresses[:-1]).all())
 
 
 def _numbers(given: Numbers, name: str) -> npt.NDArray[np.uint64]:
