@@ -95,10 +95,10 @@ def _find_table(source: LanceSource, schema: StructType) -> SourceOptions | None
 
 
 def _asked(source: LanceSource) -> SourceOptions:
-    asked = parse_options(source.options)
-    options = source.session_options.options_for(asked.uri, asked.storage_options)
+    asked, session = parse_options(source.options), source.session_options
+    options = session.options_for(asked.uri, asked.storage_options)
     settled = {} if source.found is None else source.found.settled
-    return replace(asked, storage_options=options, **settled)
+    return replace(asked, storage_options=options, only_by_tasks=session.is_cluster, **settled)
 
 
 def _look(source: LanceSource) -> pa.Schema:

@@ -80,6 +80,8 @@ class SourceOptions:
         branch: The branch to read, whose location is then `uri`; None for the main one.
         wait_for_table: Whether a stream waits for a table, or a starting version, that is not
             there yet, instead of failing.
+        only_by_tasks: Whether tasks read all rows, also the few that the process that plans could
+            read: on a cluster the driver reads no data file.
     """
 
     uri: str
@@ -106,6 +108,7 @@ class SourceOptions:
     skip_change_commits: bool = False
     branch: str | None = None
     wait_for_table: bool = False
+    only_by_tasks: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,11 @@ from pyspark.sql.functions import udtf
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.session_options import SessionOptions
-from lance_stream.spark.session_settings import is_case_sensitive, read_hadoop_settings
+from lance_stream.spark.session_settings import (
+    is_case_sensitive,
+    is_cluster,
+    read_hadoop_settings,
+)
 from lance_stream.spark.sources import DEFAULT_NAME, LanceSource
 from lance_stream.spark.table_functions import table_functions
 from lance_stream.spark.worker_python import check_workers_python
@@ -48,7 +52,10 @@ def register(
         raise InvalidInputError(f"the name of a format must be a non-empty string, not {name!r}")
     check_workers_python(spark)
     session = SessionOptions(
-        as_options(storage_options), read_hadoop_settings(spark), is_case_sensitive(spark)
+        as_options(storage_options),
+        read_hadoop_settings(spark),
+        is_case_sensitive(spark),
+        is_cluster(spark),
     )
     spark.dataSource.register(_source(name, session))
     function: Any = udtf(changes_function(session), useArrow=False)  # otherwise it requires pandas

@@ -2,7 +2,8 @@
 
 A Python task costs 50 to 150 ms before it reads anything, and in a new worker the import of what
 reads files. The process that plans has just looked at the table, and has all of it in memory. So if
-there is a single portion and few bytes to read, its rows are read at once and sent along.
+there is a single portion and few bytes to read, its rows are read at once and sent along; not on a
+cluster, whose driver may serve many streams, and reads no data file.
 
 Spark warns of tasks above 1000 KiB, so the rows of a batch stay below that. A stream passes its
 rows in another way (`feed.rows_of_batches`), and may send more.
@@ -24,15 +25,19 @@ MOST_BYTES_IN_A_TASK: Final = 512 << 10
 _log = logging.getLogger("lance_stream.spark.rows_ahead")
 
 
-def with_rows(portions: Sequence[Portion[Any]]) -> list[AnyPortion]:
+def with_rows(portions: Sequence[Portion[Any]], *, only_by_tasks: bool = False) -> list[AnyPortion]:
     """Return the portions of a batch; one with few rows in place of a single small portion.
+
+    Args:
+        portions: The work.
+        only_by_tasks: Whether rows are left to tasks, however few.
 
     Returns:
         At least one: Spark would make one of its own.
     """
     if not portions:
         return [ReadPortion(b"")]
-    rows = rows_of(portions, MOST_BYTES_IN_A_TASK)
+    rows = None if only_by_tasks else rows_of(portions, MOST_BYTES_IN_A_TASK)
     return list(portions) if rows is None else [ReadPortion(_as_stream(rows))]
 
 

@@ -16,11 +16,13 @@ class SessionOptions:
         storage_options: The options passed to `register`.
         hadoop_settings: The session's settings when it was called.
         case_sensitive: Whether Spark distinguished `v` from `V` then.
+        is_cluster: Whether tasks run on other machines than the driver's.
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     hadoop_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     case_sensitive: bool = False
+    is_cluster: bool = False
 
     def options_for(self, uri: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the storage options of a location, given those that the user set for it."""

@@ -80,6 +80,11 @@ def options_in_session(
     return layer_options(uri, given, storage_options_of(read_hadoop_settings(spark), uri))
 
 
+def is_cluster(spark: SparkSession) -> bool:
+    """Return whether a session's tasks run on other machines than its driver."""
+    return str(spark.conf.get("spark.master", "local")).split("[")[0] != "local"
+
+
 def is_case_sensitive(spark: SparkSession) -> bool:
     """Return whether a session distinguishes the columns `v` and `V`."""
     return str(spark.conf.get(SETTING, "false")).strip().lower() == "true"

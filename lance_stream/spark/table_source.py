@@ -104,7 +104,7 @@ class TableReader(DataSourceReader):
         reading = TableRows(self.carried)
         portions = divide(units, lambda each: each, lambda _, part: part, reading)
         forget_archives()
-        return with_rows(portions)
+        return with_rows(portions, only_by_tasks=asked.only_by_tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task."""

@@ -76,7 +76,8 @@ class ChangesReader(DataSourceReader):
         last = self.version or open_for_changes(self.asked).version
         table = open_table(self.asked.uri, last, self.asked.storage_options)
         units = plan_batch(table, self.asked, self.carried)
-        portions = with_rows(tasks_of(units, self.asked, self.carried))
+        tasks = tasks_of(units, self.asked, self.carried)
+        portions = with_rows(tasks, only_by_tasks=self.asked.only_by_tasks)
         forget_archives()
         return portions
 

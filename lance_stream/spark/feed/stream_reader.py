@@ -129,7 +129,8 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         if first == last:
             return []
         portions = plan_stream(self.follower, first, last, columns, self.asked, self.carried)
-        self.hold_rows(portions)
+        if not self.asked.only_by_tasks:
+            self.hold_rows(portions)
         return portions
 
     @plainly

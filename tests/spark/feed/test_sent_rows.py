@@ -18,7 +18,9 @@ from pyspark.sql.streaming import python_streaming_source_runner as runner
 import lance_stream
 from lance_stream.spark import register
 from lance_stream.spark.feed import sent_rows
-from lance_stream.spark.portions import PortionReader
+from lance_stream.spark.portions import Portion, PortionReader
+from lance_stream.spark.session_options import SessionOptions
+from lance_stream.spark.session_settings import is_cluster
 from lance_stream.spark.sources import LanceSource
 
 NOT_FOUND, ROWS = runner.PREFETCHED_RECORDS_NOT_FOUND, runner.NON_EMPTY_PYARROW_RECORD_BATCHES
@@ -122,6 +124,32 @@ def test_an_error_is_left_to_the_task(tmp_path: Path) -> None:
     assert (len(portions), flag) == (1, NOT_FOUND)
     with pytest.raises(lance_stream.NotFoundError):
         list(PortionReader().read(portions[0]))
+
+
+@pytest.mark.parametrize(
+    "options", [{"readchangefeed": "true", "startingversion": "1"}, {}], ids=["changes", "rows"]
+)
+def test_on_a_cluster_all_rows_are_left_to_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    monkeypatch.setattr(LanceSource, "session_options", SessionOptions(is_cluster=True))
+    uri = make_table(tmp_path, 1000)
+    asked = Asked(uri)
+    assert asked.plan(*positions(asked))[1] == NOT_FOUND
+    source = LanceSource({"path": uri, **options})
+    (portion,) = source.reader(source.schema()).partitions()
+    assert isinstance(portion, Portion)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [("local", False), ("local[4]", False), ("local-cluster[2,1,512]", True), ("yarn", True)],
+)
+def test_clusters_are_known_by_their_master(master: str, expected: bool) -> None:
+    class Session:
+        conf = {"spark.master": master}  # noqa: RUF012
+
+    assert is_cluster(Session()) is expected  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 def test_without_sparks_wrapper_tasks_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
