@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lance_stream.snapshot.hidden_columns import forget_hidden_columns
 from lance_stream.table.row_ids import forget_row_ids
 from lance_stream.upsert.remembered_keys import forget_keys
 
@@ -62,6 +63,7 @@ def give_back() -> None:
     """Forget what is only kept for later, and give back to the system what is not used (Linux)."""
     forget_keys()
     forget_row_ids()
+    forget_hidden_columns()
     gc.collect()
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -1,7 +1,8 @@
 """The contenders: each with a table of its own, with the verbs of a table's life.
 
 A contender's name is `ours` or `pylance`, alone or with when it compacts: `ours:20` after every 20
-batches, `ours:auto` when it pays. Compaction follows its batch and is timed apart: beside the next
+batches, `ours:auto` when it pays. `ours-spilled` and `pylance-spilled` have a table whose long
+lineage goes into data files. Compaction follows its batch and is timed apart: beside the next
 batch it would take the machine from the contender whose turn is next.
 """
 
@@ -224,7 +225,34 @@ class Pylance(Contender):
         return sum(int(batch.num_rows) for reader in readers for batch in reader)
 
 
-PROGRAMS: dict[str, type[Contender]] = {"ours": Ours, "pylance": Pylance}
+class OursSpilled(Ours):
+    """lance-stream, with long lineage in data files."""
+
+    def create(self, rows: pa.Table) -> None:
+        """Create the table."""
+        made = lance_stream.create_dataset(
+            self.uri, rows.schema, primary_key=["key"], config=_SPILLED
+        )
+        made.append(rows)
+
+
+class PylanceSpilled(Pylance):
+    """pylance, with long lineage in data files."""
+
+    def create(self, rows: pa.Table) -> None:
+        """Create the table."""
+        super().create(rows)
+        self._dataset.update_config(_SPILLED)
+
+
+_SPILLED = {"lance.row_lineage.spill": "true"}
+
+PROGRAMS: dict[str, type[Contender]] = {
+    "ours": Ours,
+    "pylance": Pylance,
+    "ours-spilled": OursSpilled,
+    "pylance-spilled": PylanceSpilled,
+}
 
 
 def contender(name: str, folder: Path, workload: Workload) -> Contender:

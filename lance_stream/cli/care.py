@@ -8,6 +8,7 @@ one more listing if there are many versions.
     consumers        a consumer that makes no progress holds many versions
     stable row ids   the table has none: there is no change feed
     ledger           entries of many streams are part of each version
+    lineage          each version stores the ids and versions of many rows one by one
     manifest names   the early naming scheme: each look for the newest version lists all
     file version     new files are written in an early file version
 """
@@ -27,7 +28,9 @@ from lance_stream.maintenance.consumers import Consumer, is_consumers
 from lance_stream.snapshot.references import Branch
 from lance_stream.snapshot.timestamps import moment_at
 from lance_stream.table.ledger import PREFIX
+from lance_stream.table.lineage_limits import inline_bytes, is_misplaced
 from lance_stream.table.paths import VERSIONS_DIRECTORY, NamingScheme, parse_manifest_name
+from lance_stream.write.lineage_files import limit_of
 
 FEWER_FRAGMENTS: Final = 10
 """From so many fragments less on, a compaction is worth mentioning."""
@@ -45,6 +48,9 @@ LONG_SILENT: Final = timedelta(days=7)
 
 LARGE_LEDGER: Final = 1 << 18
 """From so many bytes on, the ledger is mentioned: each version stores it again."""
+
+LARGE_LINEAGE: Final = 4 << 20
+"""From so many bytes of lineage on, it is mentioned, for the same reason."""
 
 _EARLY_FILE_VERSIONS: Final = ("0.1", "legacy", "2.0")
 
@@ -182,6 +188,23 @@ def _ledger(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need
         )
 
 
+def _lineage(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+    limit = limit_of(ds.table)
+    fragments = ds.table.manifest.fragments
+    num_bytes = sum(
+        inline_bytes(each) for each in fragments if limit is None or is_misplaced(each, limit)
+    )
+    if num_bytes < LARGE_LINEAGE:
+        return
+    found = f"each version stores {output.size(num_bytes)} of row ids and row versions"
+    if limit is None:
+        found += ". Data files can hold them, if all readers know this feature of Lance"
+        yield Need("lineage", found, _run(ds, "migrate lineage-files"))
+    else:
+        found += ", which a compaction moves into data files"
+        yield Need("lineage", found, _run(ds, "compact"))
+
+
 def _manifest_names(ds: Dataset, beside: Surroundings, _now: datetime) -> Iterator[Need]:
     name = ds.table.log.manifest_path(ds.version).rpartition("/")[2]
     parsed = parse_manifest_name(name)
@@ -213,6 +236,7 @@ _RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Need]],
     _consumers,
     _row_ids,
     _ledger,
+    _lineage,
     _manifest_names,
     _file_version,
 )

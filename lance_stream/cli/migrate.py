@@ -10,6 +10,7 @@ from lance_stream.cli.arguments import TableArgument, json_option, takes_table, 
 from lance_stream.cli.grammar import new_command
 from lance_stream.cli.questions import may_go_on
 from lance_stream.errors import InvalidInputError
+from lance_stream.table.lineage_limits import SPILL_KEY, inline_limit
 
 
 def _stable_row_ids(table: TableArgument) -> dict[str, Any]:
@@ -32,9 +33,21 @@ def _manifest_names(table: TableArgument) -> dict[str, Any]:
     return {"num_renamed": renamed, "is_changed": bool(renamed)}
 
 
+def _lineage_files(table: TableArgument) -> dict[str, Any]:
+    before = table.open()
+    if not before.has_stable_row_ids:
+        raise InvalidInputError(
+            "rows have no stable ids, so there is no lineage; migrate to stable-row-ids first"
+        )
+    if inline_limit(before.config) is not None:
+        return {"version": before.version, "is_changed": False}
+    return {"version": before.update_config({SPILL_KEY: "true"}).version, "is_changed": True}
+
+
 _MIGRATIONS: Final[dict[str, Callable[[TableArgument], dict[str, Any]]]] = {
     "stable-row-ids": _stable_row_ids,
     "manifest-names": _manifest_names,
+    "lineage-files": _lineage_files,
 }
 
 
@@ -51,6 +64,10 @@ def command(table: TableArgument, feature: str, yes: bool, as_json: bool) -> int
 
     manifest-names: the manifests of an old table are renamed, so that finding its newest version
     costs one short listing. Stop writers and cleanups first.
+
+    lineage-files: the ids and versions of rows that were updated all over the table move from its
+    manifests into data files, at the next compaction. Programs with a release of Lance that does
+    not know this can no longer read the table then.
     """
     question = f"Rename the manifests of {table.uri}? Its writers and cleanups must be stopped."
     if feature == "manifest-names" and not may_go_on(question, is_sure=yes):

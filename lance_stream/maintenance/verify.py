@@ -22,6 +22,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.maintenance.verify_values import broken_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
+from lance_stream.snapshot.hidden_columns import forget_hidden_columns
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.write_ahead_logs import FOLDER, unmerged_files
 from lance_stream.storage.locations import is_relative
@@ -36,7 +37,6 @@ from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
 from lance_stream.table.operations import Clone
-from lance_stream.table.row_versions import decode_row_versions
 from lance_stream.table.tombstones import read_tombstones
 from lance_stream.table.transaction import decode_transaction
 from lance_stream.upsert.tombstone_files import column_names, read_deletes
@@ -73,6 +73,7 @@ def verify(
         deep: Whether all values are read and decoded, too, as the rule `VALUES`.
         watch: Called with the share of the values that have been read, from 0 to 1.
     """
+    forget_hidden_columns()  # what is in the files counts
     findings: list[Finding] = []
     deep_rules: Rules = {VALUES: partial(broken_values, watch=watch)}
     rules = {**RULES, **deep_rules} if deep else RULES
@@ -407,9 +408,7 @@ def _row_versions(table: TableVersion) -> Broken:
             if stored is None:
                 continue
             try:
-                sequence = decode_row_versions(
-                    table.files.sequence(stored), table.physical_rows(fragment)
-                )
+                sequence = table.row_versions(fragment, stored)
             except (BadDataError, NotFoundError) as error:
                 yield where, f"{name}: {error}"
                 continue

@@ -86,7 +86,7 @@ def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     """Return the stable row ids of rows, in the order of their addresses, which ascend."""
     places = table.manifest.fragments.place_of
     found = [
-        table.row_ids(table.manifest.fragments[places[fragment_id]]).take(offsets)
+        table.row_ids_at(table.manifest.fragments[places[fragment_id]], offsets)
         for fragment_id, offsets in by_fragment(addresses)
     ]
     return np.concatenate([np.empty(0, np.uint64), *found])
@@ -98,7 +98,7 @@ def kept_lineage(table: TableVersion, addresses: Addresses) -> KeptLineage:
     created = [np.empty(0, np.uint64)]
     for fragment_id, offsets in by_fragment(addresses):
         fragment = table.manifest.fragments[places[fragment_id]]
-        created.append(table.row_versions(fragment, fragment.created_at_versions).take(offsets))
+        created.append(table.row_versions_at(fragment, fragment.created_at_versions, offsets))
     return KeptLineage(row_ids_of(table, addresses), np.concatenate(created))
 
 

@@ -51,17 +51,19 @@ from lance_stream.schema.system_columns import (
     ROW_CREATED_AT_VERSION,
     ROW_ID,
 )
+from lance_stream.snapshot.hidden_columns import HiddenColumn
 from lance_stream.snapshot.missing_files import explaining_missing_files
 from lance_stream.table.fragments import (
     DataFile,
+    LineageColumn,
     StoredSequence,
     columns_of_files,
     decode_fragment,
     has_overlays,
 )
 from lance_stream.table.row_addresses import pack_addresses
-from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
+from lance_stream.table.row_ids import RowIdSequence
+from lance_stream.table.row_versions import RowVersionSequence
 
 Offsets = npt.NDArray[np.int64]
 
@@ -137,7 +139,7 @@ class FragmentReader:
                 if path not in named
             ]
             self._filter_fields = project(unit.schema, own).fields
-        self._sequences: dict[str, RowIdSequence | RowVersionSequence | None] = {}
+        self._sequences: dict[str, RowIdSequence | RowVersionSequence | HiddenColumn] = {}
 
     def selections(self) -> Iterator[Selection]:
         """Yield the live rows (or the rows given) batch by batch; the filter is not applied yet."""
@@ -215,7 +217,7 @@ class FragmentReader:
                 self._predicate,
                 self._fragment,
                 num_rows,
-                self._unit.files.sequence,
+                self._unit.files,
                 has_stable_row_ids=self._unit.has_stable_row_ids,
             )
         leaves = bounded_leaves(self._predicate, self._filter_fields)
@@ -540,14 +542,21 @@ class FragmentReader:
         if stored is None:
             return _numbers(np.ones(selection.num_rows, np.uint64))
         if name not in self._sequences:
-            data = self._unit.files.sequence(stored)
-            decode = decode_row_ids if name == ROW_ID else decode_row_versions
-            self._sequences[name] = decode(data, self._physical_rows())
+            self._sequences[name] = self._sequence_of(name, stored)
         sequence = self._sequences[name]
-        assert sequence is not None
         if selection.offsets is None:
             return _numbers(sequence.slice(selection.start, selection.stop))
         return _numbers(sequence.take(selection.offsets))
+
+    def _sequence_of(
+        self, name: str, stored: StoredSequence
+    ) -> RowIdSequence | RowVersionSequence | HiddenColumn:
+        files, num_rows = self._unit.files, self._physical_rows()
+        if isinstance(stored, LineageColumn):
+            return files.hidden_column(stored).check_num_rows(num_rows)
+        if name == ROW_ID:
+            return files.row_ids(stored, num_rows)
+        return files.row_versions(stored, num_rows)
 
 
 def _numbers(values: npt.NDArray[np.uint64]) -> pa.Array:

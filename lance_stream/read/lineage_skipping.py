@@ -22,8 +22,8 @@ The reader of a fragment cuts ranges of ids and addresses into pieces of 4096 ro
 Source:  row ids and lineage, "Row Version Tracking", "Change Data Feed".
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,27 @@ from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.fragments import Fragment, StoredSequence
 from lance_stream.table.row_addresses import pack_addresses
 from lance_stream.table.row_ids import Ranges, RowIdSequence, Values, decode_row_ids
-from lance_stream.table.row_versions import FIRST_VERSION, decode_row_versions
+from lance_stream.table.row_versions import (
+    FIRST_VERSION,
+    RowVersionSequence,
+    decode_row_versions,
+)
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 U64s: TypeAlias = npt.NDArray[np.uint64]
-ReadSequence: TypeAlias = Callable[[StoredSequence], bytes | None]
-"""Returns the bytes of a sequence; None if that would require reading a file."""
+
+
+class ReadSequences(Protocol):
+    """Gives the sequences of a fragment; None if that would require reading a file."""
+
+    def row_ids(self, stored: StoredSequence, num_rows: int) -> RowIdSequence | None:
+        """Return row ids, one for each row."""
+        ...
+
+    def row_versions(self, stored: StoredSequence, num_rows: int) -> RowVersionSequence | None:
+        """Return row versions, one for each row."""
+        ...
+
 
 LINEAGE_COLUMNS: Final = (
     ROW_ID,
@@ -117,7 +132,7 @@ def rows_that_may_match(
     predicate: Expression,
     fragment: Fragment,
     num_rows: int,
-    read: ReadSequence,
+    read: ReadSequences,
     *,
     has_stable_row_ids: bool,
 ) -> RowRanges:
@@ -127,7 +142,7 @@ def rows_that_may_match(
         predicate: The filter.
         fragment: The fragment.
         num_rows: Its physical rows.
-        read: Reads a sequence.
+        read: Reads its sequences.
         has_stable_row_ids: Whether its row ids are not its row addresses.
 
     Raises:
@@ -170,7 +185,7 @@ def fragments_that_may_match(
                 fragment,
                 fragment.physical_rows,
                 names,
-                _inline,
+                _Inline(),
                 has_stable_row_ids=has_stable_row_ids,
             )
         except BadDataError:
@@ -237,8 +252,14 @@ def _chosen(
             yield place, first, None if last == edges[-1] else last
 
 
-def _inline(stored: StoredSequence) -> bytes | None:
-    return stored if isinstance(stored, bytes) else None
+class _Inline:
+    """Decodes the sequences that are in the manifest."""
+
+    def row_ids(self, stored: StoredSequence, num_rows: int) -> RowIdSequence | None:
+        return decode_row_ids(stored, num_rows) if isinstance(stored, bytes) else None
+
+    def row_versions(self, stored: StoredSequence, num_rows: int) -> RowVersionSequence | None:
+        return decode_row_versions(stored, num_rows) if isinstance(stored, bytes) else None
 
 
 def _aligned(
@@ -258,7 +279,7 @@ def _pieces_of(
     fragment: Fragment,
     num_rows: int,
     names: Iterable[str],
-    read: ReadSequence,
+    read: ReadSequences,
     *,
     has_stable_row_ids: bool,
 ) -> dict[str, Pieces]:
@@ -269,21 +290,21 @@ def _pieces_of(
             outermost = pack_addresses(fragment.id, np.array([0, max(num_rows - 1, 0)]))
             found[name] = Pieces(np.array([num_rows], np.int64), outermost[:1], outermost[1:])
         elif name == ROW_ID:
-            data = None if fragment.row_ids is None else read(fragment.row_ids)
-            if data is not None:
-                found[name] = _pieces_of_ids(decode_row_ids(data, num_rows))
+            stored = fragment.row_ids
+            ids = None if stored is None else read.row_ids(stored, num_rows)
+            if ids is not None:
+                found[name] = _pieces_of_ids(ids)
         else:
             stored = (
                 fragment.created_at_versions
                 if name == ROW_CREATED_AT_VERSION
                 else fragment.last_updated_at_versions
             )
-            data = None if stored is None else read(stored)
+            sequence = None if stored is None else read.row_versions(stored, num_rows)
             if stored is None:
                 first = np.full(1, FIRST_VERSION, np.uint64)
                 found[name] = Pieces(np.array([num_rows], np.int64), first, first)
-            elif data is not None:
-                sequence = decode_row_versions(data, num_rows)
+            elif sequence is not None:
                 ends = np.cumsum(sequence.lengths)
                 found[name] = Pieces(ends, sequence.versions, sequence.versions)
     return found

@@ -23,12 +23,14 @@ from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
+from lance_stream.snapshot.hidden_columns import (
+    HiddenColumn,
+)
 from lance_stream.storage.locations import as_absolute
 from lance_stream.storage.store import Store
 from lance_stream.storage.trust import check_raw_file, open_named
 from lance_stream.table.deletion_vectors import decode_deletion_vector
 from lance_stream.table.fragments import (
-    LINEAGE_FIELD_IDS,
     DataFile,
     DeletionFile,
     ExternalFile,
@@ -38,8 +40,8 @@ from lance_stream.table.fragments import (
 )
 from lance_stream.table.manifest import BasePath
 from lance_stream.table.paths import data_file_path, deletion_file_path
-from lance_stream.table.row_ids import encode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
+from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
 
 MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14
@@ -204,33 +206,51 @@ class OpenFiles:
         """Keep the offsets of a deletion file that was just written: the next batch needs them."""
         self._dead.put((deletion_file_path(fragment_id, file), file.base_id), dead)
 
-    def sequence(self, stored: StoredSequence) -> bytes:
-        """Return the bytes of a row id or row version sequence, wherever they are stored.
+    def sequence(self, stored: StoredSequence) -> bytes | HiddenColumn:
+        """Return the bytes of a row id or row version sequence, or the hidden column that it is.
 
         Raises:
-            CorruptDataError: They are stored past the end of a file, or in no file.
+            CorruptDataError: They are stored past the end of a file.
         """
         if isinstance(stored, LineageColumn):
-            return self._hidden_sequence(stored)
+            return self.hidden_column(stored)
         if isinstance(stored, ExternalFile):
             from lance_stream.commit.mending import read_external  # few writers store them so
 
             return read_external(self.store, stored)
         return stored
 
-    def _hidden_sequence(self, stored: LineageColumn) -> bytes:
-        """Return the bytes that a sequence would have outside a hidden column."""
-        if stored.file is None:
-            raise CorruptDataError(
-                "row ids or row versions are said to stand in the hidden column "
-                f"{stored.field_id}, but no data file of the fragment has it"
-            )
-        hidden = Field("hidden", "uint64", stored.field_id, nullable=False)
-        (column,) = self.read(stored.file, [hidden], 0, self.num_rows(stored.file))
-        numbers = column.to_numpy(zero_copy_only=False).astype(np.uint64, copy=False)
-        if stored.field_id == LINEAGE_FIELD_IDS["row_ids"]:
-            return encode_row_ids(numbers)
-        return encode_row_versions(RowVersionSequence.from_array(numbers))
+    def hidden_column(self, stored: LineageColumn) -> HiddenColumn:
+        """Return the values of a hidden column, of which nothing is read yet."""
+        return HiddenColumn(
+            stored,
+            self.num_rows,
+            lambda file, field, start, stop: self.read(file, [field], start, stop)[0],
+            lambda file, field, offsets: self.take(file, [field], offsets)[0],
+            lambda file: (*self._place_of(file), file.size_bytes, file.column_indices),
+        )
+
+    def row_ids(self, stored: StoredSequence, num_rows: int) -> RowIdSequence:
+        """Return the row ids of a fragment with so many rows.
+
+        Raises:
+            CorruptDataError: They are damaged, or not one for each row.
+        """
+        found = self.sequence(stored)
+        if isinstance(found, bytes):
+            return decode_row_ids(found, num_rows)
+        return RowIdSequence.from_array(found.check_num_rows(num_rows).to_array())
+
+    def row_versions(self, stored: StoredSequence | None, num_rows: int) -> RowVersionSequence:
+        """Return the created-at or last-updated-at versions of a fragment with so many rows.
+
+        Raises:
+            CorruptDataError: They are damaged, or not one for each row.
+        """
+        found = None if stored is None else self.sequence(stored)
+        if isinstance(found, HiddenColumn):
+            return RowVersionSequence.from_array(found.check_num_rows(num_rows).to_array())
+        return decode_row_versions(found, num_rows)
 
     def size_of(self, file: DataFile) -> int:
         """Return the size of a data file in its store."""
@@ -241,6 +261,10 @@ class OpenFiles:
         """Return the store and path of a data file."""
         store, base = self._store_of(file.base_id)
         return store, data_file_path(file.path, base)
+
+    def _place_of(self, file: DataFile) -> tuple[str, str]:
+        store, path = self.place_of(file)
+        return store.uri, path
 
     def store_of_base(self, base_id: int) -> Store:
         """Return the store of a base path that the manifest declares."""

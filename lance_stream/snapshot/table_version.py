@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +27,15 @@ from lance_stream.table.fragments import (
     MAX_FRAGMENT_ID,
     MAX_PHYSICAL_ROWS,
     Fragment,
+    LineageColumn,
     StoredSequence,
 )
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
-from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
+from lance_stream.table.row_ids import Ids, RowIdSequence
+from lance_stream.table.row_versions import RowVersionSequence, Versions
+
+Offsets: TypeAlias = npt.NDArray[np.uint32]
 
 _PROTOCOLS: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 """Spellings of a protocol that only Spark users write."""
@@ -185,7 +188,7 @@ class TableVersion:
         if fragment.physical_rows > MOST_UNCHECKED_ROWS:
             self.files.check_num_rows(fragment)
         elif not fragment.physical_rows and fragment.row_ids is not None:
-            decode_row_ids(self.files.sequence(fragment.row_ids), self.physical_rows(fragment))
+            self.files.row_ids(fragment.row_ids, self.physical_rows(fragment))
 
     def dead_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
         """Return the row offsets of a fragment's deleted rows, ascending."""
@@ -221,8 +224,18 @@ class TableVersion:
                 f"fragment {fragment.id} has no row ids, but the table has stable row ids"
             )
         self.check_promise(fragment)
-        num_rows = self.physical_rows(fragment)
-        return decode_row_ids(self.files.sequence(fragment.row_ids), num_rows)
+        with explaining_missing_files(self.store, self.version, fragment):
+            return self.files.row_ids(fragment.row_ids, self.physical_rows(fragment))
+
+    def row_ids_at(self, fragment: Fragment, offsets: Offsets) -> Ids:
+        """Return the stable row ids of some rows of a fragment; may read no more than these.
+
+        Raises:
+            CorruptDataError: It has none, or not one for each row.
+        """
+        if not isinstance(fragment.row_ids, LineageColumn):
+            return self.row_ids(fragment).take(offsets)
+        return self._hidden_at(fragment, fragment.row_ids, offsets)
 
     def row_versions(self, fragment: Fragment, stored: StoredSequence | None) -> RowVersionSequence:
         """Return a version for each of a fragment's rows.
@@ -235,8 +248,27 @@ class TableVersion:
             CorruptDataError: There is not one for each row.
         """
         self.check_promise(fragment)
-        data = None if stored is None else self.files.sequence(stored)
-        return decode_row_versions(data, self.physical_rows(fragment))
+        with explaining_missing_files(self.store, self.version, fragment):
+            return self.files.row_versions(stored, self.physical_rows(fragment))
+
+    def row_versions_at(
+        self, fragment: Fragment, stored: StoredSequence | None, offsets: Offsets
+    ) -> Versions:
+        """Return the versions of some rows of a fragment; may read no more than these.
+
+        Raises:
+            CorruptDataError: There is not one for each row.
+        """
+        if not isinstance(stored, LineageColumn):
+            return self.row_versions(fragment, stored).take(offsets)
+        return self._hidden_at(fragment, stored, offsets)
+
+    def _hidden_at(
+        self, fragment: Fragment, stored: LineageColumn, offsets: Offsets
+    ) -> npt.NDArray[np.uint64]:
+        with explaining_missing_files(self.store, self.version, fragment):
+            column = self.files.hidden_column(stored)
+            return column.check_num_rows(self.physical_rows(fragment)).take(offsets)
 
     @cached_property
     def row_id_index(self) -> RowIdIndex:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import ne
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,26 @@ Offsets: TypeAlias = npt.NDArray[np.uint32]
 U64s: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 DeadRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
-Sequences: TypeAlias = Mapping[ExternalFile | LineageColumn, bytes]
+
+
+class Hidden(Protocol):
+    """The values of a hidden column; see `snapshot.hidden_columns`."""
+
+    @property
+    def num_ids(self) -> int:
+        """How many values there are."""
+        ...
+
+    def to_array(self) -> U64s:
+        """Return all values."""
+        ...
+
+    def take(self, offsets: Offsets) -> U64s:
+        """Return the values of the rows at some offsets, ascending."""
+        ...
+
+
+Sequences: TypeAlias = Mapping[ExternalFile | LineageColumn, bytes | Hidden]
 
 
 class RowsOfFragment(NamedTuple):
@@ -249,7 +268,7 @@ def diff(
         plan: The plan for the two versions.
         dead_rows: The offsets in the deletion file of each fragment in `plan.dead_rows_of`,
             ascending, by the fragment's id and file.
-        sequences: The bytes of each of `plan.sequences`.
+        sequences: The bytes of each of `plan.sequences`, or the hidden column.
         history: What happened between them; None for adjacent versions, and if unknown.
         column_backfills: Whether a row that only got a value in a new column counts as updated.
 
@@ -294,6 +313,15 @@ def changed_row_ids(changed: TableChanges, sequences: Sequences | None = None) -
     return _row_ids_of(parts, read)
 
 
+def _checked(hidden: Hidden, fragment: Fragment) -> Hidden:
+    if fragment.physical_rows not in (0, hidden.num_ids):
+        raise CorruptDataError(
+            f"fragment {fragment.id} has {fragment.physical_rows} rows, but a hidden column of its "
+            f"lineage has {hidden.num_ids} values"
+        )
+    return hidden
+
+
 def _without_row_ids(manifest: Manifest) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"version {manifest.version} has no stable row ids, without which rows cannot be followed "
@@ -336,23 +364,28 @@ class _Reader:
     def __init__(self, dead_rows: DeadRows, sequences: Sequences) -> None:
         self._dead_rows = dead_rows
         self._sequences = sequences
-        self._row_ids: dict[int, tuple[StoredSequence | None, RowIdSequence]] = {}
+        self._row_ids: dict[int, tuple[StoredSequence | None, RowIdSequence | Hidden]] = {}
 
-    def row_ids(self, fragment: Fragment) -> RowIdSequence:
+    def row_ids(self, fragment: Fragment) -> RowIdSequence | Hidden:
         stored, known = self._row_ids.get(fragment.id, (None, None))
         if known is None or stored != fragment.row_ids:
-            data = self._bytes(fragment.row_ids)
+            data = self._stored(fragment.row_ids)
             if data is None:
                 raise CorruptDataError(
                     f"fragment {fragment.id} has no row ids, but its table has stable ones"
                 )
-            known = decode_row_ids(data, fragment.physical_rows or None)
+            if isinstance(data, bytes):
+                known = decode_row_ids(data, fragment.physical_rows or None)
+            else:
+                known = _checked(data, fragment)
             self._row_ids[fragment.id] = fragment.row_ids, known
         return known
 
-    def stamps(self, fragment: Fragment) -> RowVersionSequence:
-        data = self._bytes(fragment.last_updated_at_versions)
-        return decode_row_versions(data, self.row_ids(fragment).num_ids)
+    def stamps(self, fragment: Fragment) -> RowVersionSequence | Hidden:
+        data = self._stored(fragment.last_updated_at_versions)
+        if data is None or isinstance(data, bytes):
+            return decode_row_versions(data, self.row_ids(fragment).num_ids)
+        return _checked(data, fragment)
 
     def dead(self, fragment: Fragment) -> Offsets:
         if fragment.deletion_file is None:
@@ -373,7 +406,7 @@ class _Reader:
         mask[self.dead(fragment)] = False
         return mask
 
-    def _bytes(self, stored: StoredSequence | None) -> bytes | None:
+    def _stored(self, stored: StoredSequence | None) -> bytes | Hidden | None:
         if isinstance(stored, ExternalFile | LineageColumn):
             return self._sequences[stored]
         return stored

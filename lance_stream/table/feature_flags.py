@@ -96,9 +96,8 @@ FLAGS: dict[int, FeatureFlag] = {
     SPILLED_ROW_LINEAGE: FeatureFlag(
         "spilled row lineage",
         True,
-        False,
-        "row ids or row versions stand in hidden columns of data files, which are read, but not "
-        "written; without the config entry lance.row_lineage.spill they stand in the manifest",
+        True,
+        "row ids or row versions stand in hidden columns of data files",
     ),
     FRAGMENT_TREE: FeatureFlag(
         "fragment tree", False, False, "the manifest does not list the fragments itself"
@@ -176,6 +175,8 @@ def flags_for(manifest: Manifest) -> tuple[int, int]:
         both |= DELETION_FILES
     if manifest.base_paths:
         both |= BASE_PATHS
+    if manifest.fragments.has_hidden_lineage:
+        both |= SPILLED_ROW_LINEAGE
     return both, both | (TABLE_CONFIG if manifest.config else 0)
 
 

@@ -26,7 +26,13 @@ from lance_stream.table.wire_columns import Mask, Numbers, Spans, walk
 Places: TypeAlias = npt.NDArray[np.intp]
 
 _ID, _DELETION_FILE, _PHYSICAL_ROWS = 1, 3, 4
+_HIDDEN_LINEAGE = (12, 13, 14)
 _NUM_DELETED_ROWS = 4
+_HIDDEN_ARMS = (
+    "column_row_ids",
+    "column_last_updated_at_versions",
+    "column_created_at_versions",
+)
 # Fewer messages are just as fast to read one by one.
 _FEW = 256
 
@@ -41,12 +47,14 @@ class FragmentNumbers:
         dead_rows: (n,) u64, the offsets in their deletion files; 0 if an old writer did not state
             it, and without such a file.
         has_deletion_file: (n,) whether they have one.
+        has_hidden_lineage: (n,) whether row ids or row versions are hidden columns of data files.
     """
 
     ids: Numbers
     physical_rows: Numbers
     dead_rows: Numbers
     has_deletion_file: Mask
+    has_hidden_lineage: Mask
 
     @classmethod
     def of(cls, raws: Sequence[bytes]) -> "FragmentNumbers":
@@ -64,7 +72,7 @@ class FragmentNumbers:
         data = np.frombuffer(b"".join(raws), np.uint8)
         stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
         messages = Spans(np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)], stops)
-        walked = walk(data, messages, (_ID, _PHYSICAL_ROWS), (_DELETION_FILE,))
+        walked = walk(data, messages, (_ID, _PHYSICAL_ROWS), (_DELETION_FILE, *_HIDDEN_LINEAGE))
         files = walked.spans[_DELETION_FILE]
         has_file = files.starts >= 0
         within = walk(
@@ -73,7 +81,14 @@ class FragmentNumbers:
         dead_rows = np.zeros(len(raws), np.uint64)
         dead_rows[has_file] = within.numbers[_NUM_DELETED_ROWS]
         walked.is_odd[has_file] |= within.is_odd
-        made = cls(walked.numbers[_ID], walked.numbers[_PHYSICAL_ROWS], dead_rows, has_file)
+        is_hidden = [walked.spans[each].starts >= 0 for each in _HIDDEN_LINEAGE]
+        made = cls(
+            walked.numbers[_ID],
+            walked.numbers[_PHYSICAL_ROWS],
+            dead_rows,
+            has_file,
+            np.logical_or.reduce(is_hidden),
+        )
         odd = np.flatnonzero(walked.is_odd)
         return made._with(odd, cls._parsed_alone([raws[place] for place in odd.tolist()]))
 
@@ -85,6 +100,7 @@ class FragmentNumbers:
             np.array([each.physical_rows for each in messages], np.uint64),
             np.array([each.deletion_file.num_deleted_rows for each in messages], np.uint64),
             np.array([each.HasField("deletion_file") for each in messages], np.bool_),
+            np.array([any(map(each.HasField, _HIDDEN_ARMS)) for each in messages], np.bool_),
         )
 
     @classmethod
@@ -96,6 +112,7 @@ class FragmentNumbers:
             np.array([each.physical_rows for each in fragments], np.uint64),
             np.array([each.num_deleted_rows if each else 0 for each in files], np.uint64),
             np.array([each is not None for each in files], np.bool_),
+            np.array([each.has_hidden_lineage for each in fragments], np.bool_),
         )
 
     def _with(self, places: Places, others: "FragmentNumbers") -> "FragmentNumbers":
@@ -112,13 +129,19 @@ class FragmentNumbers:
         places = np.array(list(changes), np.intp)
         return self._with(places, FragmentNumbers.of_decoded(list(changes.values())))
 
-    def _columns(self) -> tuple[Numbers, Numbers, Numbers, Mask]:
-        return self.ids, self.physical_rows, self.dead_rows, self.has_deletion_file
+    def _columns(self) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
+        return (
+            self.ids,
+            self.physical_rows,
+            self.dead_rows,
+            self.has_deletion_file,
+            self.has_hidden_lineage,
+        )
 
     @classmethod
     def joined(cls, parts: Sequence["FragmentNumbers"]) -> "FragmentNumbers":
         """Return the numbers of several lists of fragments, concatenated."""
-        ids, physical_rows, dead_rows, has_file = zip(
+        ids, physical_rows, dead_rows, has_file, is_hidden = zip(
             *(each._columns() for each in parts), strict=True
         )
         return cls(
@@ -126,6 +149,7 @@ class FragmentNumbers:
             np.concatenate(physical_rows),
             np.concatenate(dead_rows),
             np.concatenate(has_file),
+            np.concatenate(is_hidden),
         )
 
     def take(self, places: Places) -> "FragmentNumbers":
@@ -135,6 +159,7 @@ class FragmentNumbers:
             self.physical_rows[places],
             self.dead_rows[places],
             self.has_deletion_file[places],
+            self.has_hidden_lineage[places],
         )
 
 
@@ -331,6 +356,15 @@ class FragmentList(Sequence[Fragment]):
             CorruptDataError: The bytes of a fragment are damaged.
         """
         return bool(self.numbers.has_deletion_file.any())
+
+    @property
+    def has_hidden_lineage(self) -> bool:
+        """Whether the lineage of any fragment is in a hidden column; decodes none.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        return bool(self.numbers.has_hidden_lineage.any())
 
     def remembered(self, ask: Callable[["FragmentList"], int]) -> int:
         """Return a number derived from the fragments, computed on first use.

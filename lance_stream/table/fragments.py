@@ -8,7 +8,7 @@ Source: table.proto, messages DataFragment, DataFile, DeletionFile, ExternalFile
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TypeAlias
@@ -153,13 +153,29 @@ class ExternalFile:
 class LineageColumn:
     """A sequence that is stored as a hidden u64 column of one of the data files.
 
+    Equal ones have the same values, whatever happens to the other columns of the file.
+
     Attributes:
         field_id: Which column: one of `LINEAGE_FIELD_IDS`.
-        file: The file; None if none of the fragment's files has it.
+        file: The file, with this column only; None if not exactly one file of the fragment has it.
+        num_files: How many have it, if not one.
     """
 
     field_id: int
     file: "DataFile | None"
+    num_files: int = 0
+
+    @classmethod
+    def among(cls, field_id: int, files: Sequence["DataFile"]) -> "LineageColumn":
+        """Return the column as the files of a fragment have it."""
+        holding = [each for each in files if field_id in each.field_ids]
+        if len(holding) != 1:
+            return cls(field_id, None, len(holding))
+        (file,) = holding
+        if file.field_ids.count(field_id) == 1 and len(file.column_indices) == len(file.field_ids):
+            column = file.column_indices[file.field_ids.index(field_id)]
+            file = replace(file, field_ids=(field_id,), column_indices=(column,))
+        return cls(field_id, file)
 
 
 LINEAGE_FIELD_IDS: Mapping[str, int] = MappingProxyType(
@@ -197,6 +213,18 @@ class Fragment:
     last_updated_at_versions: StoredSequence | None = None
     created_at_versions: StoredSequence | None = None
     unknown: bytes = b""
+
+    @property
+    def sequences(
+        self,
+    ) -> tuple[StoredSequence | None, StoredSequence | None, StoredSequence | None]:
+        """Its row ids, last-updated-at and created-at versions."""
+        return self.row_ids, self.last_updated_at_versions, self.created_at_versions
+
+    @property
+    def has_hidden_lineage(self) -> bool:
+        """Whether a sequence is a hidden column of a data file."""
+        return any(isinstance(each, LineageColumn) for each in self.sequences)
 
     @property
     def num_live_rows(self) -> int:
@@ -401,6 +429,5 @@ def _get_sequence(
         external: table_pb2.ExternalFile = getattr(message, f"external_{name}")
         return ExternalFile(external.path, external.offset, external.size)
     if message.HasField(f"column_{name}"):
-        field_id = LINEAGE_FIELD_IDS[name]
-        return LineageColumn(field_id, next((e for e in files if field_id in e.field_ids), None))
+        return LineageColumn.among(LINEAGE_FIELD_IDS[name], files)
     return None

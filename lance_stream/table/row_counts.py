@@ -143,8 +143,7 @@ def _physical_rows(plan: DiffPlan) -> int:
 def _is_countable(plan: DiffPlan) -> bool:
     """Return whether rows were only deleted from old fragments, and written to new ones."""
     return (
-        not plan.sequences
-        and not plan.new_field_ids
+        not plan.new_field_ids
         and all(each.deletion_file is None for each in plan.come)
         and all(
             before.files == after.files
@@ -167,12 +166,15 @@ def _is_usual(written: _Written, operation: Operation | None) -> bool:
 
 
 def _written_rows(fragment: Fragment, version: int, next_row_id: int) -> _Written | None:
-    """Return what the rows of a new fragment are; None if finding out takes too much memory."""
-    if not isinstance(fragment.row_ids, bytes):
+    """Return what the rows of a new fragment are.
+
+    None if finding out takes too much memory, or a file has to be read.
+    """
+    stored = fragment.last_updated_at_versions
+    if not isinstance(fragment.row_ids, bytes) or not isinstance(stored, bytes | None):
         return None
     ids = decode_row_ids(fragment.row_ids, fragment.physical_rows or None)
-    stored = fragment.last_updated_at_versions
-    versions = decode_row_versions(stored if isinstance(stored, bytes) else None, ids.num_ids)
+    versions = decode_row_versions(stored, ids.num_ids)
     is_written = versions.versions == version
     inserted = _num_ids_from(next_row_id, ids)
     if inserted is None:

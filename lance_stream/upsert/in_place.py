@@ -41,6 +41,10 @@ from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.upsert.in_place_costs import FragmentCosts, may_be_cheaper, measured
 from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.lineage_files import limit_of
+
+_BYTES_PER_RUN = 12
+"""About how many bytes a run of row versions takes."""
 
 _MOST_BYTES = 1 << 30
 """Up to how many bytes of new values rows stay in place: one array holds old and new ones."""
@@ -127,6 +131,8 @@ def fragments_that_stay(
     stays = np.zeros(len(changed), np.bool_)
     if not fields:
         return stays
+    limit = limit_of(table)
+    most_lineage = sys.maxsize if limit is None else limit
     places = table.manifest.fragments.place_of
     asked: list[tuple[slice, Fragment, FragmentCosts]] = []
     done = 0
@@ -134,7 +140,7 @@ def fragments_that_stay(
         own = slice(done, done + len(offsets))
         done = own.stop
         fragment = table.manifest.fragments[places[fragment_id]]
-        if not _may_stay(table, fragment):
+        if not _may_stay(table, fragment) or _lineage_bytes(fragment, offsets) > most_lineage:
             continue
         costs = FragmentCosts.of(table, fragment, fields, offsets)
         if may_be_cheaper(costs):
@@ -156,6 +162,14 @@ def _may_stay(table: TableVersion, fragment: Fragment) -> bool:
     stamps = fragment.last_updated_at_versions
     # Without versions, or with some that a commit does not read, no row would count as updated.
     return not table.has_stable_row_ids or not (stamps is None or isinstance(stamps, LineageColumn))
+
+
+def _lineage_bytes(fragment: Fragment, offsets: npt.NDArray[np.uint32]) -> int:
+    """Return up to how many bytes the last-updated-at versions have once rows were changed."""
+    stamps = fragment.last_updated_at_versions
+    num_stretches = 1 + int(np.count_nonzero(np.diff(offsets) > 1))
+    known = len(stamps) if isinstance(stamps, bytes) else 0
+    return known + 2 * _BYTES_PER_RUN * num_stretches
 
 
 def columns_job(

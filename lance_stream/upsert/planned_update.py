@@ -30,6 +30,7 @@ from lance_stream.upsert.tombstones import (
     plan_tombstones,
 )
 from lance_stream.upsert.written_rows import Written
+from lance_stream.write.lineage_files import lineage_paths, with_lineage_files
 from lance_stream.write.planning import Staged
 
 MAX_KEY_HASHES: Final = 1 << 18
@@ -96,6 +97,8 @@ def plan_update(
     updated, removed = without_rows(
         table, np.sort(np.concatenate([changed, *deleted])), environment
     )
+    placed = with_lineage_files(table, new)
+    paths = lineage_paths(new, placed)
     changed_fields = ids_of(
         field
         for field in table.schema.fields
@@ -105,7 +108,7 @@ def plan_update(
     operation = Update(
         removed_fragment_ids=removed,
         updated_fragments=with_new_columns(table, updated, in_place),
-        new_fragments=tuple(new),
+        new_fragments=tuple(placed),
         fields_modified=changed_fields if in_place else (),
         fields_for_preserving_frag_bitmap=changed_fields,
         update_mode=UpdateMode.REWRITE_COLUMNS if in_place else UpdateMode.REWRITE_ROWS,
@@ -123,10 +126,11 @@ def plan_update(
         file_bounds for each in parts for file_bounds in each.file_bounds
     )
     if remembered is None or not remembered.is_remembering:
-        return PlannedUpdate(operation, Staged(dying=updated))
+        return PlannedUpdate(operation, Staged(dying=updated, others=paths))
     deletes = [each.deletes for each in parts if each.deletes is not None]
     tombstones = plan_tombstones(remembered, deletes, environment)
-    return PlannedUpdate(operation, Staged(dying=updated, others=tombstones.paths), tombstones)
+    others = (*paths, *tombstones.paths)
+    return PlannedUpdate(operation, Staged(dying=updated, others=others), tombstones)
 
 
 _NO_ADDRESSES: Final = np.empty(0, np.uint64)

@@ -36,6 +36,7 @@ from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.upsert.tombstone_files import Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.lineage_files import limit_of
 
 
 class Written(NamedTuple):
@@ -99,7 +100,7 @@ def write_rows(
     in_place, moving = _stay_in_place(table, incoming, decision, target, workers, may_stay=may_stay)
     try:
         changed, rows = _changed_rows(table, incoming, moving, workers)
-        fragments = write_fragments(chain(rows, _new_rows(incoming, decision)), target)
+        fragments = _write(table, rows, _new_rows(incoming, decision), len(changed), target)
     except BaseException:
         delete_files(target.store, in_place)
         raise
@@ -150,6 +151,33 @@ def _stay_in_place(
         changed=decision.changed[~stays], changed_rows=decision.changed_rows[~stays]
     )
     return workers.write_columns(jobs), moving
+
+
+_BYTES_PER_ID: Final = 2
+"""How many bytes of lineage a changed row takes, about."""
+
+
+def _write(
+    table: TableVersion,
+    changed: Iterable[pa.RecordBatch],
+    new: Iterable[pa.RecordBatch],
+    num_changed: int,
+    target: WriteTarget,
+) -> list[Fragment]:
+    """Write the changed rows and the new ones, whose lineage the commit gives.
+
+    Together if the manifest takes the lineage of the changed ones. If a file does, it has to have
+    that of all rows of a fragment.
+    """
+    limit = limit_of(table)
+    if limit is None or _BYTES_PER_ID * num_changed <= limit:
+        return write_fragments(chain(changed, new), target)
+    made = write_fragments(changed, target)
+    try:
+        return made + write_fragments(new, target)
+    except BaseException:
+        delete_files(target.store, made)
+        raise
 
 
 def written_order(decision: Decision, written: Written) -> pa.Array:

@@ -41,6 +41,7 @@ from lance_stream.upsert.in_place import (
 )
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
+from lance_stream.write.lineage_files import with_lineage_files
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 
 
@@ -86,7 +87,8 @@ def update(
             raise
         updated, removed = without_rows(newest, moving, environment)
         if newest.has_stable_row_ids:
-            new = with_kept_lineage(new, kept_lineage(newest, moving))
+            lineage = kept_lineage(newest, moving)
+            new = with_lineage_files(newest, with_kept_lineage(new, lineage))
         operation = Update(
             removed_fragment_ids=removed,
             updated_fragments=with_new_columns(newest, updated, in_place),

@@ -15,10 +15,11 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.cli import care, output
 from lance_stream.cli import main as program
-from lance_stream.cli import output
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
+from lance_stream.table import lineage_limits
 from tests.cli.terminals import ESCAPE, Shown, interrupted, on_terminal, typing_in
 
 WIDE = pa.table(
@@ -490,6 +491,26 @@ def test_show_advises_migrations() -> None:
     words = found["stable row ids"].split()
     assert program.main(words[1:]) == 0
     assert list(needs(made)) == ["file version"]
+
+
+def test_show_advises_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(care, "LARGE_LINEAGE", 1000)
+    monkeypatch.setattr(lineage_limits, "DEFAULT_INLINE_BYTES", 500)
+    made = grown(1)
+    assert needs(made) == {}
+    made = made.append(pa.table({"id": range(1000, 3000)}))
+    made = made.update({"id": "id"}, where="id % 7 = 0 OR id % 11 = 3")
+    made = made.update({"id": "id"}, where="id % 5 = 0 OR id % 13 = 3").compact()
+    assert "1.1 kB of row ids" in _message(made, "lineage", 0)
+    migration = needs(made)["lineage"].split()
+    assert migration == ["lance-stream", "migrate", made.uri, "lineage-files"]
+    assert program.main(migration[1:]) == 0
+    assert "nothing to migrate" in on_terminal(*migration[1:]).text
+    compaction = needs(made)["lineage"].split()
+    assert compaction == ["lance-stream", "compact", made.uri]
+    assert program.main(compaction[1:]) == 0
+    assert needs(made) == {}
+    assert lance_stream.open_dataset(made.uri).table.manifest.fragments.has_hidden_lineage
 
 
 def test_show_mentions_a_large_ledger() -> None:

@@ -44,6 +44,7 @@ WIDER = {"int32": "int64", "float32": "float64"}
 """What a column is cast to, and what else an older value can be shown as."""
 
 FILE_VERSIONS = ["2.0", "2.1", "2.2"]
+HIDDEN_LINEAGE = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "9"}
 
 
 # --- the model
@@ -223,6 +224,8 @@ class Histories:
         seed: Of the dice.
     """
 
+    config: Mapping[str, str] = {}
+
     def __init__(self, folder: str, seed: int) -> None:
         self.uri, self.dice = str(Path(folder) / "table"), random.Random(seed)
         self.next_serial = self.next_ident = 0
@@ -307,7 +310,9 @@ class Histories:
         version = self.dice.choice(FILE_VERSIONS)
 
         def by_us() -> None:
-            made = lance_stream.create_dataset(self.uri, state.schema, file_version=version)
+            made = lance_stream.create_dataset(
+                self.uri, state.schema, file_version=version, config=self.config
+            )
             self.look("we create", lambda _: state)
             made.append(data)
 
@@ -324,6 +329,9 @@ class Histories:
         self.look(
             f"{who}: {len(rows)} rows of {version}", lambda at: self.with_new(state, rows, at)
         )
+        if self.config and who != "we":
+            lance.dataset(self.uri).update_config(self.config)
+            self.look("config", lambda _: self.states[max(self.states)])
 
     def with_new(self, state: State, rows: Mapping[int, Mapping[int, Any]], at: int) -> State:
         new = {key: Row(self.serial(), dict(values), at) for key, values in rows.items()}
@@ -890,14 +898,21 @@ class Histories:
         self.check_kinds(changed_rows, self.expected(after, through, backfills=False))
 
 
-def run(seed: int, num_steps: int) -> int:
+class WithHiddenLineage(Histories):
+    """A table whose lineage goes into hidden columns of data files, where it can."""
+
+    config: Mapping[str, str] = HIDDEN_LINEAGE
+
+
+def run(seed: int, num_steps: int, kind: type[Histories] = Histories) -> int:
     """Make one history and check it; return how many versions it has."""
-    return max(histories.run(Histories, seed, num_steps).states)
+    return max(histories.run(kind, seed, num_steps).states)
 
 
 def play(seed: int, num_steps: int) -> dict[str, int]:
     """Make a history, and count its versions."""
-    return {"versions": run(seed, num_steps)}
+    kind = (Histories, WithHiddenLineage)[seed % 2]
+    return {f"versions, {kind.__name__}": run(seed, num_steps, kind)}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lance_stream.table import diff
-from tests.oracle.feed_histories import run
+from tests.oracle.feed_histories import WithHiddenLineage, run
 
 pytestmark = pytest.mark.oracle
 
@@ -25,6 +25,14 @@ def test_the_law_holds_in_short_histories(seed: int) -> None:
 @pytest.mark.parametrize("seed", [25, 28, 30, 53])
 def test_the_law_holds_in_long_histories(seed: int) -> None:
     assert run(seed, num_steps=14) > 10
+
+
+@pytest.mark.nightly
+@pytest.mark.some_cases(one_in=2)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [26, 27, 29, 31])
+def test_the_law_holds_with_hidden_lineage(seed: int) -> None:
+    assert run(seed, 14, WithHiddenLineage) > 10
 
 
 def runs_right(seeds: list[int]) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream._proto import transaction_pb2
-from lance_stream.errors import BadDataError, UnsupportedFeatureError
+from lance_stream.errors import BadDataError
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.table import feature_flags, operations, paths
 from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
@@ -330,7 +330,7 @@ def test_unstated_row_versions_read_as_1(tmp_path: Path, stable: bool) -> None:
     assert feature_flags.has_stable_row_ids(manifest) == stable
 
 
-def test_spilled_row_lineage_is_read_only(tmp_path: Path) -> None:
+def test_spilled_row_lineage_is_flagged(tmp_path: Path) -> None:
     folder = tmp_path / "t.lance"
     ds = lance.write_dataset(rows(0, 1000), str(folder), enable_stable_row_ids=True)
     ds.update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "1"})
@@ -339,9 +339,12 @@ def test_spilled_row_lineage_is_read_only(tmp_path: Path) -> None:
     )
     *_, (_, newest) = manifests(folder)
     assert any(isinstance(each.row_ids, LineageColumn) for each in newest.fragments)
-    feature_flags.check_readable(newest)
-    with pytest.raises(UnsupportedFeatureError, match="spilled row lineage"):
-        feature_flags.check_writable(newest)
+    feature_flags.check_writable(newest)
+    assert feature_flags.flags_for(newest) == (2 + 2048 + 1, 2 + 2048 + 8 + 1)
+    assert feature_flags.flags_for(newest) == (
+        newest.reader_feature_flags,
+        newest.writer_feature_flags,
+    )
 
 
 @pytest.mark.parametrize("version", ["legacy", "2.0", "2.1", "2.2"])

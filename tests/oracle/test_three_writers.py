@@ -9,7 +9,7 @@ import pytest
 
 from lance_stream.commit import committer
 from lance_stream.table.conflicts import Verdict
-from tests.oracle.three_writers import run
+from tests.oracle.three_writers import WithHiddenLineage, run
 
 pytestmark = pytest.mark.oracle
 
@@ -25,6 +25,14 @@ def test_three_writers_agree_in_short_histories(seed: int) -> None:
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_three_writers_agree_in_long_histories(seed: int) -> None:
     assert run(seed, num_steps=20) > 30
+
+
+@pytest.mark.nightly
+@pytest.mark.some_cases(one_in=3)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [14, 15, 16])
+def test_three_writers_agree_on_hidden_lineage(seed: int) -> None:
+    assert run(seed, 20, WithHiddenLineage) > 30
 
 
 def run_many(seeds: range) -> None:

@@ -18,7 +18,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ SCHEMA = pa.schema(
     ]
 )
 STAMPS = ["_row_created_at_version", "_row_last_updated_at_version"]
+HIDDEN_LINEAGE = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "9"}
 STEPS = (
     ("list_names", "_versions"),
     ("open_writer", ""),
@@ -137,6 +138,8 @@ class ThreeWriters:
         seed: Of the dice.
     """
 
+    config: Mapping[str, str] = {}
+
     def __init__(self, folder: str, seed: int) -> None:
         self.uri, self.dice = str(Path(folder) / "table"), random.Random(seed)
         self.next_key, self.next_appended = 24, 1000
@@ -151,6 +154,8 @@ class ThreeWriters:
             enable_stable_row_ids=True,
             data_storage_version=self.dice.choice(["2.0", "2.1", "2.2"]),
         )
+        if self.config:
+            lance.dataset(self.uri).update_config(self.config)
         self.index()
         self.snapshots: dict[int, Rows] = {}
         self.look()
@@ -586,14 +591,21 @@ def difference(found: Rows, expected: tuple[Rows, list[Values]], version: int) -
     return None
 
 
-def run(seed: int, num_steps: int) -> int:
+class WithHiddenLineage(ThreeWriters):
+    """A table whose lineage goes into hidden columns of data files, where it can."""
+
+    config: Mapping[str, str] = HIDDEN_LINEAGE
+
+
+def run(seed: int, num_steps: int, kind: type[ThreeWriters] = ThreeWriters) -> int:
     """Make one history and check it; return how many versions it has."""
-    return max(histories.run(ThreeWriters, seed, num_steps).snapshots)
+    return max(histories.run(kind, seed, num_steps).snapshots)
 
 
 def play(seed: int, num_steps: int) -> dict[str, int]:
     """Make a history, and count its versions."""
-    return {"versions": run(seed, num_steps)}
+    kind = (ThreeWriters, WithHiddenLineage)[seed % 2]
+    return {f"versions, {kind.__name__}": run(seed, num_steps, kind)}
 
 
 if __name__ == "__main__":

@@ -35,18 +35,12 @@ def test_flags_are_accepted_as_the_table_says(bit: int) -> None:
             assert (flag.name if flag else str(bit)) in str(caught.value)
 
 
-@pytest.mark.parametrize("bit", [6, 9, 11, 12, 13, 15, 17, 18, 63])
+@pytest.mark.parametrize("bit", [6, 9, 12, 13, 15, 17, 18, 63])
 def test_unknown_writer_flags_leave_tables_readable(bit: int) -> None:
     manifest = with_flags(0, 1 << bit)
     flags.check_readable(manifest)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         flags.check_writable(manifest)
-
-
-def test_spilled_row_lineage_is_read_only() -> None:
-    flags.check_readable(with_flags(2048, 2048))
-    with pytest.raises(UnsupportedFeatureError, match="spilled row lineage"):
-        flags.check_writable(with_flags(2048, 2048))
 
 
 @pytest.mark.parametrize("words", [(256, 0), (0, 256), (1024, 0), (0, 1024), (1 << 14, 0)])

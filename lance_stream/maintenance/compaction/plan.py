@@ -28,7 +28,9 @@ from lance_stream.read.units import stored_bytes_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import coverage
 from lance_stream.table.indices import decode_index_section
+from lance_stream.table.lineage_limits import is_misplaced
 from lance_stream.write.fragments import MAX_BYTES_PER_FILE
+from lance_stream.write.lineage_files import limit_of
 
 TARGET_ROWS: Final = 1 << 20
 """The desired number of rows of a fragment."""
@@ -129,6 +131,7 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
         may_be_long = ~pays_alone & (live >= rules.target_rows // 8) & (sizes > physical)
         for place in np.flatnonzero(may_be_long).tolist():
             pays_alone[place] = has_disordered_lineage(table, fragments[place])
+    pays_alone[_misplaced(table)] = True
     is_candidate = (live < rules.target_rows) | pays_alone
     if rules.newest_fragment is not None:
         is_candidate &= fragments.numbers.ids <= rules.newest_fragment
@@ -136,6 +139,15 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
     columns = (places, live, pays_alone, physical - live, stored_bytes_of(table))
     chosen = [columns[0], *(each[places] for each in columns[1:])]
     yield from map(_Candidate, *(each.tolist() for each in chosen))
+
+
+def _misplaced(table: TableVersion) -> list[int]:
+    """Return the places of the fragments whose lineage is not where the table's config wants it."""
+    fragments, limit = table.manifest.fragments, limit_of(table)
+    if limit is None:
+        return np.flatnonzero(fragments.numbers.has_hidden_lineage).tolist()
+    long = [place for place, raw in enumerate(fragments.raws) if len(raw) > limit]
+    return [place for place in long if is_misplaced(fragments[place], limit)]
 
 
 def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:

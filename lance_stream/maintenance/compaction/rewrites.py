@@ -41,6 +41,7 @@ from lance_stream.table.row_versions import (
 from lance_stream.upsert.known_key_bounds import inherit_key_bounds
 from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
+from lance_stream.write.lineage_files import with_lineage_files
 
 _IDS_AT_ONCE: Final = 1 << 16
 """How many row ids are encoded at once, in parts."""
@@ -176,7 +177,7 @@ def prepare(
             written += new
             groups.append(_group(table, places, task, new))
     except BaseException:
-        delete_files(table.store, written)
+        delete_files(table.store, [*written, *(each for group in groups for each in group.new)])
         raise
     return Prepared(table, tuple(groups))
 
@@ -196,7 +197,8 @@ def _group(
     order = order_of(task.units, lambda: lineage)
     if order is not None:
         lineage = lineage.take(order)
-    return PreparedGroup(old, rows, tuple(_with_lineage(new, lineage)), order)
+    placed = with_lineage_files(table, _with_lineage(new, lineage))
+    return PreparedGroup(old, rows, tuple(placed), order)
 
 
 def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.feature_flags import MIXED_FILE_VERSIONS, has_stable_row_ids
-from lance_stream.table.fragments import MAX_FRAGMENT_ID, DataFile, Fragment
+from lance_stream.table.fragments import MAX_FRAGMENT_ID, DataFile, Fragment, LineageColumn
 from lance_stream.table.manifest import FragmentList, Manifest
 from lance_stream.table.row_ids import Ids, RowIdSequence, decode_row_ids, encode_row_ids
 from lance_stream.table.row_versions import (
@@ -150,7 +150,7 @@ def max_fragment_id(manifest: Manifest) -> int | None:
 
 def has_only_moved_rows(planned: Fragment) -> bool:
     """Return whether a new fragment states an id for each row: all were in the table before."""
-    return (
+    return isinstance(planned.row_ids, LineageColumn) or (
         isinstance(planned.row_ids, bytes)
         and len(decode_row_ids(planned.row_ids)) == planned.physical_rows
     )
@@ -164,11 +164,16 @@ def uniform_stamps(fragment: Fragment, version: int) -> bytes:
 def _with_row_ids(
     start: Manifest, fragments: Sequence[Fragment], sources: Sequence[Fragment]
 ) -> tuple[list[Fragment], int]:
-    moved = [_moved_ids(start, each) for each in fragments]
-    created = _created_at(start, fragments, moved, sources)
+    inline = [each for each in fragments if not _is_hidden(each)]
+    moved = [_moved_ids(start, each) for each in inline]
+    lineage = iter(zip(moved, _created_at(start, inline, moved, sources), strict=True))
     made: list[Fragment] = []
     next_row_id = start.next_row_id
-    for fragment, kept, own in zip(fragments, moved, created, strict=True):
+    for fragment in fragments:
+        if _is_hidden(fragment):
+            made.append(_with_hidden_lineage(start, fragment))
+            continue
+        kept, own = next(lineage)
         num_new = fragment.physical_rows - len(kept)
         if next_row_id + num_new > MAX_ROW_ID:
             raise InvalidInputError(f"the table has used up its row ids: the next is {next_row_id}")
@@ -189,6 +194,28 @@ def _with_row_ids(
     return made, next_row_id
 
 
+def _is_hidden(planned: Fragment) -> bool:
+    """Return whether row ids or created-at versions of a new fragment are in hidden columns."""
+    return isinstance(planned.row_ids, LineageColumn) or isinstance(
+        planned.created_at_versions, LineageColumn
+    )
+
+
+def _with_hidden_lineage(start: Manifest, fragment: Fragment) -> Fragment:
+    """Return a fragment of rows that were all in the table before, with their new row versions.
+
+    The columns are not read: whoever wrote them had checked the rows.
+    """
+    if fragment.created_at_versions is None or not has_only_moved_rows(fragment):
+        raise InvalidInputError(
+            "row ids and created-at versions of a new fragment can only be in hidden columns if it "
+            "states both for each of its rows: those of new rows are given by the commit"
+        )
+    _moved_ids(start, fragment)
+    _stated(start, fragment, fragment.physical_rows)
+    return replace(fragment, last_updated_at_versions=uniform_stamps(fragment, start.version))
+
+
 _WAY_OUT: Final = (
     "the table is damaged, or another has taken its place. Nothing was committed. `lance-stream "
     "verify` lists what is wrong; write the rows into a new table, or restore an older version"
@@ -197,7 +224,7 @@ _WAY_OUT: Final = (
 
 def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
     """Return the row ids of the rows that a fragment took over, its first ones."""
-    if fragment.row_ids is None:
+    if fragment.row_ids is None or isinstance(fragment.row_ids, LineageColumn):
         return np.empty(0, np.uint64)
     if not isinstance(fragment.row_ids, bytes):
         raise UnsupportedFeatureError("row ids of a new fragment that stand in a file of their own")

@@ -1,0 +1,165 @@
+"""Lineage that is too long for the manifest, in a data file of its own.
+
+    fragment    row ids      created at      last updated at       in its message, or an empty mark
+    file        column -3    column -4       column -5             those that are marked, u64
+
+A file of their own, beside the files with the fragment's columns: whoever writes rows need not know
+their lineage, and whoever reads lineage opens a file of at most three columns. Only the lineage of
+rows that were in the table before is written here. That of new rows is given by the commit.
+
+Source:  table.proto, DataFragment.column_row_ids and its siblings; files that the reference wrote,
+         which has such files, too.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.versions import FileVersion
+from lance_stream.file.writer import FileWriter
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.system_columns import (
+    ROW_CREATED_AT_VERSION,
+    ROW_ID,
+    ROW_LAST_UPDATED_AT_VERSION,
+)
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import (
+    LINEAGE_FIELD_IDS,
+    DataFile,
+    Fragment,
+    LineageColumn,
+    StoredSequence,
+)
+from lance_stream.table.lineage_limits import inline_limit
+from lance_stream.table.paths import data_file_name, data_file_path
+from lance_stream.table.row_ids import decode_row_ids
+from lance_stream.table.row_versions import decode_row_versions
+from lance_stream.write.fragments import delete_files
+
+_NAMES: Final[Mapping[str, str]] = {
+    "row_ids": ROW_ID,
+    "created_at_versions": ROW_CREATED_AT_VERSION,
+    "last_updated_at_versions": ROW_LAST_UPDATED_AT_VERSION,
+}
+
+
+def limit_of(table: TableVersion) -> int | None:
+    """Return up to how many bytes a sequence stays in a table's manifest; None without a limit.
+
+    Files of version 0.1 cannot have hidden columns.
+
+    Raises:
+        InvalidInputError: The config states a limit that is not a number of bytes.
+    """
+    if table.file_version is FileVersion.V0_1 or not table.has_stable_row_ids:
+        return None
+    return inline_limit(table.manifest.config)
+
+
+def with_lineage_files(table: TableVersion, fragments: Iterable[Fragment]) -> list[Fragment]:
+    """Move sequences above the table's limit out of the messages of new fragments, into files.
+
+    Args:
+        table: The table.
+        fragments: New fragments, with the lineage of the rows that were in the table before. If
+            not all of its rows were, a fragment is returned as it is.
+
+    Raises:
+        InvalidInputError: The table's config states a limit that is not a number of bytes.
+        CorruptDataError: A row has an id or a version that the table has not given yet.
+    """
+    limit = limit_of(table)
+    if limit is None:
+        return list(fragments)
+    made: list[Fragment] = []
+    written: list[Fragment] = []
+    try:
+        for each in fragments:
+            long = _longer_than(limit, each)
+            if long:
+                _check(table, long)
+                file = _write(table, long)
+                written.append(replace(each, files=(file,)))
+                each = _with_hidden(each, file, long)
+            made.append(each)
+    except BaseException:
+        delete_files(table.store, written)
+        raise
+    return made
+
+
+def lineage_paths(before: Iterable[Fragment], after: Iterable[Fragment]) -> tuple[str, ...]:
+    """Return the paths of the files that `with_lineage_files` has written."""
+    known = {file.path for each in before for file in each.files}
+    return tuple(
+        data_file_path(file.path) for each in after for file in each.files if file.path not in known
+    )
+
+
+def _longer_than(limit: int, fragment: Fragment) -> dict[str, npt.NDArray[np.uint64]]:
+    """Return the values of the sequences above a limit, by name."""
+    num_rows = fragment.physical_rows
+    if not isinstance(fragment.row_ids, bytes) or _num_ids(fragment.row_ids) != num_rows:
+        return {}
+    found = {}
+    for name in _NAMES:
+        stored: StoredSequence | None = getattr(fragment, name)
+        if isinstance(stored, bytes) and len(stored) > limit:
+            decode = decode_row_ids if name == "row_ids" else decode_row_versions
+            found[name] = decode(stored, num_rows).to_array()
+    return found
+
+
+def _check(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -> None:
+    """Raise if a row has an id or a version that the table has not given yet."""
+    ends = dict.fromkeys(_NAMES, table.version + 1) | {"row_ids": table.manifest.next_row_id}
+    for name, values in columns.items():
+        if len(values) and int(values.max()) >= ends[name]:
+            raise CorruptDataError(
+                f"a row has {int(values.max())} among its {name.replace('_', ' ')}, but version "
+                f"{table.version} has none from {ends[name]} on: the table is damaged. Nothing was "
+                "committed. `lance-stream verify` lists what is wrong"
+            )
+
+
+def _num_ids(row_ids: bytes) -> int:
+    return decode_row_ids(row_ids).num_ids
+
+
+def _with_hidden(fragment: Fragment, file: DataFile, names: Iterable[str]) -> Fragment:
+    files = (*fragment.files, file)
+    marks = {each: LineageColumn.among(LINEAGE_FIELD_IDS[each], files) for each in names}
+    return replace(fragment, files=files, **marks)  # type: ignore[arg-type]  # names of sequences
+
+
+def _write(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -> DataFile:
+    fields = tuple(
+        Field(_NAMES[name], "uint64", place, nullable=False) for place, name in enumerate(columns)
+    )
+    schema = Schema(fields)
+    writer = FileWriter(schema, table.file_version)
+    rows = pa.RecordBatch.from_arrays(
+        list(map(pa.array, columns.values())), schema=to_arrow(schema)
+    )
+    name = data_file_name(secrets.token_bytes(16))
+    with table.store.open_writer(data_file_path(name)) as file:
+        for buffer in writer.write(rows):
+            file.write(buffer)
+        buffers, written = writer.finish()
+        for buffer in buffers:
+            file.write(buffer)
+    return DataFile(
+        path=name,
+        field_ids=tuple(LINEAGE_FIELD_IDS[each] for each in columns),
+        column_indices=written.column_indices,
+        file_version=written.version.data_file_numbers,
+        size_bytes=written.size_bytes,
+    )

@@ -1,0 +1,170 @@
+"""Lineage in hidden columns of data files: what is read of it, and damaged ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import CorruptDataError, NotFoundError
+from lance_stream._proto import table_pb2
+from lance_stream.snapshot.hidden_columns import (
+    ROWS_PER_PICK,
+    HiddenColumn,
+    forget_hidden_columns,
+)
+from lance_stream.table.fragments import DataFile, LineageColumn
+from tests.dataset.manifest_edits import edit_manifest
+
+CONFIG = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"}
+FILE = DataFile("f.lance", (0, -3, -4), (0, 1, 2), (2, 1))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Fragment 0 has 4 rows; a second one 5, which version 3 changed, with hidden lineage."""
+    ds = lance_stream.create_dataset(
+        tmp_path / "t", pa.schema([("id", pa.int64()), ("s", pa.string())]), config=CONFIG
+    )
+    ds = ds.append(pa.table({"id": range(9), "s": list("abcdefghi")}))
+    ds.upsert(pa.table({"id": [7, 1, 0, 4, 2], "s": list("ABCDE")}), on="id")
+    return tmp_path / "t"
+
+
+def lineage_file(manifest: table_pb2.Manifest) -> table_pb2.DataFile:
+    return manifest.fragments[1].files[1]
+
+
+def without_it(manifest: table_pb2.Manifest) -> None:
+    del manifest.fragments[1].files[1]
+
+
+def in_two_files(manifest: table_pb2.Manifest) -> None:
+    manifest.fragments[1].files.add().CopyFrom(lineage_file(manifest))
+
+
+def twice_in_a_file(manifest: table_pb2.Manifest) -> None:
+    file = lineage_file(manifest)
+    file.fields.append(-3)
+    file.column_indices.append(0)
+
+
+def past_the_columns(manifest: table_pb2.Manifest) -> None:
+    lineage_file(manifest).column_indices[0] = 7
+
+
+def without_a_column(manifest: table_pb2.Manifest) -> None:
+    lineage_file(manifest).column_indices[0] = -1
+
+
+def of_texts(manifest: table_pb2.Manifest) -> None:
+    file = lineage_file(manifest)
+    file.CopyFrom(manifest.fragments[1].files[0])
+    file.fields[:] = [-2, -3]
+
+
+def of_another_fragment(manifest: table_pb2.Manifest) -> None:
+    file = lineage_file(manifest)
+    file.CopyFrom(manifest.fragments[0].files[0])
+    file.fields[:] = [-3, -2]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (without_it, "which no data files of the fragment have"),
+        (in_two_files, "which 2 data files of the fragment have"),
+        (twice_in_a_file, "twice"),
+        (past_the_columns, "column"),
+        (without_a_column, "column"),
+        (of_texts, "should have uint64 values, but has string"),
+        (of_another_fragment, "has 9 values"),
+    ],
+)
+def test_damaged_columns_are_reported(
+    table: Path, damage: Callable[[table_pb2.Manifest], None], told: str
+) -> None:
+    edit_manifest(table, damage)
+    ds = lance_stream.open_dataset(table)
+    if damage is not twice_in_a_file:
+        assert ds.to_table(columns=["id"]).num_rows == 9
+    for read in (
+        lambda: ds.to_table(with_row_id=True),
+        lambda: ds.to_table(columns=["id"], filter="_rowid = 1"),
+        lambda: ds.take(row_ids=[1]),
+        lambda: ds.changes(2).read_all(),
+        lambda: ds.compact(),
+        lambda: ds.upsert(pa.table({"id": [1], "s": ["x"]}), on="id"),
+    ):
+        with pytest.raises((CorruptDataError, NotFoundError)) as caught:
+            read()
+        assert told in str(caught.value)
+    assert any(told in each.message for each in ds.verify())
+
+
+def test_missing_files_are_explained(table: Path) -> None:
+    ds = lance_stream.open_dataset(table)
+    (hidden,) = {each.row_ids for each in ds.table.manifest.fragments if each.has_hidden_lineage}
+    assert isinstance(hidden, LineageColumn)
+    assert hidden.file is not None
+    (table / "data" / hidden.file.path).unlink()
+    for read in (lambda: ds.to_table(with_row_id=True), lambda: ds.take(row_ids=[1])):
+        with pytest.raises(NotFoundError, match="the table is damaged"):
+            read()
+    assert ds.verify() != []
+
+
+def test_verify_finds_impossible_lineage(table: Path) -> None:
+    def ids_as_versions(manifest: table_pb2.Manifest) -> None:
+        manifest.next_row_id = 7
+        manifest.fragments[1].files.add().CopyFrom(lineage_file(manifest))
+        first, second = manifest.fragments[1].files[1:]
+        first.fields[:] = [each if each == -3 else -2 for each in first.fields]
+        second.fields[:] = [-4, -2]
+
+    edit_manifest(table, ids_as_versions)
+    told = [each.message for each in lance_stream.open_dataset(table).verify()]
+    assert any("a row has version 7, but this is version 3" in each for each in told)
+    assert any("a row has version 0" in each for each in told)
+    assert any("the next row id is 7, but 8 is in use" in each for each in told)
+
+
+def column_of(num_rows: int, asked: list[tuple[str, int]]) -> HiddenColumn:
+    values = pa.array(np.arange(num_rows, dtype=np.uint64))
+
+    def read(_file: object, _field: object, start: int, stop: int) -> pa.Array:
+        asked.append(("read", stop - start))
+        return values.slice(start, stop - start)
+
+    def take(_file: object, _field: object, offsets: np.ndarray) -> pa.Array:
+        asked.append(("take", len(offsets)))
+        return values.take(pa.array(offsets))
+
+    stored = LineageColumn.among(-3, [FILE])
+    return HiddenColumn(stored, lambda _: num_rows, read, take, lambda file: file.path)
+
+
+def test_few_values_are_picked_and_many_kept() -> None:
+    forget_hidden_columns()
+    num_rows = 10 * ROWS_PER_PICK
+    asked: list[tuple[str, int]] = []
+    column = column_of(num_rows, asked)
+    assert column.take(np.array([7, 900])).tolist() == [7, 900]
+    assert column.slice(3, 5).tolist() == [3, 4]
+    assert asked == [("take", 2), ("read", 2)]
+    offsets = np.arange(0, num_rows, ROWS_PER_PICK)
+    assert column.take(offsets).tolist() == offsets.tolist()
+    assert asked[2:] == [("read", num_rows)]
+    again = column_of(num_rows, asked)
+    assert again.to_array().tolist() == list(range(num_rows))
+    assert again.take(np.array([5])).dtype == np.uint64
+    assert len(asked) == 3
+
+
+def test_equal_columns_ignore_the_others_of_their_file() -> None:
+    dropped = DataFile("f.lance", (-2, -3, -4), (0, 1, 2), (2, 1))
+    assert LineageColumn.among(-3, [FILE]) == LineageColumn.among(-3, [dropped])
+    assert LineageColumn.among(-3, [FILE]) != LineageColumn.among(-4, [FILE])
+    assert LineageColumn.among(-5, [FILE]).num_files == 0
