@@ -35,6 +35,7 @@ from lance_stream.read.reading_ahead import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
+from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import DataFile, Fragment, LineageColumn, decode_fragment
 from lance_stream.table.row_addresses import unpack_addresses
@@ -196,7 +197,9 @@ def columns_job(
         needs_stored: Whether they depend on any, or on themselves.
     """
     place = table.manifest.fragments.place_of[fragment_id]
-    num_rows = table.physical_rows(table.manifest.fragments[place])
+    fragment = table.manifest.fragments[place]
+    num_rows = table.physical_rows(fragment)
+    own = fields if fragment.deletion_file is None else map(_with_nulls, fields)
     names = dict.fromkeys(quote_path((each,)) for each in (*(e.name for e in fields), *sources))
     return ColumnsJob(
         unit_of(table, place, columns=tuple(names), include_deleted=True),
@@ -205,12 +208,20 @@ def columns_job(
         new,
         replace(
             target,
-            schema=Schema(tuple(fields)),
+            schema=Schema(tuple(own)),
             max_rows_per_file=num_rows,
             max_bytes_per_file=sys.maxsize,
         ),
         needs_stored,
     )
+
+
+def _with_nulls(each: Field) -> Field:
+    """Return a column that may be null in a file, as deleted rows may have been, with its parts."""
+    children = each.children
+    if each.logical_type == STRUCT:
+        children = tuple(map(_with_nulls, children))
+    return replace(each, nullable=True, children=children)
 
 
 def jobs_of_incoming(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -167,6 +168,22 @@ def test_structs_keep_the_parts_that_a_batch_lacks(wide: lance_stream.Dataset) -
     assert found[9] is None
     assert found[10] == {"x": 10, "y": "10"}
     assert check_feed(wide, changed).total() == 4
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_deleted_rows_may_have_nulls_where_others_must_not(uri: str, version: str) -> None:
+    """A column that must not be null since its nulls were deleted."""
+    rows = wide_rows(0, 20).set_column(1, "price", pa.array([None] + [1.0] * 19))
+    made = lance_stream.create_dataset(uri, rows, file_version=version).delete("id = 0")
+    strict = made.alter_columns({"path": "price", "nullable": False})
+    changed = strict.upsert(prices([3, 5]), on="id")
+    assert is_in_place(changed)
+    assert lance.dataset(uri).to_table(["id", "price"]).equals(changed.to_table(["id", "price"]))
+    assert check_feed(strict, changed)["update_postimage"] == 2
+    again = changed.update({"price": "price + 1"}, where="id < 10")
+    assert is_in_place(again)
+    assert again.to_table(["price"])["price"].to_pylist()[:5] == [2.0, 2.0, 0.0, 2.0, 0.0]
+    assert lance.dataset(uri).to_table(["id", "price"]).equals(again.to_table(["id", "price"]))
 
 
 def test_rows_are_deleted_in_the_same_version(wide: lance_stream.Dataset) -> None:
