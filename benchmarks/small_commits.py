@@ -10,6 +10,8 @@ disk, so "flushing nothing" is the row to compare it with.
     durable             data files are, too: six
     flushing nothing    `durable: never`
     as the sink         by default; with the ledger, and the digest of the rows
+    bare flushes        a file of the manifest's size is written, flushed and given its name, and
+                        its folder is flushed: what the disk allows at most
 
 Tables of many earlier appends are made in one commit, which is then given the number and the names
 of as many versions.
@@ -63,7 +65,8 @@ MODES = {
     "flushing nothing": "never",
     "as the sink": "false",
 }
-CONTENDERS = (*MODES, "pylance")
+BARE = "bare flushes"
+CONTENDERS = (*MODES, "pylance", BARE)
 
 
 def rows(columns: int, first: int, count: int = ROWS) -> pa.Table:
@@ -100,6 +103,8 @@ def appender(contender: str, uri: str, columns: int, first: int) -> Callable[[],
     """Return what appends the next ten rows."""
     if contender == "pylance":
         return _pylance(uri, columns, first)
+    if contender == BARE:
+        return _bare(uri)
     ds = lance_stream.open_dataset(uri, storage_options={"durable": MODES[contender]})
     is_sink = contender == "as the sink"
     made = 0
@@ -134,6 +139,29 @@ def _pylance(uri: str, columns: int, first: int) -> Callable[[], None]:
         first += ROWS
 
     return append
+
+
+def _bare(uri: str) -> Callable[[], None]:
+    """Return what writes and flushes bytes as many as the table's manifest has."""
+    data = encode_manifest(lance_stream.open_dataset(uri).table.manifest)
+    folder, number = Path(uri, "bare"), 0
+    folder.mkdir()
+
+    def write() -> None:
+        nonlocal number
+        number += 1
+        with (folder / "new").open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        (folder / "new").rename(folder / f"{number}.manifest")
+        above = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+
+    return write
 
 
 def _serve(contender: str, uri: str, shape: Shape, first: int, calls: Connection) -> None:
@@ -188,7 +216,7 @@ def measure(folder: Path, shape: Shape, appends: int, rounds: int) -> Medians:
         processes[name].join()
         rows_before, uri = before[name]
         found = lance_stream.open_dataset(uri).count_rows()
-        if found != rows_before + ROWS * (5 + appends * rounds):
+        if name != BARE and found != rows_before + ROWS * (5 + appends * rounds):
             sys.exit(f"{name} has {found} rows in the table of {shape}")
     return {
         name: (
@@ -205,9 +233,11 @@ def report(shape: Shape, medians: Medians) -> None:
     print(f"\n{shape}")
     print(f"  {'per commit':18}{'CPU ms':>9}{'wall ms':>9}{'flushes':>9}   pylance's CPU and wall")
     for name, (cpu, wall, flushes) in medians.items():
-        shown = f"{flushes:9.0f}" if name in MODES else f"{'none':>9}"
+        shown = f"{'none':>9}" if name == "pylance" else f"{flushes:9.0f}"
         of_cpu, of_wall = cpu / medians["pylance"][0], wall / medians["pylance"][1]
         print(f"  {name:18}{cpu:9.2f}{wall:9.2f}{shown}   {of_cpu:.2f} x, {of_wall:.2f} x")
+    wall, floor = medians["lance-stream"][1], medians[BARE][1]
+    print(f"  {1000 / wall:.0f} commits a second; {wall / floor:.1f} x the bare flushes")
 
 
 def main() -> None:
