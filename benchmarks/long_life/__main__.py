@@ -15,9 +15,9 @@ For each window of batches:
     batch           median milliseconds of a batch; and of the process's CPU
     compaction      CPU milliseconds of compaction per batch
     manifest        size of the newest manifest
-    open            opening a version that this process has not seen
-    point read      reading the row of one key
-    feed            reading the changes of one version, without pre-images
+    open            CPU of opening a version that this process has not seen
+    point read      CPU of reading the row of one key
+    feed            CPU of reading the changes of one version, without pre-images
     fragments, dead rows, bytes written since the last window
 
 Only ratios carry over to other machines.

@@ -20,6 +20,7 @@ from lance_stream.read.units import BYTES, check_blob_handling, output_schema, p
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import NUM_READERS
 from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
+from lance_stream.table.row_ids import MAX_MATERIALIZED
 
 Numbers: TypeAlias = Any
 """A list of integers, a numpy array or an Arrow array of them."""
@@ -29,7 +30,8 @@ FEW_IDS: Final = 64
 
 FEW_FRAGMENTS: Final = 1000
 MOST_INDEXED_ROWS: Final = 1 << 24
-"""In larger tables rows are always looked up in the fragments that may have them."""
+"""In larger tables rows are looked up in the fragments that may have them, unless so many have ids
+that are not one range per fragment, and would be read at each call."""
 
 _MAX_EXAMPLES = 5
 
@@ -158,14 +160,16 @@ def _is_worth_an_index(table: TableVersion, num_ids: int) -> bool:
     """Return whether ids are looked up in an index of all rows, which serves later calls, too.
 
     It holds every row in memory, and building it reads all deletion files. So it is not built for
-    a large table; nor for a few ids if reads cost requests, as the manifest shows which fragments
-    may have them.
+    a large table whose manifest has the ids of most rows as ranges; nor for a few ids if reads
+    cost requests.
     """
     if "row_id_index" in table.__dict__:
         return True
-    fragments = table.manifest.fragments
-    if len(fragments) > FEW_FRAGMENTS or int(table.row_counts.physical.sum()) > MOST_INDEXED_ROWS:
-        return False
+    fragments, rows = table.manifest.fragments, table.row_counts.physical
+    num_rows = int(rows.sum())
+    if len(fragments) > FEW_FRAGMENTS or num_rows > MOST_INDEXED_ROWS:
+        num_listed = int(rows[~fragments.lineage.first_row_ids.is_known].sum())
+        return num_listed > MOST_INDEXED_ROWS and num_rows <= MAX_MATERIALIZED
     is_far = table.store.num_readers > NUM_READERS
     return not (is_far and num_ids <= FEW_IDS and fragments.has_deletion_files)
 

@@ -87,6 +87,18 @@ def test_a_large_table_is_not_indexed(
         table.take(row_ids=[57, 43])
 
 
+def test_a_table_of_scattered_ids_is_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their ids would be read at each call."""
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA, primary_key=["id"])
+    ds = ds.append(rows(np.arange(100), 0)).upsert(rows(np.arange(0, 100, 9), 1), on="id")
+    monkeypatch.setattr(take, "MOST_INDEXED_ROWS", 5)
+    table = lance_stream.open_dataset(ds.uri)
+    assert table.take(row_ids=[18, 4])["value"].to_pylist() == [1, 0]
+    assert "row_id_index" in table.table.__dict__
+
+
 def test_two_live_rows_of_one_id_are_refused(tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     ds = ds.append(rows(np.arange(10), 0)).append(rows(np.arange(10), 0))
