@@ -12,6 +12,7 @@ the work as it would without the extra.
 
 import importlib
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,6 +68,8 @@ class CompiledLoops:
 
 
 def _imported() -> ModuleType | None:
+    if sys.byteorder != "little":
+        return None  # numba takes words of the machine's own order only
     try:
         return importlib.import_module(_MODULE)
     except ModuleNotFoundError:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_stream.errors import CorruptDataError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.chunked_buffers import ChunkedBuffer
 from lance_stream.file.compression import compiled, fastlanes, fsst
 from lance_stream.file.compression.compiled import LOADING_NANOSECONDS, CompiledLoops
@@ -209,3 +209,16 @@ def test_text_that_suits_fsst_is_written_by_it_with_loops_only():
 
     assert both_ways(lambda: schemes(random)) == ({"general"}, {"fsst"})
     assert both_ways(lambda: schemes(repeated)) == ({"general"}, {"general"})
+
+
+def test_strings_with_impossible_offsets_are_not_encoded():
+    """Of an Arrow array that its maker did not check."""
+    block = block_of([b"some text "] * 3000)
+    for place, wrong in ((-1, 40_000), (7, 20_000), (0, -5)):
+        offsets = block.offsets.copy()
+        offsets[place] = wrong
+        with (
+            compiled.loops.replaced(kernels),
+            pytest.raises(InvalidInputError, match="offsets that fall or leave"),
+        ):
+            fsst._codes_by_loop(kernels, offsets.astype(np.int64), block.data, None, 0)

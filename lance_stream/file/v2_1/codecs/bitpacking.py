@@ -30,6 +30,7 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.chunked_buffers import (
     ChunkedBuffer,
     Counts,
+    check_chunks,
     chosen,
     consecutive,
     joined,
@@ -96,7 +97,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
         word = word_of(self.bits_per_word)
         widths = _widths(buffer, num_values, word)
         values = np.empty((len(num_values), VALUES), dtype=word)
-        if _unpacked_by_loop(buffer, widths, values):
+        if _unpacked_by_loop(buffer, num_values, widths, values):
             return _block(_first_of_each(values, num_values), self.bits_per_word)
         by_width, counts = np.unique(widths, return_counts=True)
         rare = by_width[counts <= _FEW_CHUNKS] if _is_aligned(buffer, word) else by_width[:0]
@@ -339,7 +340,9 @@ def _is_aligned(buffer: ChunkedBuffer, word: np.dtype[np.unsignedinteger]) -> bo
     return not is_apart and len(buffer.data) % word.itemsize == 0
 
 
-def _unpacked_by_loop(buffer: ChunkedBuffer, widths: Words, values: Words) -> bool:
+def _unpacked_by_loop(
+    buffer: ChunkedBuffer, num_values: Counts, widths: Words, values: Words
+) -> bool:
     """Unpack all chunks by a compiled loop; return False if none is loaded or suits them."""
     word = values.dtype
     if word.itemsize not in _LOOP_WORD_BYTES or not _is_aligned(buffer, word):
@@ -348,6 +351,7 @@ def _unpacked_by_loop(buffer: ChunkedBuffer, widths: Words, values: Words) -> bo
     kernels = loops.get(values.size) if words.flags.aligned else None
     if kernels is None:
         return False
+    check_chunks([buffer], num_values)  # for the loop checks no bounds
     kernels.unpack(words, buffer.starts // word.itemsize + 1, widths.astype(np.int64), values)
     return True
 
