@@ -18,6 +18,7 @@ What transports the bundles and runs the parts (Spark, in `spark.sink.large_upse
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,7 +45,7 @@ from lance_stream.upsert.matching import Found, Matches, join_matches
 from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
 from lance_stream.upsert.upsert import one_batch
-from lance_stream.upsert.written_rows import Written, write_rows
+from lance_stream.upsert.written_rows import Written, write_rows, written_order
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
@@ -168,9 +169,15 @@ class PartedUpsert:
         Raises:
             InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
         """
-        return self._apply(one_batch(rows), lambda incoming: Found().look_up(self.table, incoming))
+        found = Found()
+        return self._apply(one_batch(rows), partial(found.look_up, self.table), found)
 
-    def _apply(self, batch: pa.RecordBatch, find: Callable[[Incoming], Matches]) -> Part:
+    def _apply(
+        self,
+        batch: pa.RecordBatch,
+        find: Callable[[Incoming], Matches],
+        found: Found | None = None,
+    ) -> Part:
         incoming = prepare(batch, self.table.arrow_schema, self.rules)
         matches = find(incoming)
         decision, num_unchanged = decide_changes(self.table, incoming, matches, self.remembered)
@@ -183,6 +190,10 @@ class PartedUpsert:
             self.remembered,
             may_stay=False,  # other parts change rows of the same fragments
         )
+        if found is not None:
+            rows = incoming.rows.select(list(incoming.scanned_columns))
+            rows = rows.take(written_order(decision, written))
+            found.remember(self.table, incoming.rules, written.fragments, rows)
         return Part(written, incoming.num_rows, incoming.num_late + decision.num_late)
 
     def _matches(self, incoming: Incoming, stored: Sequence[pa.RecordBatch]) -> Matches:

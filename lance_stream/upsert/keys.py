@@ -274,16 +274,27 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     if any(accepts(values.type) for accepts in _FIXED_WIDTH):
         return _hash_fixed_width(values, seed)
     data, starts, sizes = bytes_of(values)
+    if not len(sizes):
+        return np.empty(0, np.uint64)
+    first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
+    padded = np.concatenate([data[first:stop], np.zeros(8, np.uint8)])
+    eights = np.ndarray((stop - first + 1,), "<u8", padded, strides=(1,))  # from each byte on
+    places = starts - first
     hashes = sizes.astype(np.uint64)
-    active = np.arange(len(sizes))
-    padded = np.concatenate([data, np.zeros(8, np.uint8)])
-    for place in range(0, int(sizes.max(initial=0)), 8):
-        active = active[sizes[active] > place]
+    shortest = int(sizes.min())
+    for place in range(0, int(sizes.max()), 8):
+        if place + 8 <= shortest:  # eight bytes of every value
+            hashes = _mixed(hashes ^ (eights[places + place] + seed))
+            continue
+        active = np.flatnonzero(sizes > place)
         left = np.minimum(sizes[active] - place, 8)
-        eight = padded[(starts[active] + place)[:, None] + np.arange(8)]
-        eight[np.arange(8) >= left[:, None]] = 0
-        hashes[active] = _mixed(hashes[active] ^ (eight.view("<u8")[:, 0] + seed))
+        words = eights[places[active] + place] & _FIRST_BYTES[left]
+        hashes[active] = _mixed(hashes[active] ^ (words + seed))
     return hashes
+
+
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+"""What leaves a number of bytes of eight, from the first on."""
 
 
 _FIXED_WIDTH = (pa.types.is_primitive, pa.types.is_fixed_size_binary, pa.types.is_decimal)

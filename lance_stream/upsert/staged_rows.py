@@ -14,16 +14,19 @@
 No version ever names a staged file. A file left by a killed process or a lost attempt at a task is
 removed by a cleanup, like every old file without a version.
 
-The committing process holds the rows of one group of parts: at most `MAX_ROWS` and `MAX_BYTES`,
-or the largest part if that is larger (one part in `NUM_PARTS` of all rows, if keys are distributed
-evenly). It also holds about 32 bytes per row for the decisions, and the rows that tasks have kept
-in memory: at most 32 MiB of the first tasks, and 16 KiB of each of the others.
+The committing process holds the rows of two groups of parts: each of at most `MAX_ROWS` and
+`MAX_BYTES`, or the largest part if that is larger (one part in `NUM_PARTS` of all rows, if keys are
+distributed evenly). It also holds about 32 bytes per row for the decisions, and the rows that tasks
+have kept in memory: at most 32 MiB of the first tasks, and 16 KiB of each of the others.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -50,15 +53,19 @@ from lance_stream.upsert.incoming import UpsertRules, key_rows
 from lance_stream.upsert.upsert import one_batch, upsert
 from lance_stream.write.fragments import delete_files
 from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.phases import Phases
 
 NUM_PARTS: Final = 256
 """Into how many parts staged rows are divided."""
 
 MAX_ROWS: Final = 500_000
-"""The committing process holds at most so many rows at a time, ..."""
+"""A group has at most so many rows, ..."""
 
 MAX_BYTES: Final = 128 << 20
 """... and so many bytes of them."""
+
+_GROUPS_AT_ONCE: Final = 2
+"""How many groups are looked up, decided and written at once."""
 
 _MANY_TASKS: Final = 32
 """A task cannot know how many others there are. So many of them ..."""
@@ -171,6 +178,7 @@ def upsert_staged(
     sequence: pa.DataType | None,
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
+    phases: Phases | None = None,
 ) -> Upserted:
     """Execute the upsert of all staged rows, in this process, and commit it.
 
@@ -183,6 +191,7 @@ def upsert_staged(
         micro_batch: Which micro-batch they are, with their digest. If the table already has it,
             nothing happens.
         environment: Randomness for file names; the clock, for remembered deletes.
+        phases: Receives the durations of "write", with the look-up of keys, and "commit".
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
@@ -193,24 +202,55 @@ def upsert_staged(
         return Upserted(table)
     if num_rows <= MAX_ROWS and sum(each.num_bytes for each in staged) <= MAX_BYTES:
         rows = pa.Table.from_batches(_all_rows(table.store, staged))
-        return upsert(table, rows, rules, micro_batch, environment=environment)
+        return upsert(table, rows, rules, micro_batch, phases=phases, environment=environment)
 
     def run(planned: PartedUpsert) -> list[Part | LanceStreamError]:
-        done: list[Part | LanceStreamError] = []
-        try:
-            for rows in _groups(planned, staged):
-                done.append(planned.do_rows(rows))
-        except LanceStreamError as error:
-            done.append(error)
-        except BaseException:
-            for each in done:
-                delete_files(table.store, each.written.fragments if isinstance(each, Part) else ())
-            raise
-        return done
+        # The first group reads the keys that are not known yet, so the others need not.
+        first, *others = _groups(planned, staged)
+        done = _do_groups(planned, [first], [])
+        return _do_groups(planned, others, done)
 
-    return upsert_in_parts(
-        table, run, rules, columns, sequence, micro_batch, environment=environment
-    )
+    return upsert_in_parts(table, run, rules, columns, sequence, micro_batch, phases, environment)
+
+
+def _do_groups(
+    planned: PartedUpsert,
+    groups: Sequence[Callable[[], pa.Table]],
+    done: Sequence[Part | LanceStreamError],
+) -> list[Part | LanceStreamError]:
+    """Return the outcome of all groups, some at once; none is begun once one has failed.
+
+    Args:
+        planned: The upsert.
+        groups: What reads the rows of each.
+        done: The outcome of others.
+    """
+    has_failed = threading.Event()
+    if any(isinstance(each, LanceStreamError) for each in done):
+        has_failed.set()
+
+    def do(read: Callable[[], pa.Table]) -> Part | LanceStreamError | None:
+        if has_failed.is_set():
+            return None
+        try:
+            return planned.do_rows(read())
+        except LanceStreamError as error:
+            has_failed.set()
+            return error
+        except BaseException:
+            has_failed.set()
+            raise
+
+    with ThreadPoolExecutor(_GROUPS_AT_ONCE, thread_name_prefix="lance-stream-parts") as threads:
+        futures = [threads.submit(do, each) for each in groups]
+    errors = [error for each in futures if (error := each.exception()) is not None]
+    outcomes = [*done, *(each.result() for each in futures if each.exception() is None)]
+    if errors:
+        for made in outcomes:
+            if isinstance(made, Part):
+                delete_files(planned.table.store, made.written.fragments)
+        raise errors[0]
+    return [each for each in outcomes if each is not None]
 
 
 def _all_rows(store: Store, staged: Iterable[StagedRows]) -> Iterator[pa.RecordBatch]:
@@ -226,11 +266,13 @@ def _read(store: Store, staged: StagedRows, bundles: _Numbers) -> Iterator[pa.Re
             yield from decode_rows(data)
 
 
-def _groups(planned: PartedUpsert, staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
-    """Yield all rows, as many at a time as fit the limits; rows of one key together."""
+def _groups(
+    planned: PartedUpsert, staged: Sequence[StagedRows]
+) -> Iterator[Callable[[], pa.Table]]:
+    """Yield what reads all rows, as many at a time as fit the limits; rows of one key together."""
     store = planned.table.store
     if len({each.keys for each in staged if each.num_rows}) > 1:  # their parts are not the same
-        yield pa.Table.from_batches(_all_rows(store, staged))
+        yield lambda: pa.Table.from_batches(_all_rows(store, staged))
         return
     kept = [
         part
@@ -244,14 +286,18 @@ def _groups(planned: PartedUpsert, staged: Sequence[StagedRows]) -> Iterator[pa.
     for each in staged:
         own = each.bundles
         np.add.at(sizes, own[:, 0], np.stack([own[:, 1], own[:, 3] - own[:, 2]], axis=1))
-    for start, stop in _ranges_within(sizes):
+
+    def read(start: int, stop: int) -> pa.Table:
         batches = [rows for number, rows in kept if start <= number < stop]
         for each in staged:
             own = each.bundles
             chosen = own[(own[:, 0] >= start) & (own[:, 0] < stop)]
             batches += _read(store, each, chosen)
-        if batches:
-            yield pa.Table.from_batches(batches)
+        return pa.Table.from_batches(batches)
+
+    for start, stop in _ranges_within(sizes):
+        if sizes[start:stop, 0].any():
+            yield partial(read, start, stop)
 
 
 def _ranges_within(sizes: _Numbers) -> Iterator[tuple[int, int]]:

@@ -100,7 +100,8 @@ def main(folder: str) -> None:
     from lance_stream.spark import lance_sink
     from lance_stream.spark.sink import modes
 
-    modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # so that tasks write upserts, too
+    modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # so that tasks write upserts, too,
+    modes.driver_is_alone = lambda _: False  # as on a cluster
     locations.BACKENDS["deadly"] = open_deadly  # type: ignore[index]  # read-only for others
     names.LOCAL.update(fault=("fault",), deaths=("deaths",))  # type: ignore[attr-defined]  # the same
     spark = (

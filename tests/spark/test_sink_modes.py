@@ -39,6 +39,7 @@ def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "collected on a cluster":
         monkeypatch.setattr(modes, "workers_of", spark_workers.SparkTasks)
     if request.param == "by tasks":
+        monkeypatch.setattr(modes, "driver_is_alone", lambda _: False)
         with driver_that_holds_nothing(monkeypatch):
             yield request.param
     else:

@@ -48,7 +48,8 @@ def test_batches_survive_a_store_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each row is written once, when the store is back."""
-    monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)  # upserts go by tasks, too
+    monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)  # upserts go by tasks, too,
+    monkeypatch.setattr(modes, "driver_is_alone", lambda _: False)  # as on a cluster
     uri = f"{s3_bucket.uri}/table"
     on = {"on": "id"} if mode == "upsert" else {}
     sink = lance_sink(uri, mode=mode, app_id="a", storage_options=options, **on)

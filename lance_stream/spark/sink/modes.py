@@ -3,7 +3,8 @@
 Each mode gets a table that has the batch's columns, and returns the outcome of the batch. Spark's
 tasks, or the driver, write the rows of an append or an overwrite (see `batch_writing`). The rows of
 an upsert are collected up to the driver's limit: they are few compared to the table, whose keys are
-looked up where its files are read (`spark_workers`). Larger batches go through `large_upserts`.
+looked up where its files are read (`spark_workers`). Larger batches go through `large_upserts`, or,
+on a local master, `staged_upserts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,8 @@ from lance_stream.spark.sink.batch_writing import (
 )
 from lance_stream.spark.sink.large_upserts import upsert_by_tasks
 from lance_stream.spark.sink.reports import SinkCommit, size_of_files
-from lance_stream.spark.sink.spark_workers import workers_of
+from lance_stream.spark.sink.spark_workers import driver_is_alone, workers_of
+from lance_stream.spark.sink.staged_upserts import upsert_by_staging
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.attempts import Upserted
@@ -59,7 +61,7 @@ MAX_ROWS_ON_DRIVER: Final = 1_000_000
 """The driver collects an upsert of at most so many rows, ..."""
 
 MAX_BYTES_ON_DRIVER: Final = 256 << 20
-"""... and of so many bytes; larger ones go through `large_upserts`."""
+"""... and of so many bytes; see `staged_upserts` and `large_upserts` for larger ones."""
 
 
 @dataclass(frozen=True)
@@ -305,11 +307,17 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     if sorting is not None:
         sorting.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
+    is_alone = driver_is_alone(df.sparkSession)
     with batch.phases("collect"):
-        size = _size_of_large(df, batch.last)
-        rows = None if size is not None and _is_too_large(size) else _collect(df)
-    if rows is None:
-        helpers = () if deletes is None else (deletes,)
+        size = None if is_alone else _size_of_large(df, batch.last)
+        is_large = _follows_large(batch.last) if is_alone else size and _is_too_large(size)
+        rows = None if is_large else _collect(df)
+    helpers = () if deletes is None else (deletes,)
+    if rows is None and is_alone:
+        done = upsert_by_staging(
+            df, table, rules, batch.micro_batch, batch.phases, helpers, sorting
+        )
+    elif rows is None:
         done = upsert_by_tasks(
             df, table, rules, batch.micro_batch, batch.phases, size, helpers, sorting
         )
@@ -343,16 +351,19 @@ def _good_rows(rows: pa.Table, table: TableVersion, sorting: Sorting) -> pa.Tabl
 
 
 def _size_of_large(df: DataFrame, last: SinkCommit | None) -> Size | None:
-    """Measure a batch that follows a large one; return None for others.
+    """Measure a batch that follows a large one; return None for others."""
+    return measure(df) if _follows_large(last) else None
+
+
+def _follows_large(last: SinkCommit | None) -> bool:
+    """Return whether a batch is likely to be large, because the previous one was.
 
     Others are collected right away, until they exceed the limit. After a large batch that would
     likely be wasted work.
     """
     if last is None or last.skipped:
-        return None
-    if 2 * last.rows_in > MAX_ROWS_ON_DRIVER or 2 * last.bytes_written > MAX_BYTES_ON_DRIVER:
-        return measure(df)
-    return None
+        return False
+    return 2 * last.rows_in > MAX_ROWS_ON_DRIVER or 2 * last.bytes_written > MAX_BYTES_ON_DRIVER
 
 
 def _is_too_large(size: Size) -> bool:

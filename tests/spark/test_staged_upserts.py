@@ -1,0 +1,106 @@
+"""Upserts that are too large to be collected, on a local master: staged by tasks, computed once."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+import lance_stream
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark import lance_sink
+from lance_stream.spark.sink import modes, staged_upserts
+from lance_stream.upsert import staged_rows
+from lance_stream.upsert.attempts import Attempts
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 20)
+    monkeypatch.setattr(staged_rows, "MAX_ROWS", 100)  # several groups of parts
+    return str(tmp_path / "table")
+
+
+def counted(spark: Any, rows: DataFrame) -> tuple[DataFrame, Any]:
+    """Return the same rows, and a counter of those that were computed."""
+    counter = spark.sparkContext.accumulator(0)
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            counter.add(batch.num_rows)
+            yield batch
+
+    return rows.mapInArrow(count, rows.schema), counter
+
+
+def rows_in(uri: str) -> dict[int, int]:
+    found = lance_stream.open_dataset(uri).to_table().to_pydict()
+    assert len(set(found["id"])) == len(found["id"])
+    return dict(zip(found["id"], found["x"], strict=True))
+
+
+def staged_files(uri: str) -> list[str]:
+    return [str(each) for each in (Path(uri) / "_lance_stream" / "staged_rows").glob("*")]
+
+
+def test_a_large_batch_is_computed_once(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is planned."""
+    sink = lance_sink(uri, mode="upsert", on="id", delete_when="x = 7", app_id="a")
+    first = spark.range(300).selectExpr("id", "id % 5 AS x")
+    sink(first, 0)
+    committed: list[int] = []
+    commit = Attempts.commit
+
+    def beaten_once(self: Attempts, *arguments: Any) -> Any:
+        if not committed:
+            lance_stream.open_dataset(uri).update({"x": "x + 100"}, "id = 250")
+        committed.append(self.number)
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Attempts, "commit", beaten_once)
+    for _ in range(2):
+        again, counter = counted(spark, spark.range(100, 400, 1, 3).selectExpr("id", "id % 8 AS x"))
+        sink(again, 1)
+        assert counter.value == 300
+    assert committed == [1, 2]
+    model = {each: each % 5 for each in range(100)}
+    assert rows_in(uri) == model | {each: each % 8 for each in range(100, 400) if each % 8 != 7}
+    assert sink.last_commit is not None
+    assert sink.last_commit.skipped  # the second one is a replay, computed for its digest
+    assert not staged_files(uri)
+
+
+def test_a_small_batch_after_a_large_one_is_staged_in_memory(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    sink(spark.range(300).selectExpr("id", "0L AS x"), 0)
+    for batch_id, count in enumerate((1, 0, 30), 1):
+        sink(spark.range(count).selectExpr("id", f"{batch_id}L AS x"), batch_id)
+        assert sink.last_commit is not None
+        assert sink.last_commit.rows_in == count
+    assert sum(rows_in(uri).values()) == 90
+
+
+@pytest.mark.parametrize("fails", ["a task", "the driver"])
+def test_a_refused_batch_leaves_nothing(
+    spark: Any, uri: str, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_rows, "_KEPT_BYTES", 0)
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    key = "nullif(id, 250)" if fails == "a task" else "id % 290"
+    with pytest.raises(
+        InvalidInputError, match="no key" if fails == "a task" else "more than once"
+    ):
+        sink(spark.range(0, 300, 1, 2).selectExpr(f"{key} AS id", "0L AS x"), 0)
+    assert not staged_files(uri)
+    assert not list((Path(uri) / "data").glob("*.lance"))
+
+
+def test_what_tasks_return_can_be_read_back() -> None:
+    """A task's rows in memory, and those that it left out."""
+    assert staged_upserts._OUTCOME.names == list(staged_upserts._OUTCOME_SCHEMA.names)
