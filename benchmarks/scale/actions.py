@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 import lance_stream
-from benchmarks.scale.forging import rows
+from benchmarks.scale.forging import SCHEMA, rows
 from lance_stream.cli.main import main as command_line
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Limits, Position
@@ -20,7 +20,6 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.monitoring.series import collect
-from lance_stream.read.scan import plan_scan
 from lance_stream.snapshot.opening import open_table
 
 NEW_KEYS: Final = 1 << 40
@@ -142,10 +141,11 @@ def list_fragments(uri: str) -> object:
 
 def scan_plan(uri: str) -> object:
     """Plan Spark's tasks for a scan, and pickle each of them."""
-    from lance_stream.spark import work_units
+    from lance_stream.spark.options import SourceOptions
+    from lance_stream.spark.table_source import TableReader
 
-    units = plan_scan(open_table(uri), ["key"])
-    tasks = work_units.divide(units, lambda each: each, lambda _, part: part)
+    asked = SourceOptions(uri, columns=("key",), only_by_tasks=True)
+    tasks = TableReader(asked, None, SCHEMA).partitions()
     sizes = [len(pickle.dumps(each)) for each in tasks]
     return {"tasks": len(sizes), "bytes": sum(sizes), "largest": max(sizes)}
 
