@@ -189,8 +189,10 @@ def _ledger(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need
 
 
 def _lineage(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
-    limit = limit_of(ds.table)
     fragments = ds.table.manifest.fragments
+    if sum(map(len, fragments.raws)) < LARGE_LINEAGE:
+        return  # without decoding a fragment
+    limit = limit_of(ds.table)
     num_bytes = sum(
         inline_bytes(each) for each in fragments if limit is None or is_misplaced(each, limit)
     )

@@ -1,0 +1,124 @@
+"""Lineage above the table's limit goes into files, of which failed operations leave none."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import CorruptDataError, Dataset, InvalidInputError, RetryableConflictError
+from lance_stream.maintenance.compaction.plan import CompactionRules
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.row_ids import decode_row_ids
+from lance_stream.upsert import attempts
+from lance_stream.write.lineage_files import with_lineage_files
+from lance_stream.write.planning import Staged
+
+SPILL, LIMIT = "lance.row_lineage.spill", "lance.row_lineage.inline_max_bytes"
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])
+NUM_ROWS = 4000
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """4,000 rows; a sequence of more than 300 bytes leaves the manifest."""
+    config = {SPILL: "true", LIMIT: "300"}
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA, config=config)
+    return made.append(rows(range(NUM_ROWS)))
+
+
+def rows(keys: Sequence[int]) -> pa.Table:
+    return pa.table({"id": keys, "x": [1] * len(keys)}, schema=SCHEMA)
+
+
+def scattered(num: int, first: int = 0) -> list[int]:
+    return [(first + number * number * 7) % NUM_ROWS for number in range(num)]
+
+
+def upserted(ds: Dataset, num: int, first: int = 0) -> Dataset:
+    keys = [*dict.fromkeys(scattered(num, first)), NUM_ROWS + first]
+    return ds.upsert(rows(keys), on="id")
+
+
+def files_of(ds: Dataset) -> set[str]:
+    return set(ds.table.store.list_names("data"))
+
+
+def hidden(ds: Dataset) -> list[bool]:
+    return [each.has_hidden_lineage for each in ds.table.manifest.fragments]
+
+
+def test_only_long_lineage_leaves_the_manifest(ds: Dataset) -> None:
+    few = upserted(ds, 50)
+    assert hidden(few) == [False, False]
+    many = upserted(few, 900, first=3)
+    assert hidden(many) == [False, False, True, False]
+    moved = many.table.manifest.fragments[2]
+    assert isinstance(moved.created_at_versions, bytes)
+    assert isinstance(moved.last_updated_at_versions, bytes)
+    compacted = many.compact()
+    assert hidden(compacted) == [True]
+    assert len(compacted.table.manifest.fragments.framed) < 500
+    assert compacted.verify(deep=True) == []
+    assert compacted.compact().version == compacted.version
+
+
+def test_tables_without_the_entry_keep_it(ds: Dataset) -> None:
+    ds = ds.update_config({SPILL: "false"})
+    assert not any(hidden(upserted(upserted(ds, 900), 700, 5).compact()))
+
+
+def test_limits_are_numbers(ds: Dataset) -> None:
+    for limit in ("many", "-1", "1e3", ""):
+        with pytest.raises(InvalidInputError, match="should be a number of bytes"):
+            ds.update_config({LIMIT: limit})
+    with pytest.raises(InvalidInputError, match="should be a number of bytes"):
+        lance_stream.create_dataset("memory://limits/t", SCHEMA, config={LIMIT: "1 MB"})
+
+
+def test_ids_that_were_not_given_are_refused(ds: Dataset) -> None:
+    inline = ds.update_config({SPILL: None})
+    planned = upserted(inline, 900).table.manifest.fragments[1]
+    table = ds.table.at(replace(ds.table.manifest, next_row_id=9))
+    planned = replace(planned, physical_rows=decode_row_ids(planned.row_ids).num_ids)
+    before = files_of(ds)
+    with pytest.raises(CorruptDataError, match="the table is damaged"):
+        with_lineage_files(table, [planned])
+    assert files_of(ds) == before
+
+
+def test_an_upsert_that_loses_leaves_no_file(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, num_before, lost = attempts.commit_planned, len(files_of(ds)), []
+
+    def first_loses(table: Any, operation: Any, staged: Staged, *rest: Any, **named: Any) -> Any:
+        if lost:
+            return real(table, operation, staged, *rest, **named)
+        lost.append(len(files_of(ds)) - num_before)
+        staged.delete(table.store)
+        raise RetryableConflictError("another writer was faster", table.version + 1)
+
+    monkeypatch.setattr(attempts, "commit_planned", first_loses)
+    done = upserted(ds, 900)
+    assert lost == [3]
+    assert hidden(done) == [False, True, False]
+    assert files_of(done) == {
+        file.path for each in done.table.manifest.fragments for file in each.files
+    }
+
+
+def test_a_compaction_that_fails_leaves_no_file(ds: Dataset) -> None:
+    ds = upserted(upserted(ds, 900), 900, 11)
+    before = files_of(ds)
+
+    def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        yield write_task(tasks[0])
+        assert len(files_of(ds)) == len(before) + 2
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="disk"):
+        prepare(ds.table, CompactionRules(target_rows=4000), write)
+    assert files_of(ds) == before
