@@ -96,7 +96,7 @@ from lance_stream.table.paths import (
 )
 from lance_stream.threads import map_ahead
 from lance_stream.upsert.key_bounds import chance_of
-from lance_stream.upsert.key_index import read_footer
+from lance_stream.upsert.key_index import is_useless
 
 GRACE: Final = timedelta(days=7)
 """The age from which a file can no longer be about to be committed."""
@@ -660,13 +660,10 @@ def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable,
 
 
 def _is_useless(table: TableVersion, file: StoredFile, data_files: Container[bytes | None]) -> bool:
-    """Return whether a run of the index of keys is of files that are gone; False if unknown."""
+    """Return whether a run of the index of keys helps no upsert; False if unknown."""
     if table.manifest.base_paths:
         return False  # it may be of files that are elsewhere
-    footer = read_footer(table.store, file.path)
-    return footer is not None and not any(
-        place.file in data_files for each in footer.files for place in each.file
-    )
+    return is_useless(table.store, file.path, data_files)
 
 
 def _is_behind_link(store: Store, folder: str) -> bool:

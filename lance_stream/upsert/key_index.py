@@ -15,7 +15,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -28,7 +28,6 @@ from lance_stream.storage.store import Store
 from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
 from lance_stream.upsert.key_runs import (
     CHUNK_ROWS,
-    MAX_FOOTER_BYTES,
     TRAILER_BYTES,
     U32,
     U64,
@@ -334,7 +333,10 @@ def write_run(
     """
     path = key_index_path(columns.field_ids[0], secrets.token_bytes(16))
     encoder = RunEncoder(columns, files)
+    size = sum(len(each.source.words) for each in parts) * columns.row_bytes
     try:
+        if not _has_room(2 * size):
+            return None
         with tempfile.TemporaryFile(prefix=_PREFIX) as chunks:
             with store.open_writer(path) as writer:
                 for keys in merged(parts):
@@ -375,20 +377,46 @@ def list_runs(store: Store, columns: Sequence[int]) -> list[str] | None:
     return [f"{KEY_INDEX_DIRECTORY}/{name}" for name in own[:_MAX_RUNS]]
 
 
-def read_footer(store: Store, path: str) -> RunFooter | None:
+def read_footer(store: Store, path: str) -> RunFooter:
+    """Return the footer of a run.
+
+    Raises:
+        CorruptDataError: It is not what was written, or another release wrote it.
+        Exception: The store's, of any kind.
+    """
+    end, size = store.read_end(path, _END_BYTES)
+    trailer = end[-TRAILER_BYTES:]
+    wanted = footer_bytes(trailer) + TRAILER_BYTES
+    if wanted > size:
+        raise CorruptDataError("a run of keys is shorter than its footer")
+    if wanted > len(end):
+        (end,) = store.read_ranges(path, [ByteRange(size - wanted, size)])
+    return decode_footer(end[len(end) - wanted : len(end) - TRAILER_BYTES], trailer, size)
+
+
+def footer_if_sound(store: Store, path: str) -> RunFooter | None:
     """Return the footer of a run; None if it cannot be read, or is not what was written."""
     try:
-        end, size = store.read_end(path, _END_BYTES)
-        trailer = end[-TRAILER_BYTES:]
-        num_bytes = footer_bytes(trailer)
-        wanted = num_bytes + TRAILER_BYTES
-        if wanted > size or wanted > MAX_FOOTER_BYTES:
-            return None
-        if wanted > len(end):
-            (end,) = store.read_ranges(path, [ByteRange(size - wanted, size)])
-        return decode_footer(end[len(end) - wanted : len(end) - TRAILER_BYTES], trailer, size)
+        return read_footer(store, path)
     except Exception:  # from any store: runs are optional
         return None
+
+
+def is_useless(store: Store, path: str, data_files: Container[bytes | None]) -> bool:
+    """Return whether a run is damaged, or of files that are gone; False if it cannot be read.
+
+    Args:
+        store: The table's.
+        path: The path of the run.
+        data_files: The random bytes of the names of the data files that there are.
+    """
+    try:
+        footer = read_footer(store, path)
+    except CorruptDataError:
+        return True
+    except Exception:  # from any store: runs are optional
+        return False
+    return not any(place.file in data_files for each in footer.files for place in each.file)
 
 
 def open_run(path: str, footer: RunFooter, num_open: int) -> LocalRun | None:
@@ -401,10 +429,14 @@ def open_run(path: str, footer: RunFooter, num_open: int) -> LocalRun | None:
     """
     size = footer.num_keys * footer.columns.row_bytes
     with suppress(OSError):
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-        if num_open + size <= MAX_LOCAL_BYTES and size <= _MOST_OF_FREE * free:
+        if num_open + size <= MAX_LOCAL_BYTES and _has_room(size):
             return LocalRun(path, footer, _file())
     return None
+
+
+def _has_room(num_bytes: int) -> bool:
+    """Return whether the folder for temporary files has room for a copy."""
+    return num_bytes <= _MOST_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def delete_runs(store: Store, paths: Iterable[str]) -> None:

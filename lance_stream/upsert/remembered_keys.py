@@ -476,7 +476,7 @@ class RememberedKeys:
 
     def _open(self, store: Store, path: str, columns: KeyColumns) -> None:
         self._left_out.add(path)
-        footer = key_index.read_footer(store, path)
+        footer = key_index.footer_if_sound(store, path)
         if footer is None or footer.columns._replace(seeds=columns.seeds) != columns:
             return
         if all(each in self._number_of for each in footer.files):

@@ -146,7 +146,7 @@ def test_runs_of_files_that_are_gone_are_deleted() -> None:
     before = runs_of(ds.table)
     for number in range(12):
         ds = ds.upsert(rows(range(600), number), "id").compact()
-    found = [key_index.read_footer(ds.table.store, each) for each in runs_of(ds.table)]
+    found = [key_index.footer_if_sound(ds.table.store, each) for each in runs_of(ds.table)]
     assert sum(each.num_keys for each in found if each) < 600 * 5
     assert not set(before) & set(runs_of(ds.table))
 
@@ -202,6 +202,11 @@ def test_cleanup_removes_runs_of_files_that_are_gone() -> None:
     rules = CleanupRules(older_than=None)
     cleanup(ds.table, rules, environment=later)
     (path,) = runs_of(ds.table)
+    damaged = f"_lance_stream/key_index/0-{'5' * 32}.keys"
+    ds.table.store.write(damaged, bytes(ds.table.store.read(path))[:-1])
+    assert not cleanup(ds.table, rules).num_files  # which may be of another release, in use
+    assert cleanup(ds.table, rules, environment=later).num_files == {"indices of keys": 1}
+    assert runs_of(ds.table) == [path]
     ds = ds.overwrite(rows(range(5), 0))
     assert cleanup(ds.table, rules, environment=later).num_files["data files"] >= 6
     assert runs_of(ds.table) == [path]  # of a file that was there when the cleanup began
@@ -277,7 +282,7 @@ def test_words_are_found_wherever_they_are(columns: KeyColumns) -> None:
     for _ in range(30):
         store = MemoryStore(f"/{uuid.uuid4()}")
         written, made = run_of(store, columns, dice)
-        footer = key_index.read_footer(store, written.path)
+        footer = key_index.footer_if_sound(store, written.path)
         assert footer is not None
         assert footer.files == written.footer.files
         opened = key_index.open_run(written.path, footer, 0)
@@ -291,6 +296,34 @@ def test_words_are_found_wherever_they_are(columns: KeyColumns) -> None:
                 (wanted[one], int(run.rows[place])) for one, place in zip(which, at, strict=True)
             )
             assert found == sorted((word, row) for word, _, row in made if word in wanted)
+
+
+@pytest.mark.floors
+def test_a_run_may_have_no_key() -> None:
+    """Of files whose keys are all null."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    place = FileColumn(bytes(16), 0)
+    none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+    part = Part(none, np.array([0, 9]), np.zeros(1, np.int64), np.ones(1, np.bool_))
+    written = write_run(store, TEXTS, [Covered((place,), 9)], [part])
+    assert written is not None
+    footer = key_index.read_footer(store, written.path)
+    opened = key_index.open_run(written.path, footer, 0)
+    assert opened is not None
+    for run in (written, opened):
+        assert [len(each) for each in run.find(store, np.arange(5, dtype=np.uint64))] == [0, 0]
+
+
+def test_without_room_for_copies_keys_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = indexed(table_of())
+    monkeypatch.setattr(key_index, "_MOST_OF_FREE", 0.0)
+    for number in range(1, 5):
+        table, store = watched(table)
+        done = upsert(table, rows(range(300), number), ON_ID)
+        assert done.num_updated == 300
+        table = done.table
+    assert remembered_keys.remembered_keys(table, ["id"]).num_saved_runs == 0
+    assert files_read(store) == 0  # what is remembered stays in memory
 
 
 @pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
@@ -343,7 +376,7 @@ def find_all(data: bytes) -> list[Any]:
     store = MemoryStore(f"/{uuid.uuid4()}")
     path = f"_lance_stream/key_index/0-{'0' * 32}.keys"
     store.write(path, data)
-    footer = key_index.read_footer(store, path)
+    footer = key_index.footer_if_sound(store, path)
     if footer is None:
         return []
     run = key_index.open_run(path, footer, 0)
