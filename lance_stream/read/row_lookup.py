@@ -5,6 +5,9 @@ once (`table.uniform_lineage`). The ids of the others are decoded. A deletion fi
 its fragment has an id: a row that was moved has its id in two fragments, and is live in one.
 """
 
+from collections.abc import Iterator
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +15,11 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import are_among, distinct
 from lance_stream.table.row_addresses import NO_ADDRESS, pack_addresses
+from lance_stream.table.row_ids import RowIdSequence
+
+Ids: TypeAlias = npt.NDArray[np.uint64]
+Places: TypeAlias = npt.NDArray[np.intp]
+Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 def find_rows(
@@ -29,12 +37,7 @@ def find_rows(
     wanted = distinct(row_ids)
     found = np.full(len(wanted), NO_ADDRESS)
     fragments = table.manifest.fragments
-    hits: list[tuple[int, npt.NDArray[np.intp], npt.NDArray[np.int64]]] = []
-    for place in np.flatnonzero(fragments.lineage.may_have(wanted)).tolist():
-        offsets = table.row_ids(fragments[place]).find(wanted)
-        some = np.flatnonzero(offsets >= 0)
-        if len(some):
-            hits.append((place, some, offsets[some]))
+    hits = [each for each in _hits(table, wanted) if len(each[1])]
     dead = table.dead_offsets_of([fragments[place] for place, _, _ in hits])
     for (place, some, offsets), gone in zip(hits, dead, strict=True):
         is_live = ~are_among(offsets, gone)
@@ -49,3 +52,26 @@ def find_rows(
         found[some] = pack_addresses(fragments.ids[place], offsets)
     addresses = found[np.searchsorted(wanted, row_ids)] if len(wanted) else found
     return addresses, addresses != NO_ADDRESS
+
+
+def _hits(table: TableVersion, wanted: Ids) -> Iterator[tuple[int, Places, Offsets]]:
+    """Yield the places of fragments; which of the rows they have, deleted or live; and where."""
+    fragments = table.manifest.fragments
+    ranges = fragments.lineage.first_row_ids
+    begins, ends = fragments.lineage.ids_within(wanted)
+    for place in np.flatnonzero(begins < ends).tolist():
+        some = np.arange(begins[place], ends[place])
+        yield place, some, (wanted[some] - ranges.values[place]).astype(np.int64)
+    for place in np.flatnonzero(~ranges.is_known).tolist() if len(wanted) else ():
+        yield place, *_found(table.row_ids(fragments[place]), wanted)
+
+
+def _found(sequence: RowIdSequence, wanted: Ids) -> tuple[Places, Offsets]:
+    """Return which of some ascending ids a sequence has, and at which offsets."""
+    if len(wanted) < len(sequence):
+        offsets = sequence.find(wanted)
+        some = np.flatnonzero(offsets >= 0)
+        return some, offsets[some]
+    ids = sequence.to_array()
+    offsets = np.flatnonzero(are_among(ids, wanted))
+    return np.searchsorted(wanted, ids[offsets]), offsets

@@ -166,12 +166,14 @@ def _is_worth_an_index(table: TableVersion, num_ids: int) -> bool:
     if "row_id_index" in table.__dict__:
         return True
     fragments, rows = table.manifest.fragments, table.row_counts.physical
-    num_rows = int(rows.sum())
-    if len(fragments) > FEW_FRAGMENTS or num_rows > MOST_INDEXED_ROWS:
-        num_listed = int(rows[~fragments.lineage.first_row_ids.is_known].sum())
-        return num_listed > MOST_INDEXED_ROWS and num_rows <= MAX_MATERIALIZED
     is_far = table.store.num_readers > NUM_READERS
-    return not (is_far and num_ids <= FEW_IDS and fragments.has_deletion_files)
+    if is_far and num_ids <= FEW_IDS and fragments.has_deletion_files:
+        return False
+    num_rows = int(rows.sum())
+    if len(fragments) <= FEW_FRAGMENTS and num_rows <= MOST_INDEXED_ROWS:
+        return True
+    num_listed = int(rows[~fragments.lineage.first_row_ids.is_known].sum())
+    return num_listed > MOST_INDEXED_ROWS and num_rows <= MAX_MATERIALIZED
 
 
 def _are_live(table: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

@@ -26,6 +26,7 @@ from lance_stream.table.row_versions import FIRST_VERSION
 from lance_stream.table.wire_columns import Mask, Numbers, Spans, walk
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Places: TypeAlias = npt.NDArray[np.intp]
 
 _ID, _PHYSICAL_ROWS = 1, 4
 _ROW_IDS, _LAST_UPDATED, _CREATED = 5, 7, 9
@@ -97,19 +98,20 @@ class UniformLineage:
             self.created.replaced(count, places, others.created),
         )
 
-    def may_have(self, row_ids: Numbers) -> Mask:
-        """Return which fragments may have one of some rows.
+    def ids_within(self, row_ids: Numbers) -> tuple[Places, Places]:
+        """Return which of some rows each fragment has, as far as its row ids are one range.
 
         Args:
             row_ids: (n,) u64, ascending.
 
         Returns:
-            (num_fragments,); True where the row ids are not one range, and so are unknown here.
+            (num_fragments,) where its ids begin among these, and where they end; the same where
+            it has none, and where `first_row_ids` are not known.
         """
         first, is_known = self.first_row_ids.values, self.first_row_ids.is_known
-        stop = first + self.physical_rows
-        inside = np.searchsorted(row_ids, first) < np.searchsorted(row_ids, stop)
-        return ~is_known | inside
+        begins = np.searchsorted(row_ids, first)
+        ends = np.searchsorted(row_ids, first + self.physical_rows)
+        return begins, np.where(is_known, ends, begins)
 
     def share_no_row_id(self, others: Numbers) -> Mask:
         """Return which fragments have ids that neither `others` nor another range contains.

@@ -56,6 +56,8 @@ def test_both_ways_find_the_same_rows(tmp_path: Path, seed: int) -> None:
     assert found.tolist() == expected.tolist()
     assert bool(is_there.any())
     assert not bool(is_there.all())
+    few = wanted[:3]
+    assert find_rows(ds.table, few)[0].tolist() == ds.table.row_id_index.find(few)[0].tolist()
 
 
 def test_no_ids_are_found_in_no_rows(tmp_path: Path) -> None:

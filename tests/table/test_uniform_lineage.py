@@ -129,8 +129,9 @@ def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[i
     lineage = uniform_lineage([encode_fragment(each) for each in made])
     ids = np.array(sorted(others), np.uint64)
     owned = [set() if each is None else set(range(each, each + 5)) for each in firsts]
-    may_have = [not own or bool(own & set(others)) for own in owned]
-    assert lineage.may_have(ids).tolist() == may_have
+    begins, ends = lineage.ids_within(ids)
+    within = [set(ids[first:stop].tolist()) for first, stop in zip(begins, ends, strict=True)]
+    assert within == [own & set(others) for own in owned]
     alone = [
         firsts[at] is not None
         and not own & set(others)
