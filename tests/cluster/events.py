@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import lance_stream
 
-NUM_BATCHES = 5
+NUM_BATCHES = 4
 ROWS_A_BATCH = 80
 NUM_KEYS = 200
 

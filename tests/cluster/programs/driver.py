@@ -90,14 +90,6 @@ def rows_of(rows: Any) -> list[dict[str, Any]]:
     return [row.asDict() for row in rows.collect()]
 
 
-def batch(spark: Any, source: str, table: str, options: Mapping[str, str]) -> None:
-    """Write a table's rows to another one by the format, twice, under one number."""
-    for _ in range(2):
-        rows = spark.read.format("lance").load(source)
-        rows.write.format("lance").mode("append").options(**options).save(table)
-    say(written=table, history=len(spark.sql(f"SELECT * FROM lance_history('{table}')").collect()))
-
-
 def compact(spark: Any, table: str, **arguments: Any) -> None:
     """Compact a table."""
     say(compacted=table, version=compact_table(spark, table, **arguments).version)
@@ -132,7 +124,7 @@ def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
 
 
 KINDS: Mapping[str, Callable[..., None]] = {
-    each.__name__: each for each in (stream, feed, batch, compact, cleanup, look)
+    each.__name__: each for each in (stream, feed, compact, cleanup, look)
 }
 
 
