@@ -399,11 +399,11 @@ def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]
     """
     order = np.lexsort((rows.offsets, rows.files))
     files = rows.files[order]
-    for at in np.flatnonzero(numbers >= 0).tolist():
-        first, stop = np.searchsorted(files, [numbers[at], numbers[at] + 1]).tolist()
-        if stop > first:
-            own = order[first:stop]
-            yield at, FoundRows(rows.files[own], rows.offsets[own], rows.keys[own])
+    firsts = np.searchsorted(files, numbers, "left")
+    stops = np.searchsorted(files, numbers, "right")
+    for at in np.flatnonzero((numbers >= 0) & (stops > firsts)).tolist():
+        own = order[firsts[at] : stops[at]]
+        yield at, FoundRows(rows.files[own], rows.offsets[own], rows.keys[own])
 
 
 def _remembered(
