@@ -1,7 +1,7 @@
 """Write and read columns of every kind: lance-stream and pylance, in one run.
 
     python -m benchmarks.files [--rows 1000000 5000000] [--turns 3] [--kinds ids text]
-                               [--versions 2.2] [--folder /dev/shm] [--cpu] [--compiled]
+                               [--versions 2.2] [--folder /dev/shm] [--cpu] [--loops always]
 
 For each kind of column (`benchmarks.column_kinds`) and each file version:
 
@@ -16,8 +16,8 @@ and both take turns; the minimum times are compared. A star marks ratios below t
 group; taking rows has none. The folder should be in memory, so that no disk is measured.
 
 pylance works with as many threads as there are cores. With --cpu, the CPU times of all threads are
-compared, which also tells more on a busy machine. With --compiled, our process loads the compiled
-loops of the extra "fast" first; otherwise it does so when they pay.
+compared, which also tells more on a busy machine. With --loops, our process loads the compiled
+loops of the extra "fast" first, or never; otherwise it does so when they pay.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -51,6 +52,9 @@ AIMS: Final = {
     "nested": 0.5,
 }
 """The target ratio of speed for each group of kinds."""
+
+_kept: Final = ExitStack()
+"""Holds for as long as the process."""
 
 MEAN_AIM: Final = 1.0
 SIZE_AIM: Final = 1.05
@@ -99,9 +103,11 @@ def places_of(num_rows: int) -> list[int]:
     return sorted(places)
 
 
-def load_loops() -> None:
-    """Load the compiled loops before anything is timed."""
-    if loops.load() is None:
+def set_loops(choice: str) -> None:
+    """Load the compiled loops before anything is timed, or make sure that none ever are."""
+    if choice == "never":
+        _kept.enter_context(loops.replaced(None))
+    elif choice == "always" and loops.load() is None:
         raise RuntimeError("the compiled loops need numba: pip install 'lance-stream[fast]'")
 
 
@@ -243,7 +249,7 @@ def main() -> None:
     memory = Path("/dev/shm")
     parser.add_argument("--folder", type=Path, default=memory if memory.is_dir() else None)
     parser.add_argument("--cpu", action="store_true", help="compare CPU time")
-    parser.add_argument("--compiled", action="store_true", help="with the loops of the extra fast")
+    parser.add_argument("--loops", choices=("always", "never", "when they pay"))
     arguments = parser.parse_args()
     clock = time.process_time if arguments.cpu else time.perf_counter
     begun = time.monotonic()
@@ -254,8 +260,7 @@ def main() -> None:
         Worker(clock) as we,
         Worker(clock) as pylance,
     ):
-        if arguments.compiled:
-            we.seconds(load_loops)
+        we.seconds(set_loops, arguments.loops or "when they pay")
         workers, folder = (we, pylance), Path(made)
         for wanted in arguments.rows:
             cells = []

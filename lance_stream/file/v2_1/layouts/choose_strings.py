@@ -84,8 +84,9 @@ CHUNK_BYTES = {False: MAX_VALUE_BYTES, True: 32 * 1024}
 
 MAX_SMALL_CHUNK_BYTES = 30 * 1024
 
-LEAST_PART_FOR_FSST = 0.2
-"""What zstd makes smaller than this, FSST does not: a symbol has 8 bytes at most."""
+PART_FOR_FSST = (0.2, 0.5)
+"""The share that zstd leaves of strings that FSST may suit. Of more compressible ones FSST leaves
+more, since a symbol has 8 bytes at most; of random letters, too, whose codes zstd makes shorter."""
 
 FSST_BONUS = 1.1
 """FSST may be this much larger than zstd, because it is faster to read: above all single rows."""
@@ -147,7 +148,8 @@ def _smaller_fsst(block: VariableWidthBlock, part: float) -> Trained | None:
         part: The share that zstd leaves of them.
     """
     total = int(block.offsets[-1])
-    if part < LEAST_PART_FOR_FSST or loops.get(total * _SAVED_PER_BYTE) is None:
+    least, most = PART_FOR_FSST
+    if not least <= part < most or loops.get(total * _SAVED_PER_BYTE) is None:
         return None
     choice = trained(block)
     if choice is None:
