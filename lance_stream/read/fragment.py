@@ -225,6 +225,8 @@ class FragmentReader:
             return everything
         for file, column_of in zip(self._fragment.files, self._columns_of_files, strict=True):
             held = [each for each in leaves.values() if each.id in column_of]
+            if not held:
+                continue  # unopened: it may have other columns, or lineage only
             bounds = self._unit.files.page_bounds(file, held)
             if bounds is not None:
                 found = ranges_that_may_match(self._predicate, leaves, bounds)

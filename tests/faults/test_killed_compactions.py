@@ -17,6 +17,7 @@ from tests.faults.compacting_process import NUM_OLD_KEYS, batch
 
 PROCESS = Path(__file__).parent / "compacting_process.py"
 NUM_BATCHES = 30
+HIDDEN_LINEAGE = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "20"}
 
 
 def content_after(num_batches: int) -> dict[int, int]:
@@ -37,12 +38,14 @@ def check(uri: str) -> lance_stream.Dataset:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [1, AUTO])
-def test_killed_compactions_cost_no_row_or_batch(tmp_path: Path, every: int | str) -> None:
+@pytest.mark.parametrize(("every", "config"), [(1, {}), (AUTO, {}), (1, HIDDEN_LINEAGE)])
+def test_killed_compactions_cost_no_row_or_batch(
+    tmp_path: Path, every: int | str, config: dict[str, str]
+) -> None:
     dice, uri = random.Random(1), str(tmp_path / "t")
     start = [sys.executable, str(PROCESS), uri, str(NUM_BATCHES), str(every)]
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
-    ds = lance_stream.create_dataset(uri, schema, primary_key=["id"])
+    ds = lance_stream.create_dataset(uri, schema, primary_key=["id"], config=config)
     ds.append(pa.table({"id": range(NUM_OLD_KEYS), "x": [-1] * NUM_OLD_KEYS}, schema=schema))
     for _ in range(4):
         with subprocess.Popen(start, stdout=subprocess.PIPE) as process:
@@ -59,3 +62,4 @@ def test_killed_compactions_cost_no_row_or_batch(tmp_path: Path, every: int | st
     assert operations.count("Update") == NUM_BATCHES
     assert operations.count("Rewrite") > 2
     assert len(ds.table.manifest.fragments) < 15
+    assert ds.table.manifest.fragments.has_hidden_lineage == bool(config)

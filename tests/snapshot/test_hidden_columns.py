@@ -15,6 +15,7 @@ from lance_stream.snapshot.hidden_columns import (
     HiddenColumn,
     forget_hidden_columns,
 )
+from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.table.fragments import DataFile, LineageColumn
 from tests.dataset.manifest_edits import edit_manifest
 
@@ -168,3 +169,20 @@ def test_equal_columns_ignore_the_others_of_their_file() -> None:
     assert LineageColumn.among(-3, [FILE]) == LineageColumn.among(-3, [dropped])
     assert LineageColumn.among(-3, [FILE]) != LineageColumn.among(-4, [FILE])
     assert LineageColumn.among(-5, [FILE]).num_files == 0
+
+
+def test_filters_on_columns_open_no_file_of_lineage(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[DataFile] = []
+    real = OpenFiles.reader
+
+    def reader(files: OpenFiles, file: DataFile) -> object:
+        opened.append(file)
+        return real(files, file)
+
+    monkeypatch.setattr(OpenFiles, "reader", reader)
+    ds = lance_stream.open_dataset(table)
+    assert ds.to_table(filter="id = 4")["s"].to_pylist() == ["D"]
+    assert opened
+    assert not any(set(each.field_ids) & {-3, -4, -5} for each in opened)
