@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def make_session(
-    contenders: Iterable[type[Contender]], folder: Path, *, memory: str = "8g"
+    contenders: Iterable[type[Contender]],
+    folder: Path,
+    *,
+    memory: str = "8g",
+    more: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start a quiet session of two cores, with the contenders' settings.
 
@@ -21,6 +25,7 @@ def make_session(
         contenders: The contenders.
         folder: The folder of their tables.
         memory: The driver's memory.
+        more: Other settings.
     """
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "examples" / "conf"))
@@ -44,7 +49,7 @@ def make_session(
         builder = builder.config("spark.jars.packages", ",".join(packages))
     if extensions:
         builder = builder.config("spark.sql.extensions", ",".join(extensions))
-    for each in contenders:
-        for name, value in each.settings(folder).items():
+    for settings in (*(each.settings(folder) for each in contenders), more or {}):
+        for name, value in settings.items():
             builder = builder.config(name, value)
     return builder.getOrCreate()

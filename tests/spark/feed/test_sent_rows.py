@@ -186,10 +186,15 @@ def test_sent_rows_are_those_that_tasks_read(spark: Any, tmp_path: Path) -> None
     ds = ds.append(ROWS_OF_MANY_TYPES.slice(0, 0).cast(schema))
     register(spark)
     seen: list[pa.Table] = []
+
+    def see_twice(df: Any, _id: int) -> None:  # two jobs read the rows that were sent
+        seen.append(df.toArrow())
+        assert df.count() == seen[-1].num_rows
+
     asked = {"readChangeFeed": "true", "startingVersion": "1"}
     stream = spark.readStream.format("lance").options(**asked).load(uri)
     query = (
-        stream.writeStream.foreachBatch(lambda df, _id: seen.append(df.toArrow()))
+        stream.writeStream.foreachBatch(see_twice)
         .option("checkpointLocation", str(tmp_path / "c"))
         .trigger(availableNow=True)
         .start()

@@ -1,0 +1,221 @@
+"""How old a row is when a second query gets it from the feed: ours, Delta and Iceberg.
+
+    python -m benchmarks.freshness [--with NAME ...] [--verbs append upsert] [--seconds 60]
+                                   [--rows 1000] [--keys 50000] [--plain-checkpoints] [--json FILE]
+
+Spark's rate source makes `rows` rows a second. One query writes them into a table, another query of
+the same session follows the table's change feed and collects its rows; both run as fast as they
+can, side by side, on two cores. With `upsert` the rows come under `keys` ids in turn, and those of
+the feed's pre-images do not count. Iceberg has no feed of upserts.
+
+The age of a row is counted to the moment when `foreachBatch` of the second query has it, from two
+moments: when the rate source hands it out, and its own timestamp. The rate source hands out the
+rows of a second when that second is over, so the second age is half a second longer on average,
+and no reader can bring its 95th percentile below 950 ms. The first seconds do not count.
+
+Ten minutes, as one would measure to be sure, are `--seconds 600`. Delta and Iceberg need PySpark
+4.1: `make bench-rivals` has an environment for them.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+import lance_stream
+from benchmarks.sinks.contenders import Contender, Delta, Iceberg, Ours
+from benchmarks.sinks.session import make_session
+from lance_stream.spark import register
+
+MOST_TO_BEGIN = 120.0
+"""Seconds until the first row has to have come."""
+
+WARM_UP = 10.0
+"""Seconds after that which do not count."""
+
+OUR_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("value", pa.float64()),
+        ("name", pa.string()),
+        ("vector", pa.list_(pa.float32())),
+    ]
+)
+
+PLAIN_CHECKPOINTS = {
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
+    "checkpointing.FileSystemBasedCheckpointFileManager"
+}
+
+
+@dataclass(frozen=True)
+class Ages:
+    """Ages of rows, in seconds.
+
+    Attributes:
+        num_rows: How many rows counted.
+        num_batches: In how many batches of the second query they came.
+        p50: Half of the rows were younger, counted from when the source handed them out.
+        p95: As were 95 of 100.
+        p50_of_timestamp: Counted from the rows' own timestamps.
+        p95_of_timestamp: Likewise.
+    """
+
+    num_rows: int
+    num_batches: int
+    p50: float
+    p95: float
+    p50_of_timestamp: float
+    p95_of_timestamp: float
+
+
+class Arrivals:
+    """Collects the rows of the second query, and when they came."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[float, npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
+
+    def __call__(self, df: DataFrame, _batch_id: int) -> None:
+        """Take a batch."""
+        if "_change_type" in df.columns:
+            df = df.where("_change_type IN ('insert', 'update_postimage')")
+        rows = df.select("value", "name").toArrow()
+        now = time.time()
+        if rows.num_rows:
+            stamps = rows["value"].to_numpy() / 1000
+            numbers = np.array([int(each) for each in rows["name"].to_pylist()], np.int64)
+            self.batches.append((now, stamps, numbers))
+
+    def ages(self, since: float, rows_per_second: int) -> Ages:
+        """Return the ages of the rows that came since a time."""
+        chosen = [each for each in self.batches if each[0] >= since]
+        if not chosen:
+            raise RuntimeError("no rows came: measure longer")
+        ages = np.concatenate([now - stamps for now, stamps, _ in chosen])
+        numbers = np.concatenate([each for _, _, each in chosen])
+        waited = 1 - (numbers % rows_per_second) / rows_per_second
+        p50, p95 = np.percentile(ages - waited, [50, 95]).tolist()
+        of_timestamp = np.percentile(ages, [50, 95]).tolist()
+        return Ages(len(ages), len(chosen), p50, p95, *of_timestamp)
+
+
+def source_rows(spark: SparkSession, rows_per_second: int, keys: int | None) -> DataFrame:
+    """Return the stream of rows; under some keys in turn, or each under its own."""
+    rate = spark.readStream.format("rate").option("rowsPerSecond", rows_per_second).load()
+    number = sql.col("value")
+    return rate.select(
+        (number if keys is None else number % keys).alias("id"),
+        sql.unix_millis("timestamp").cast("double").alias("value"),
+        number.cast("string").alias("name"),
+        sql.array_repeat(number.cast("float"), 16).alias("vector"),
+    )
+
+
+def feed_of(contender: Contender, spark: SparkSession) -> DataFrame:
+    """Return the stream of a table's changes; of Iceberg, of its appended rows."""
+    if isinstance(contender, Iceberg):
+        return spark.readStream.format("iceberg").load(contender.target)
+    name = "delta" if isinstance(contender, Delta) else "lance"
+    if name == "lance":
+        register(spark)
+    return spark.readStream.format(name).option("readChangeFeed", "true").load(contender.target)
+
+
+def measure(
+    contender: Contender, verb: str, spark: SparkSession, folder: Path, asked: argparse.Namespace
+) -> Ages:
+    """Run both queries side by side, and return the ages of the rows."""
+    contender.begin_table(spark)
+    if isinstance(contender, Ours):  # the others have created a table
+        lance_stream.create_dataset(contender.target, OUR_SCHEMA, primary_key=["id"])
+    arrivals = Arrivals()
+    rows = source_rows(spark, asked.rows, asked.keys if verb == "upsert" else None)
+    checkpoints = Path(tempfile.mkdtemp(dir=folder))
+    started: list[Any] = []
+    for name, stream, target in (
+        ("feed", feed_of(contender, spark), arrivals),
+        ("sink", rows, getattr(contender, verb)),
+    ):
+        writer = stream.writeStream.foreachBatch(target)
+        started.append(writer.option("checkpointLocation", str(checkpoints / name)).start())
+    try:
+        wait(started, lambda: bool(arrivals.batches), MOST_TO_BEGIN)
+        begin = time.time() + WARM_UP
+        wait(started, lambda: time.time() >= begin + asked.seconds, WARM_UP + asked.seconds + 1)
+    finally:
+        for each in reversed(started):
+            each.stop()
+    return arrivals.ages(begin, asked.rows)
+
+
+def wait(queries: list[Any], done: Callable[[], bool], most_seconds: float) -> None:
+    """Wait until something is done; raise if it takes too long, or if a query fails."""
+    stop = time.time() + most_seconds
+    while not done():
+        for each in queries:
+            if not each.isActive:
+                raise RuntimeError("a query has ended") from each.exception()
+        if time.time() > stop:
+            raise RuntimeError(f"nothing has come for {most_seconds:g} s")
+        time.sleep(0.2)
+
+
+def run(asked: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Measure each contender in a session of its own; return its ages by verb."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in (each for each in (Ours, Delta, Iceberg) if each.name in asked.names):
+        with tempfile.TemporaryDirectory(prefix="lance-stream-bench-") as name:
+            folder = Path(name)
+            more = PLAIN_CHECKPOINTS if asked.plain_checkpoints else {}
+            spark = make_session([kind], folder, memory=asked.memory, more=more)
+            try:
+                for verb in asked.verbs:
+                    if verb == "upsert" and kind is Iceberg:
+                        continue
+                    ages = measure(kind(folder), verb, spark, folder, asked)
+                    found.setdefault(kind.name, {})[verb] = asdict(ages)
+                    print(_line(kind.name, verb, ages), flush=True)
+            finally:
+                spark.stop()
+    return found
+
+
+def _line(name: str, verb: str, ages: Ages) -> str:
+    return (
+        f"{name:14} {verb:8} p50 {ages.p50:6.2f} s   p95 {ages.p95:6.2f} s   "
+        f"of the timestamp: p50 {ages.p50_of_timestamp:6.2f} s   p95 {ages.p95_of_timestamp:6.2f} s"
+        f"   {ages.num_rows:,} rows in {ages.num_batches} batches"
+    )
+
+
+def main() -> None:
+    """Parse the arguments, measure, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--with", dest="names", nargs="+", default=[Ours.name])
+    parser.add_argument("--verbs", nargs="+", default=["append", "upsert"])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--keys", type=int, default=50_000)
+    parser.add_argument("--memory", default="4g")
+    parser.add_argument("--plain-checkpoints", action="store_true")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    print(f"PySpark {pyspark.__version__}, {asked.rows:,} rows a second, {asked.seconds:g} s")
+    found = run(asked)
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
