@@ -143,13 +143,15 @@ def measure(
     rows = source_rows(spark, asked.rows, asked.keys if verb == "upsert" else None)
     checkpoints = Path(tempfile.mkdtemp(dir=folder))
     started: list[Any] = []
-    for name, stream, target in (
-        ("feed", feed_of(contender, spark), arrivals),
-        ("sink", rows, getattr(contender, verb)),
-    ):
-        writer = stream.writeStream.foreachBatch(target)
-        started.append(writer.option("checkpointLocation", str(checkpoints / name)).start())
     try:
+        for name, stream, target in (
+            ("feed", feed_of(contender, spark), arrivals),
+            ("sink", rows, getattr(contender, verb)),
+        ):
+            writer = stream.writeStream.foreachBatch(target)
+            query = writer.option("checkpointLocation", str(checkpoints / name)).start()
+            started.append(query)
+            wait(started, lambda query=query: has_begun(query), MOST_TO_BEGIN)
         wait(started, lambda: bool(arrivals.batches), MOST_TO_BEGIN)
         begin = time.time() + WARM_UP
         wait(started, lambda: time.time() >= begin + asked.seconds, WARM_UP + asked.seconds + 1)
@@ -157,6 +159,11 @@ def measure(
         for each in reversed(started):
             each.stop()
     return arrivals.ages(begin, asked.rows)
+
+
+def has_begun(query: Any) -> bool:
+    """Return whether a query has made its sources: each starts processes, one query at a time."""
+    return not str(query.status["message"]).startswith("Initializ")
 
 
 def wait(queries: list[Any], done: Callable[[], bool], most_seconds: float) -> None:
