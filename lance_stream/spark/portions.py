@@ -32,14 +32,15 @@ class Portion(InputPartition, Generic[U]):
     Args:
         units: The units, in the order of reading.
         reading: How they are read.
-        has_blobs: Whether the table has columns of blobs, whose sizes are not known.
+        num_bytes: About how many bytes its rows have in files; None if that is unknown, or if it
+            is not the only portion.
     """
 
-    def __init__(self, units: tuple[U, ...], reading: Reading[U], *, has_blobs: bool) -> None:
+    def __init__(self, units: tuple[U, ...], reading: Reading[U], num_bytes: int | None) -> None:
         super().__init__(None)
         self.units = units
         self.reading = reading
-        self.has_blobs = has_blobs
+        self.num_bytes = num_bytes
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield its rows."""

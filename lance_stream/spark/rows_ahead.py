@@ -48,9 +48,12 @@ def rows_of(portions: Sequence[Portion[Any]], most_bytes: int) -> list[pa.Record
 
     Args:
         portions: The work.
-        most_bytes: Limit of their bytes in Arrow.
+        most_bytes: Limit of their bytes in files, as far as known, and in Arrow.
     """
-    if len(portions) != 1 or portions[0].has_blobs:
+    if len(portions) != 1:
+        return None
+    expected = portions[0].num_bytes
+    if expected is None or expected > most_bytes:
         return None
     found: list[pa.RecordBatch] = []
     num_bytes = 0

@@ -140,6 +140,14 @@ def divide(
             continue
         pieces = cut(inner(unit), -(-size // share))
         parts += [(with_inner(unit, piece), size // len(pieces)) for piece in pieces]
-    schemas = {id(each): each for each in (inner(unit).schema for unit in units)}
-    has_blobs = any(field.is_blob for schema in schemas.values() for field in schema.walk())
-    return [Portion(each.units, reading, has_blobs=has_blobs) for each in pack(parts, num_tasks)]
+    packs = pack(parts, num_tasks)
+    num_bytes = _bytes_of(list(map(inner, units))) if len(packs) == 1 else None
+    return [Portion(each.units, reading, num_bytes) for each in packs]
+
+
+def _bytes_of(units: Sequence[WorkUnit]) -> int | None:
+    """Return about how many bytes the rows of some units have; None if nothing states it."""
+    schemas = {id(each.schema): each.schema for each in units}
+    if any(field.is_blob for schema in schemas.values() for field in schema.walk()):
+        return None  # a blob's size is known only when it is read
+    return sum(own_bytes for _, own_bytes in sizes_of(units))
