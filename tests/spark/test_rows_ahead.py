@@ -55,7 +55,8 @@ def test_an_error_is_left_to_the_task() -> None:
 
 
 def test_a_portion_knows_how_many_bytes_its_rows_have(tmp_path: Path) -> None:
-    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"x": np.random.default_rng(1).random(1000)}))
+    rows = pa.table({"x": np.random.default_rng(1).random(1000)})
+    ds = lance_stream.create_dataset(tmp_path / "t", rows)
     units = plan_scan(open_table(ds.uri), ("x",))
     (portion,) = divide(units, lambda each: each, lambda _, part: part, Counting())
     assert portion.num_bytes is not None
