@@ -347,6 +347,25 @@ def test_whole_rows_blobs_and_unstamped_fragments_move(
     assert is_in_place(moved.upsert(pa.table({"id": [1, 2], "n": [3, 4]}), on="id"))
 
 
+@pytest.mark.floors
+@pytest.mark.parametrize(("index", "stays"), [(pa.int8(), False), (pa.int32(), True)])
+def test_values_of_a_dictionary_stay_if_there_is_room_for_old_and_new_ones(
+    uri: str, index: pa.DataType, stays: bool
+) -> None:
+    def codes(names: Sequence[str]) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array(range(len(names)), index), list(names))
+
+    stored = wide_rows(0, NUM_ROWS).append_column("code", codes([f"a{n}" for n in range(NUM_ROWS)]))
+    ds = lance_stream.create_dataset(uri, stored)
+    batch = pa.table(
+        {"id": pa.array(range(60), pa.int64()), "code": codes([f"b{n}" for n in range(60)])}
+    )
+    ds = ds.upsert(batch, "id")
+    assert is_in_place(ds) is stays
+    found = dict(zip(*ds.to_table(["id", "code"]).to_pydict().values(), strict=True))
+    assert found == {n: f"{'b' if n < 60 else 'a'}{n}" for n in range(NUM_ROWS)}
+
+
 def test_files_of_0_1_move(uri: str) -> None:
     rows = wide_rows(0, NUM_ROWS).drop_columns(["place"])
     ds = lance_stream.create_dataset(uri, rows, file_version="0.1")
