@@ -132,6 +132,29 @@ def test_dictionaries_beyond_their_index_start_pages(files: Any) -> None:
 
 
 @pytest.mark.floors
+@pytest.mark.parametrize("index", [pa.int8(), pa.uint8(), pa.int64()])
+def test_pages_of_dictionaries_with_null_items_can_be_joined(
+    files: Any, index: pa.DataType
+) -> None:
+    batches = [
+        pa.record_batch(
+            {
+                "d": pa.DictionaryArray.from_arrays(
+                    pa.array([3, 1, 0, None, 2], index), pa.array([None, f"{n}", None, "z"])
+                )
+            }
+        )
+        for n in range(3)
+    ]
+    pages = [files.written(pa.Table.from_batches([each])) for each in batches]
+    read = [opened.read(0, 5)[0] for opened in pages]
+    assert pa.concat_arrays(read).to_pylist() == [
+        value for n in range(3) for value in ["z", f"{n}", None, None, None]
+    ]
+    assert [each.dictionary.null_count for each in read] == [0, 0, 0]
+
+
+@pytest.mark.floors
 def test_values_under_null_lists_are_dropped(files: Any) -> None:
     lists = pa.ListArray.from_arrays(
         pa.array([0, 2, 4, 5], pa.int32()),

@@ -148,10 +148,11 @@ def _index_type(encoding: pb.Dictionary, arrow: pa.DataType) -> pa.DataType:
 def _to_dictionary_array(indices: pa.Array, items: pa.Array) -> pa.Array:
     """Move nulls from the items to the indices, where Arrow's functions expect them."""
     if items.null_count:
-        is_null = pc.take(items.is_null(), indices, boundscheck=False)
-        indices = pc.if_else(is_null, pa.scalar(None, indices.type), indices)
-        if items.null_count == 1 and not items[-1].is_valid:
-            items = items.slice(0, len(items) - 1)
+        is_item = items.is_valid().to_numpy(zero_copy_only=False)
+        moved = pa.array(np.cumsum(is_item) - 1, mask=~is_item)
+        indices = pc.take(moved, indices, boundscheck=False).cast(indices.type)
+        # Arrow does not unify dictionaries with null items, as joining two pages takes.
+        items = items.drop_null()
     return pa.DictionaryArray.from_arrays(indices, items, safe=False)
 
 
