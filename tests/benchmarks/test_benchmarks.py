@@ -98,3 +98,13 @@ def test_the_small_commits_benchmark_counts_flushes() -> None:
     once = {"lance-stream": "2", "durable": "6", "flushing nothing": "0", "as the sink": "2"}
     others = [("pylance", "none"), ("bare flushes", "2")]
     assert flushes == 2 * [*once.items(), *others], shown
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_the_benchmark_of_the_index_of_keys_compares_tables() -> None:
+    shown = run("benchmarks.key_index", "--millions", "1", "2", "--rounds", "1", "--keys", "1000")
+    ratios = re.findall(r"^(\w+).* ([\d.]+) x$", shown, re.MULTILINE)
+    assert [name for name, _ in ratios] == ["running", "running", "first"], shown
+    assert "2 M: 1 runs" in shown
+    assert "in 1 runs of 1 million rows" in run("benchmarks.key_index", "--look-up", "1")
