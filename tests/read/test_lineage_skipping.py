@@ -37,7 +37,7 @@ def history(*, stable_row_ids: bool = True) -> Dataset:
     )
     for first in range(0, 50, 10):
         made = made.append(rows(first, first + 10))
-    made = made.update({"name": "'new'"}, "id % 7 = 3")  # version 7
+    made = made.update({"id": "id", "name": "'new'"}, "id % 7 = 3")  # version 7: rows move
     made = made.delete("id IN (1, 2, 31)")  # 8
     return made.upsert(rows(45, 55, "u"), on="id")  # 9
 
