@@ -26,8 +26,12 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from lance_stream.errors import LanceStreamError
 from lance_stream.spark.worker_archives import forgetting_archives
 
-RECORDS_PER_BATCH: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
-"""Rows per Arrow batch sent to Python: fewer and larger batches than Spark's default of 10,000."""
+RECORDS_PER_BATCH: Final = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "64MB",
+}
+"""Rows per Arrow batch sent to Python: fewer and larger batches than Spark's default of 10,000; and
+fewer of wide rows. Spark's workers heed both, and `DataFrame.toArrow` the first only."""
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -291,6 +291,11 @@ def test_large_first_batches_are_not_collected(
     sink(spark.range(1000).selectExpr(*wide), 1)
     assert collected == [True, False]
     assert lance_stream.open_dataset(uri).count_rows() == 1000
+    # Spark's own process would hold what each of its tasks returns.
+    restarted = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    restarted(spark.range(2000).selectExpr(*wide), 2)
+    assert collected == [True, False]
+    assert lance_stream.open_dataset(uri).count_rows() == 2000
 
 
 REFUSED = {

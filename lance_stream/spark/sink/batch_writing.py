@@ -52,10 +52,14 @@ class TaskCount:
     The batches of a stream are similar, so the size of the previous one decides. But the tasks also
     compute the rows. Where that dominates, their number must not be reduced: a batch that takes
     long keeps its partitions, and so do all batches after the first slow one with fewer tasks.
+
+    Attributes:
+        num_bytes: Bytes in Arrow of the previous upsert; its data files may be much smaller.
     """
 
     def __init__(self) -> None:
         self._few_tasks_help = True
+        self.num_bytes = 0
 
     def after(self, last: SinkCommit | None) -> int | None:
         """Return the maximum number of tasks that write a batch; None for one per partition.

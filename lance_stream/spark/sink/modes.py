@@ -309,9 +309,12 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     workers = workers_of(df.sparkSession)
     is_alone = driver_is_alone(df.sparkSession)
     with batch.phases("collect"):
-        size = None if is_alone else _size_of_large(df, batch.last)
-        is_large = _follows_large(batch.last) if is_alone else size and _is_too_large(size)
+        size = None if is_alone and not _is_first(batch.last) else _size_if_needed(df, batch)
+        is_large = _follows_large(batch) if size is None else _is_too_large(size)
         rows = None if is_large else _collect(df)
+        if rows is not None:
+            size = Size(rows.num_rows, rows.nbytes)
+        batch.tasks.num_bytes = 0 if size is None else size.num_bytes
     helpers = () if deletes is None else (deletes,)
     if rows is None and is_alone:
         done = upsert_by_staging(
@@ -350,20 +353,30 @@ def _good_rows(rows: pa.Table, table: TableVersion, sorting: Sorting) -> pa.Tabl
     return pa.Table.from_batches(good, rows.schema) if checked.bad else rows
 
 
-def _size_of_large(df: DataFrame, last: SinkCommit | None) -> Size | None:
-    """Measure a batch that follows a large one; return None for others."""
-    return measure(df) if _follows_large(last) else None
+def _size_if_needed(df: DataFrame, batch: Batch) -> Size | None:
+    """Measure a batch that may be large; return None for others."""
+    return measure(df) if _is_first(batch.last) or _follows_large(batch) else None
 
 
-def _follows_large(last: SinkCommit | None) -> bool:
+def _is_first(last: SinkCommit | None) -> bool:
+    """Return whether nothing is known of a batch.
+
+    To collect a large one would be wasted work, and more than Spark's own process may have room
+    for, which holds what a task returns.
+    """
+    return last is None or last.skipped or not last.rows_in
+
+
+def _follows_large(batch: Batch) -> bool:
     """Return whether a batch is likely to be large, because the previous one was.
 
-    Others are collected right away, until they exceed the limit. After a large batch that would
-    likely be wasted work.
+    Others are collected right away, until they exceed the limit.
     """
+    last = batch.last
     if last is None or last.skipped:
         return False
-    return 2 * last.rows_in > MAX_ROWS_ON_DRIVER or 2 * last.bytes_written > MAX_BYTES_ON_DRIVER
+    num_bytes = max(last.bytes_written, batch.tasks.num_bytes)
+    return 2 * last.rows_in > MAX_ROWS_ON_DRIVER or 2 * num_bytes > MAX_BYTES_ON_DRIVER
 
 
 def _is_too_large(size: Size) -> bool:
