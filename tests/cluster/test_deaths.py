@@ -1,4 +1,4 @@
-"""Workers of a cluster that end in the middle: each row is in each table once."""
+"""Workers and executors that end in the middle of a batch: each row is in each table once."""
 
 import pytest
 
@@ -8,6 +8,28 @@ from tests.cluster.standalone import Worker
 from tests.servers.store_faults import CutBefore
 
 pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
+
+
+def test_executors_and_python_workers_are_killed(site: Site) -> None:
+    """Before and after the store has the file that they are writing, or gives what they read."""
+    site.add_events(seed=2)
+    modes = ("append", "upsert")
+    deaths: list[tuple[str, int]] = []
+    for mode in modes:
+
+        def kill_executors(worker: Worker, mode: str = mode) -> None:
+            deaths.append((mode, worker.kill_executors()))
+
+        def kill_python(worker: Worker, mode: str = mode) -> None:
+            deaths.append((mode, worker.kill_python_workers()))
+
+        site.at_data(mode, 1, kill_executors)
+        site.at_data(mode, 3, kill_python, CutBefore())
+        site.at_data(mode, 5, kill_executors, CutBefore())
+    site.run([stream_job(mode, site.folder) for mode in modes])
+    killed = {mode: [number for each, number in deaths if each == mode] for mode in modes}
+    assert all(len(each) == 3 and all(each) for each in killed.values()), killed
+    site.check(*modes)
 
 
 def test_a_worker_is_lost_for_good(site: Site) -> None:
