@@ -169,6 +169,15 @@ def field_to_arrow(each: Field) -> pa.Field:
     return pa.field(each.name, arrow, nullable, metadata=_metadata_to_arrow(metadata))
 
 
+def has_narrow_indices(each: Field) -> bool:
+    """Return whether a field is a dictionary whose indices have 8 or 16 bits.
+
+    An array has room for one dictionary of this type, but not for the values of any two.
+    """
+    arrow = field_to_arrow(each).type
+    return bool(pa.types.is_dictionary(arrow) and arrow.index_type.bit_width < 32)
+
+
 def _describe(arrow: pa.DataType, extension_name: str) -> tuple[str, tuple[Field, ...]]:
     if extension_name in _JSON_TEXT_EXTENSIONS:
         raise InvalidInputError(

@@ -34,7 +34,7 @@ from lance_stream.read.fragment import read_unit
 from lance_stream.read.reading_ahead import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
-from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.arrow_schemas import has_narrow_indices
 from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
@@ -117,14 +117,9 @@ def columns_that_may_stay(
         return ()  # the blobs of all rows would be copied
     if not all(holds_only_nulls(each, table.file_version) for each in fields):
         return ()  # one file cannot hold rows with and without them
-    if any(_is_narrow_dictionary(part) for each in fields for part in each.walk()):
+    if any(has_narrow_indices(part) for each in fields for part in each.walk()):
         return ()  # old and new values together may be too many for one array
     return fields if num_bytes <= _MOST_BYTES else ()
-
-
-def _is_narrow_dictionary(field: Field) -> bool:
-    arrow_type = field_to_arrow(field).type
-    return bool(pa.types.is_dictionary(arrow_type) and arrow_type.index_type.bit_width < 32)
 
 
 def fragments_that_stay(

@@ -28,6 +28,8 @@ import pyarrow as pa
 
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, stored_bytes
+from lance_stream.schema.arrow_schemas import has_narrow_indices
+from lance_stream.schema.fields import Schema
 from lance_stream.schema.system_columns import (
     ROW_CREATED_AT_VERSION,
     ROW_ID,
@@ -95,7 +97,7 @@ def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Place
     fragments = [decode_fragment(each.fragment) for each in units]
     if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
         return None
-    if any(each.is_blob for each in units[0].schema.walk()):  # rows may be of any size
+    if not _can_be_mixed(units[0].schema):
         return None
     if sum(each.physical_rows for each in fragments) > MAX_ROWS:
         return None
@@ -107,9 +109,18 @@ def has_disordered_lineage(table: TableVersion, fragment: Fragment) -> bool:
     num_rows = fragment.physical_rows
     if not table.has_stable_row_ids or num_rows > MAX_ROWS or _lineage_bytes(fragment) <= num_rows:
         return False
-    if any(each.is_blob for each in table.schema.walk()):
+    if not _can_be_mixed(table.schema):
         return False
     return best_order(lineage_of(table, [fragment]), _bytes_per_row([fragment])) is not None
+
+
+def _can_be_mixed(schema: Schema) -> bool:
+    """Return whether rows from anywhere in the fragments can wait beside each other.
+
+    Rows with blobs may be of any size; and one array has no room for the values of several
+    dictionaries if their indices are narrow.
+    """
+    return not any(each.is_blob or has_narrow_indices(each) for each in schema.walk())
 
 
 def read_lineage(units: Sequence[WorkUnit]) -> Lineage:

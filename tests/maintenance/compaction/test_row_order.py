@@ -238,3 +238,28 @@ def test_batches_are_written_in_the_new_order(seed: int) -> None:
         num_written += batch.num_rows
         done.append(batch)
     assert pa.Table.from_batches(done).equals(table.take(pa.array(order)))
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32()])
+def test_values_of_several_narrow_dictionaries_are_not_mixed(index: pa.DataType) -> None:
+    """One array of small indices would have no room for the values of two fragments."""
+
+    def coded(first: int) -> pa.Table:
+        values = [f"value {each}" for each in range(first, first + 100)]
+        code = pa.DictionaryArray.from_arrays(pa.array(range(100), index), values)
+        ids = pa.array(range(first, first + 100), pa.int64())
+        return pa.table({"id": ids, "x": np.zeros(100, np.int64), "code": code})
+
+    def codes(ds: Dataset) -> list[tuple[int, int, str]]:
+        found = ds.scan(batch_size=1).read_all().to_pylist()
+        return sorted((row["id"], row["x"], row["code"]) for row in found)
+
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", coded(0))
+    for first in (100, 200):
+        ds = ds.append(coded(first))
+    for number in range(4):  # in place, so that rows of all versions stand beside each other
+        ds = ds.update({"x": str(number)}, f"id * 5 % 8 = {number}")
+    before = codes(ds)
+    ds = ds.compact()
+    assert codes(ds) == before
+    assert ds.compact().version == ds.version, "there is nothing left to do"
