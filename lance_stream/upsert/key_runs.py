@@ -288,10 +288,17 @@ def decode_footer(data: Any, trailer: Any, file_bytes: int) -> RunFooter:
         raise CorruptDataError("the footer of a run of keys is damaged")
     try:
         found = _parsed(data)
-    except (ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        OverflowError,
+        struct.error,
+        RecursionError,
+    ) as error:
         raise CorruptDataError(f"the footer of a run of keys cannot be read: {error}") from error
     wanted = found.num_keys * found.columns.row_bytes + len(data) + TRAILER_BYTES
-    if file_bytes != wanted or found.num_rows > MAX_ROWS:
+    if file_bytes != wanted or not found.num_keys <= found.num_rows <= MAX_ROWS:
         raise CorruptDataError("a run of keys is not as long as its footer states")
     return found
 

@@ -40,6 +40,7 @@ from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
+from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import key_index
 from lance_stream.upsert.key_bounds import FileColumn, file_column, key_fields
@@ -287,9 +288,16 @@ class _Wanted(NamedTuple):
         return FoundRows(files, rows & _OFFSET_MASK, self.numbers[which])
 
     def in_index(self, run: LocalRun, store: Store) -> FoundRows:
+        """Return the rows of a run with one of the keys.
+
+        Raises:
+            LostRunError: Chunks cannot be had; or the run has a row with two of the keys.
+        """
         at, which = run.find(store, self.words)
         at, which = self._same(run.others, at, which)
         rows = run.rows[at].astype(np.int64)
+        if len(distinct(rows)) < len(rows):
+            raise LostRunError(run, is_damaged=True)
         files = np.searchsorted(run.starts, rows, "right") - 1
         offsets = (rows - run.starts[files]).astype(np.uint64)
         numbers = run.numbers[files]

@@ -1,5 +1,6 @@
 """The index of keys in files: shared by processes, checked before use, harmless if it is gone."""
 
+import json
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -407,6 +408,9 @@ def test_any_changed_byte_is_noticed() -> None:
         lambda footer: footer._replace(checks=footer.checks[:-1]),
         lambda footer: footer._replace(files=footer.files[:1] * 0),
         lambda footer: footer._replace(files=(footer.files[0]._replace(num_rows=0),)),
+        lambda footer: footer._replace(
+            files=(footer.files[0]._replace(num_rows=footer.num_keys // 2 - 1),) * 2
+        ),
         lambda footer: footer._replace(columns=NUMBERS),
         lambda footer: footer._replace(columns=TEXTS._replace(seeds=(1 << 64, 1))),
     ],
@@ -536,3 +540,40 @@ def suffer(table: TableVersion, step: str, dice: random.Random, old: dict[str, b
         data = table.store.read(one)
         table.store.write(one, table.store.read(other))
         table.store.write(other, data)
+
+
+@pytest.mark.parametrize(
+    "entry", [{"keys": 1e999}, {"seeds": []}, {"seeds": [1e999, 0]}, {"fields": [1e999]}]
+)
+def test_headers_of_wrong_values_are_damage(entry: dict[str, Any]) -> None:
+    """So that a cleanup removes the run."""
+    header = {"fields": [0], "types": [], "exact": True, "seeds": [0, 0], "keys": 0, "files": 0}
+    text = json.dumps(header | entry).encode()
+    footer = len(text).to_bytes(4, "little") + text
+    trailer = len(footer).to_bytes(8, "little") + key_runs._digest(footer) + b"LSKEYS01"
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    store.write("a.keys", footer + trailer)
+    with pytest.raises(CorruptDataError):
+        key_index.read_footer(store, "a.keys")
+    assert key_index.is_useless(store, "a.keys", ())
+
+
+@pytest.mark.parametrize("forged", ["one row for all keys", "each key twice"])
+def test_a_run_that_has_a_row_twice_is_not_used(forged: str) -> None:
+    """Its digests are right; a row that was found twice would be written twice."""
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    footer = key_index.read_footer(table.store, path)
+    run = key_index.open_run(path, footer, 0)
+    assert run is not None
+    run.fetch_all(table.store)
+    half = np.sort(np.concatenate([np.arange(len(run.words) // 2)] * 2))
+    at = half if forged == "each key twice" else np.arange(len(run.words))
+    rows_of = run.rows[at] if forged == "each key twice" else np.zeros(len(at), np.uint32)
+    keys = Keys(run.words[at], None if run.others is None else run.others[at], rows_of)
+    encoder = RunEncoder(footer.columns, footer.files)
+    table.store.write(path, b"".join([*encoder.add(keys), *encoder.end()]))
+    done = upsert(table, rows(range(300), 6), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (300, 0)
+    assert lance_stream.Dataset(done.table).count_rows() == 300
+    assert path not in runs_of(table)
