@@ -10,7 +10,6 @@ from lance_stream.cli.arguments import TableArgument, json_option, takes_table, 
 from lance_stream.cli.grammar import new_command
 from lance_stream.cli.questions import may_go_on
 from lance_stream.errors import InvalidInputError
-from lance_stream.table.lineage_limits import SPILL_KEY, inline_limit
 
 
 def _stable_row_ids(table: TableArgument) -> dict[str, Any]:
@@ -34,6 +33,8 @@ def _manifest_names(table: TableArgument) -> dict[str, Any]:
 
 
 def _lineage_files(table: TableArgument) -> dict[str, Any]:
+    from lance_stream.table.lineage_limits import SPILL_KEY, inline_limit
+
     before = table.open()
     if not before.has_stable_row_ids:
         raise InvalidInputError(

@@ -40,11 +40,11 @@ def rows(*ids: int) -> pa.Table:
 
 @pytest.fixture
 def ds() -> Dataset:
-    """Five versions: none, three rows, two more, one changed, one deleted."""
+    """Five versions: none, three rows, two more, one changed and moved, one deleted."""
     uri = f"memory://{uuid.uuid4()}/t"
     made = lance_stream.create_dataset(uri, SCHEMA, config={"team": "blue"})
     made = made.append(rows(1, 2, 3)).append(rows(4, 5))
-    return made.update({"name": "'new'"}, "id = 2").delete("id = 4")
+    return made.update({"id": "id", "name": "'new'"}, "id = 2").delete("id = 4")
 
 
 Run = Callable[..., tuple[int, str, str]]
