@@ -40,6 +40,11 @@ def _lineage_files(table: TableArgument) -> dict[str, Any]:
         raise InvalidInputError(
             "rows have no stable ids, so there is no lineage; migrate to stable-row-ids first"
         )
+    if before.table.file_version.data_file_numbers < (2, 0):
+        raise InvalidInputError(
+            f"data files of version {before.file_version} cannot hold lineage: copy the table into "
+            "a new one, whose files are of version 2.2"
+        )
     if inline_limit(before.config) is not None:
         return {"version": before.version, "is_changed": False}
     return {"version": before.update_config({SPILL_KEY: "true"}).version, "is_changed": True}

@@ -37,6 +37,20 @@ def inline_limit(config: Mapping[str, str]) -> int | None:
     return int(config.get(INLINE_KEY, DEFAULT_INLINE_BYTES))
 
 
+def check_entries(entries: Mapping[str, str | None]) -> None:
+    """Check what a user sets: any other word than `true` would do nothing, without a word.
+
+    Raises:
+        InvalidInputError: The switch is no truth value, or the limit not a number of bytes.
+    """
+    switch = entries.get(SPILL_KEY)
+    if switch is not None and switch.lower() not in ("true", "false"):
+        raise InvalidInputError(
+            f"the config entry {SPILL_KEY} is {switch!r}, but should be 'true' or 'false'"
+        )
+    check_limit(entries)
+
+
 def check_limit(entries: Mapping[str, str | None]) -> None:
     """Check the limit that entries of a config state, if they do.
 

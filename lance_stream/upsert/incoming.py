@@ -36,7 +36,7 @@ from lance_stream.upsert.keys import (
     only_rows,
 )
 from lance_stream.upsert.partial_structs import partial_columns
-from lance_stream.write.casting import cast_batch
+from lance_stream.write.casting import cast_batch, check_known
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
             or occurs twice without an order; a value does not fit the table.
     """
     own_keys = key_rows(batch, table, rules)
-    stored = pa.schema([each for each in table if each.name in _stored_names(batch, rules)])
+    stored_names = _stored_names(batch, rules)
+    check_known(stored_names, table.names)
+    stored = pa.schema([each for each in table if each.name in stored_names])
     partial = partial_columns(batch.schema, stored)
     batch = _with_stored_order(batch, stored, rules.sequence_by, partial)
     lookup = KeyLookup(own_keys.columns)
@@ -255,8 +257,8 @@ def _check_there(what: str, names: Sequence[str], schema: pa.Schema, where: str)
             )
 
 
-def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> set[str]:
-    return set(batch.schema.names) - set(rules.except_columns)
+def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> list[str]:
+    return [each for each in batch.schema.names if each not in rules.except_columns]
 
 
 def which_delete(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:

@@ -6,7 +6,7 @@ from lance_stream.arguments import as_mapping
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.lineage_limits import check_limit
+from lance_stream.table.lineage_limits import check_entries
 from lance_stream.table.operations import MapUpdate, UpdateConfig
 from lance_stream.write.planning import commit_planned, planning_again
 
@@ -19,7 +19,7 @@ def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> Tab
             raise InvalidInputError(
                 f"config must be a mapping from text to text, but has {key!r}: {value!r}"
             )
-    check_limit(entries)
+    check_entries(entries)
 
     def attempt() -> TableVersion:
         newest = checkout(table, None)

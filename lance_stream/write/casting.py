@@ -28,7 +28,7 @@ do not
 matter: they are neither cast nor rejected.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,26 @@ def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
         place = incoming.get_field_index(wanted.name)
         if place >= 0:
             _check_type(incoming.field(place).type, wanted, wanted.name)
+
+
+def check_known(names: Iterable[str], known: Iterable[str], where: str = "") -> None:
+    """Raise unless a table has all columns, or a struct all parts.
+
+    Args:
+        names: The incoming ones.
+        known: All that there are.
+        where: The path of the struct, with a dot behind it.
+
+    Raises:
+        InvalidInputError: Some are unknown; the message names them.
+    """
+    known = dict.fromkeys(known)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            f"the table has no column {', '.join(repr(where + name) for name in unknown)}; it has: "
+            f"{', '.join(known)}. Omit the column, or add it to the table first"
+        )
 
 
 def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
@@ -105,13 +125,7 @@ def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -
     repeated = repeated_names(names)
     if repeated:
         raise InvalidInputError(f"the column {where}{repeated[0]!r} occurs more than once")
-    known = dict.fromkeys(each.name for each in wanted)
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise InvalidInputError(
-            f"the table has no column {', '.join(repr(where + name) for name in unknown)}; it has: "
-            f"{', '.join(known)}. Omit the column, or add it to the table first"
-        )
+    check_known(names, [each.name for each in wanted], where)
     given = set(names)
     missing = [each.name for each in wanted if not each.nullable and each.name not in given]
     if missing:

@@ -513,6 +513,15 @@ def test_show_advises_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lance_stream.open_dataset(made.uri).table.manifest.fragments.has_hidden_lineage
 
 
+def test_files_that_cannot_hold_lineage_are_not_migrated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = lance_stream.create_dataset(tmp_path / "old", pa.table({"id": [1]}), file_version="0.1")
+    assert program.main(["migrate", old.uri, "lineage-files"]) != 0
+    assert "data files of version" in capsys.readouterr().err
+    assert lance_stream.open_dataset(old.uri).version == 1
+
+
 def test_show_mentions_a_large_ledger() -> None:
     made = grown(1)
     entry = json.dumps({"batch": 1, "query": "q" * 1000, "version": 1})

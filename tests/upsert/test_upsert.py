@@ -111,6 +111,14 @@ def test_missing_columns_keep_their_values() -> None:
     )
 
 
+def test_an_unknown_column_is_told_with_all_that_there_are() -> None:
+    schema = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("name", pa.string())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    told = "no column 'prize'; it has: id, price, name"
+    with pytest.raises(InvalidInputError, match=told):
+        ds.upsert(pa.table({"id": [1], "prize": [2.0]}), on="id")
+
+
 def test_stored_null_sequences_are_the_oldest() -> None:
     rows = pa.table({"id": [3], "seq": [-7], "x": [1.0]})
     done = upsert(small(), rows, UpsertRules(("id",), sequence_by="seq"))

@@ -80,6 +80,15 @@ def test_limits_are_numbers(ds: Dataset) -> None:
         lance_stream.create_dataset("memory://limits/t", SCHEMA, config={LIMIT: "1 MB"})
 
 
+def test_the_switch_is_true_or_false(ds: Dataset) -> None:
+    """Anything else would be ignored, without a word."""
+    for switch in ("yes", "1", "on", ""):
+        with pytest.raises(InvalidInputError, match="should be 'true' or 'false'"):
+            ds.update_config({SPILL: switch})
+        with pytest.raises(InvalidInputError, match="should be 'true' or 'false'"):
+            lance_stream.create_dataset("memory://switch/t", SCHEMA, config={SPILL: switch})
+
+
 def test_ids_that_were_not_given_are_refused(ds: Dataset) -> None:
     inline = ds.update_config({SPILL: None})
     planned = upserted(inline, 900).table.manifest.fragments[1]
