@@ -41,7 +41,7 @@ def rows(*ids: int) -> pa.Table:
 def make_history(uri: str) -> Dataset:
     """Version 2 inserts 0 to 5, 3 deletes 1 and 4, 4 updates 0, 2 and 3, 5 inserts 6 and 7."""
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(*range(6)))
-    table = table.delete("id IN (1, 4)").update({"name": "'new'"}, where="id < 4")
+    table = table.delete("id IN (1, 4)").update({"id": "id", "name": "'new'"}, where="id < 4")
     return table.append(rows(6, 7))
 
 

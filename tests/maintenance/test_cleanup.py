@@ -49,7 +49,7 @@ def rows(*ids: int) -> pa.Table:
 @cache
 def template() -> Dataset:
     ds = new_table().append(rows(*range(10))).append(rows(*range(10, 20)))
-    ds = ds.delete("id = 3").delete("id = 4").update({"x": "x + 1"}, "id > 15")
+    ds = ds.delete("id = 3").delete("id = 4").update({"id": "id", "x": "x + 1"}, "id > 15")
     return ds.compact().append(rows(50))
 
 

@@ -32,7 +32,7 @@ def test_races_on_a_clone_are_planned_again(
 ) -> None:
     verbs: dict[str, Callable[[Any], object]] = {
         "delete": lambda ds: ds.delete("id IN (1, 2)"),
-        "update": lambda ds: ds.update({"x": "x + 1"}, where="id = 1"),
+        "update": lambda ds: ds.update({"id": "id", "x": "x + 1"}, where="id = 1"),  # moves it
         "upsert": lambda ds: ds.upsert(pa.table({"id": [1, 20], "x": [1.5, 2.5]}), on="id"),
     }
     due = [clone]
