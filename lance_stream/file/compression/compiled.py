@@ -6,8 +6,8 @@ So callers report what the loops would have saved; once that is what loading cos
 and at worst a process takes twice the time of the better choice.
 
 numba keeps compiled loops beside the module, or in the user's cache directory if that is read-only
-(`NUMBA_CACHE_DIR` names another). Where it can keep none, or is not installed, or fails, numpy does
-the work as it would without the extra.
+(`NUMBA_CACHE_DIR` names another). Where it can keep none, is not installed, compiles nothing
+(`NUMBA_DISABLE_JIT`) or fails, numpy does the work as it would without the extra.
 """
 
 import importlib
@@ -71,6 +71,8 @@ def _imported() -> ModuleType | None:
     if sys.byteorder != "little":
         return None  # numba takes words of the machine's own order only
     try:
+        if importlib.import_module("numba").config.DISABLE_JIT:
+            return None  # the loops would be interpreted, a thousand times slower than numpy
         return importlib.import_module(_MODULE)
     except ModuleNotFoundError:
         return None

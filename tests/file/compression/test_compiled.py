@@ -192,6 +192,12 @@ def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
     assert loops.load() is None
 
 
+def test_loops_that_would_be_interpreted_are_not_used(monkeypatch):
+    """As with NUMBA_DISABLE_JIT=1, by which other code is debugged."""
+    monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 1)
+    assert CompiledLoops().load() is None
+
+
 def test_text_that_suits_fsst_is_written_by_it_with_loops_only():
     """Few words in random order suit FSST; lines that repeat suit zstd."""
     rng = np.random.default_rng(1)
