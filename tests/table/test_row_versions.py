@@ -64,7 +64,7 @@ def test_every_span_starts_at_zero() -> None:
     ]
 
 
-@given(st.integers(0, 63), st.integers(0, 64), st.integers(64, 200))
+@given(st.integers(0, 60), st.integers(0, 63), st.integers(64, 200))
 def test_many_runs_are_encoded_as_messages_are(
     length_bits: int, version_bits: int, num_runs: int
 ) -> None:

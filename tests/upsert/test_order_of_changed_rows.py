@@ -14,6 +14,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table.apply.new_fragments import with_moved_rows
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import written_rows
+from lance_stream.upsert.in_place_costs import FragmentCosts
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("x", pa.string()), ("y", pa.int32())]
@@ -27,6 +28,12 @@ def rows(ids: Iterable[int], x: object) -> pa.Table:
         {"id": named, "x": [f"{x} {each}" for each in named], "y": [each % 7 for each in named]},
         schema=SCHEMA,
     )
+
+
+@pytest.fixture(autouse=True)
+def _all_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row stays where it is, though some batches lack a column."""
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: False))
 
 
 def lived(batches: int, columns: list[str], on: str = "id") -> Dataset:
