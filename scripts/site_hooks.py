@@ -104,11 +104,12 @@ def examples() -> str:
         "Whole programs, which the tests run. Each runs by itself: "
         "`python examples/replicate_table.py`.\n",
     ]
-    for program in sorted((ROOT / "examples").glob("*.py")):
+    for program in sorted((ROOT / "examples").glob("**/*.py")):
         text = program.read_text(encoding="utf-8")
         title = (ast.get_docstring(ast.parse(text)) or program.stem).split("\n")[0].rstrip(".")
         parts.append(f"## {title} {{: #{program.name} }}\n")
-        parts.append(f'```python title="examples/{program.name}"\n{text}```\n')
+        path = program.relative_to(ROOT).as_posix()
+        parts.append(f'```python title="{path}"\n{text}```\n')
     macros = ROOT / "examples" / "dbt" / "macros" / "lance.sql"
     parts.append(f"## Macros for dbt {{: #{macros.name} }}\n")
     text = macros.read_text(encoding="utf-8")
