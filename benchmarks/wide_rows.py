@@ -88,12 +88,13 @@ def make_table(uri: str, num_rows: int, blob_bytes: int) -> None:
 @contextmanager
 def moving_rows() -> Iterator[None]:
     """Let upserts move changed rows, whatever it costs."""
-    decides = FragmentCosts.is_cheaper_in_place
-    FragmentCosts.is_cheaper_in_place = property(lambda _: False)  # type: ignore[method-assign, assignment]
+    name = "is_cheaper_in_place"
+    decides = getattr(FragmentCosts, name)
+    setattr(FragmentCosts, name, property(lambda _: False))
     try:
         yield
     finally:
-        FragmentCosts.is_cheaper_in_place = decides  # type: ignore[method-assign]
+        setattr(FragmentCosts, name, decides)
 
 
 def in_place(uri: str, batch: pa.Table) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.shown_values import Source, show
+from lance_stream.file.arrow_blocks import array_from_numpy
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.reading_ahead import choose, num_readers, read_ahead
 from lance_stream.read.selections import Selection
@@ -84,14 +85,11 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
             continue
         own.append(show(batch.column(source.place), source, field.type))
     num_rows = batch.num_rows
+    micros = (unit.commit_timestamp - _EPOCH) // timedelta(microseconds=1)
     constants = [
         _repeat_text(unit.change_type, num_rows),
-        _repeat_number(unit.commit_version, num_rows, pa.int64()),
-        _repeat_number(
-            (unit.commit_timestamp - _EPOCH) // timedelta(microseconds=1),
-            num_rows,
-            pa.timestamp("us", "UTC"),
-        ),
+        array_from_numpy(np.full(num_rows, unit.commit_version, np.int64), pa.int64()),
+        array_from_numpy(np.full(num_rows, micros, np.int64), pa.timestamp("us", "UTC")),
     ]
     stamps = [batch.column(name) for name in STAMPS]
     return pa.RecordBatch.from_arrays(
@@ -99,15 +97,8 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
     )
 
 
-# `pyarrow.scalar` would import pandas, which takes as long as all else that a task imports.
-
-
-def _repeat_number(number: int, num_rows: int, arrow: pa.DataType) -> pa.Array:
-    values = np.full(num_rows, number, np.int64)
-    return pa.Array.from_buffers(arrow, num_rows, [None, pa.py_buffer(values)], 0)
-
-
 def _repeat_text(text: str, num_rows: int) -> pa.Array:
+    """Return the text so many times; `pyarrow.scalar` would import pandas for that."""
     data = text.encode()
     offsets = np.arange(num_rows + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * num_rows)]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from lance_stream.read.units import WorkUnit, size_of, sizes_of
 from lance_stream.spark.portions import Portion, Reading
@@ -87,18 +87,8 @@ def number_of_tasks(total_bytes: int, cores: int | None = None) -> int:
     return max(1, min(cores, -(-total_bytes // SMALL_TASK_BYTES)))
 
 
-class Pack(NamedTuple, Generic[U]):
-    """The work of one task.
-
-    Attributes:
-        units: In the order of reading.
-    """
-
-    units: tuple[U, ...]
-
-
-def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[Pack[U]]:
-    """Return the units in order, in packs of about the same size.
+def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[tuple[U, ...]]:
+    """Return the units in order, one pack for each task, all of about the same size.
 
     Args:
         units: Each with its size.
@@ -112,7 +102,7 @@ def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[Pack[U]]:
         # by the middle of the unit, so that a large unit at the end does not attract small ones
         packs[min(num_tasks - 1, (2 * done + size) * num_tasks // (2 * total))].append(unit)
         done += size
-    return [Pack(tuple(each)) for each in packs if each]
+    return [tuple(each) for each in packs if each]
 
 
 def divide(
@@ -142,7 +132,7 @@ def divide(
         parts += [(with_inner(unit, piece), size // len(pieces)) for piece in pieces]
     packs = pack(parts, num_tasks)
     num_bytes = _bytes_of(list(map(inner, units))) if len(packs) == 1 else None
-    return [Portion(each.units, reading, num_bytes) for each in packs]
+    return [Portion(each, reading, num_bytes) for each in packs]
 
 
 def _bytes_of(units: Sequence[WorkUnit]) -> int | None:

@@ -18,7 +18,6 @@ Source:  table.proto; transaction.proto, Update; observed in the reference.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -40,7 +39,8 @@ from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import DataFile, Fragment, LineageColumn, decode_fragment
 from lance_stream.table.row_addresses import unpack_addresses
-from lance_stream.upsert.in_place_costs import FragmentCosts, may_be_cheaper, measured
+from lance_stream.threads import map_ahead
+from lance_stream.upsert.in_place_costs import FragmentCosts, measured
 from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.lineage_files import limit_of
@@ -144,16 +144,20 @@ def fragments_that_stay(
         own = slice(done, done + len(offsets))
         done = own.stop
         fragment = table.manifest.fragments[places[fragment_id]]
-        if not _may_stay(table, fragment) or _lineage_bytes(fragment, offsets) > most_lineage:
+        if not _may_stay(table, fragment):
             continue
         costs = FragmentCosts.of(table, fragment, fields, offsets)
-        if may_be_cheaper(costs):
-            asked.append((own, fragment, costs))
+        if _lineage_bytes(fragment, costs.num_runs) <= most_lineage and costs.is_cheaper_in_place:
+            asked.append((own, fragment, costs))  # the sizes of columns may still tell against it
 
     def is_cheaper(each: tuple[slice, Fragment, FragmentCosts]) -> bool:
         return measured(table, each[1], fields, each[2]).is_cheaper_in_place
 
-    for (own, _, _), answer in zip(asked, _in_threads(is_cheaper, asked, table), strict=True):
+    num_threads = min(table.store.num_readers, len(asked))
+    answers = (
+        map(is_cheaper, asked) if num_threads < 2 else map_ahead(is_cheaper, asked, num_threads)
+    )
+    for (own, _, _), answer in zip(asked, answers, strict=True):
         stays[own] = answer
     return stays
 
@@ -168,12 +172,11 @@ def _may_stay(table: TableVersion, fragment: Fragment) -> bool:
     return not table.has_stable_row_ids or not (stamps is None or isinstance(stamps, LineageColumn))
 
 
-def _lineage_bytes(fragment: Fragment, offsets: npt.NDArray[np.uint32]) -> int:
+def _lineage_bytes(fragment: Fragment, num_runs: int) -> int:
     """Return up to how many bytes the last-updated-at versions have once rows were changed."""
     stamps = fragment.last_updated_at_versions
-    num_stretches = 1 + int(np.count_nonzero(np.diff(offsets) > 1))
     known = len(stamps) if isinstance(stamps, bytes) else 0
-    return known + 2 * _BYTES_PER_RUN * num_stretches
+    return known + 2 * _BYTES_PER_RUN * num_runs
 
 
 def columns_job(
@@ -285,10 +288,8 @@ def write_all_columns(jobs: Sequence[ColumnsJob]) -> list[Fragment]:
     written: list[Fragment] = []
     units = [each.unit for each in jobs]
     try:
-        with ThreadPoolExecutor(
-            num_readers(units), thread_name_prefix="lance-stream-columns"
-        ) as threads:
-            list(threads.map(lambda job: written.append(write_columns(job)), jobs))
+        # Appended by the threads: after an error, files of those under way are known, too.
+        list(map_ahead(lambda job: written.append(write_columns(job)), jobs, num_readers(units)))
     except BaseException:
         delete_files(jobs[0].target.store, written)
         raise
@@ -402,14 +403,3 @@ def are_in(changed: Addresses, written: Sequence[Fragment]) -> npt.NDArray[np.bo
 def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
     """Return the ids of columns and all their parts, ascending."""
     return tuple(sorted(part.id for each in fields for part in each.walk()))
-
-
-def _in_threads(
-    ask: Callable[[tuple[slice, Fragment, FragmentCosts]], bool],
-    asked: Sequence[tuple[slice, Fragment, FragmentCosts]],
-    table: TableVersion,
-) -> Iterable[bool]:
-    if len(asked) < 2:
-        return map(ask, asked)
-    with ThreadPoolExecutor(min(table.store.num_readers, len(asked))) as threads:
-        return list(threads.map(ask, asked))

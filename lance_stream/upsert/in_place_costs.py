@@ -72,6 +72,8 @@ class FragmentCosts:
     ) -> "FragmentCosts":
         """Return what the manifest shows: no size of the columns, and all bytes as the others'.
 
+        If changing in place is not cheaper so, it is not with the sizes of columns, either.
+
         Args:
             table: The version that is changed.
             fragment: The fragment.
@@ -118,15 +120,6 @@ class FragmentCosts:
     def is_cheaper_in_place(self) -> bool:
         """Whether changing the rows in place costs less."""
         return self.bytes_in_place < self.bytes_elsewhere
-
-
-def may_be_cheaper(known: FragmentCosts) -> bool:
-    """Return whether opening the data files can show that rows are better changed in place.
-
-    Args:
-        known: What the manifest shows: `own_bytes` is at least, `other_bytes` at most the truth.
-    """
-    return known.is_cheaper_in_place
 
 
 def measured(

@@ -31,6 +31,7 @@ from lance_stream.schema.system_columns import (
     ROW_LAST_UPDATED_AT_VERSION,
 )
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply.new_fragments import has_only_moved_rows
 from lance_stream.table.fragments import (
     LINEAGE_FIELD_IDS,
     DataFile,
@@ -106,15 +107,14 @@ def lineage_paths(before: Iterable[Fragment], after: Iterable[Fragment]) -> tupl
 
 def _longer_than(limit: int, fragment: Fragment) -> dict[str, npt.NDArray[np.uint64]]:
     """Return the values of the sequences above a limit, by name."""
-    num_rows = fragment.physical_rows
-    if not isinstance(fragment.row_ids, bytes) or _num_ids(fragment.row_ids) != num_rows:
+    if not isinstance(fragment.row_ids, bytes) or not has_only_moved_rows(fragment):
         return {}
     found = {}
     for name in _NAMES:
         stored: StoredSequence | None = getattr(fragment, name)
         if isinstance(stored, bytes) and len(stored) > limit:
             decode = decode_row_ids if name == "row_ids" else decode_row_versions
-            found[name] = decode(stored, num_rows).to_array()
+            found[name] = decode(stored, fragment.physical_rows).to_array()
     return found
 
 
@@ -128,10 +128,6 @@ def _check(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -
                 f"{table.version} has none from {ends[name]} on: the table is damaged. Nothing was "
                 "committed. `lance-stream verify` lists what is wrong"
             )
-
-
-def _num_ids(row_ids: bytes) -> int:
-    return decode_row_ids(row_ids).num_ids
 
 
 def _with_hidden(fragment: Fragment, file: DataFile, names: Iterable[str]) -> Fragment:

@@ -26,7 +26,7 @@ definition and its reasons. Ledgers and users keep digests: the definition must 
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, Final, TypeAlias
@@ -133,18 +133,21 @@ class DigestingBatches:
 
     Args:
         batches: The batches to read.
+        hidden: Columns that are not part of the digest.
 
     Attributes:
         digest: The digest of the rows read so far.
     """
 
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], hidden: Collection[str] = ()) -> None:
         self._batches = batches
+        self._hidden = hidden
         self.digest = NO_ROWS
 
     def __iter__(self) -> Any:
         for batch in self._batches:
-            self.digest += digest_of(batch)
+            own = [each for each in batch.schema.names if each not in self._hidden]
+            self.digest += digest_of(batch.select(own) if self._hidden else batch)
             yield batch
 
 

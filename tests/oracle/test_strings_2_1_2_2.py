@@ -197,7 +197,9 @@ def test_compiled_loops_write_and_read_what_pylance_does(
     version: FileVersion, tmp_path: Path
 ) -> None:
     """With them, strings that suit FSST are written by it unasked."""
-    kernels = pytest.importorskip("lance_stream.file.compression.kernels")
+    kernels = pytest.importorskip(
+        "lance_stream.file.compression.kernels", reason="it needs the extra fast"
+    )
     table = table_of({})
     ours, theirs = tmp_path / "ours.lance", tmp_path / "theirs.lance"
     write_by_pylance(table.to_batches(), theirs, version)

@@ -18,7 +18,7 @@ from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.operations import Update, UpdateMode
-from lance_stream.upsert import in_place
+from lance_stream.upsert import in_place, in_place_costs
 from lance_stream.upsert.in_place_costs import FragmentCosts
 from lance_stream.upsert.planned_update import plan_update
 
@@ -438,13 +438,21 @@ def test_the_decision(different: dict[str, int], in_place_is_cheaper: bool) -> N
 
 
 def test_few_rows_of_a_large_fragment_open_no_file(
-    wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
+    uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest alone shows that one row is better moved."""
+    """The manifest alone shows that one row is better moved, but not that many are."""
+    num_rows = 20_000
+    stored = {"id": range(num_rows), "price": [1.0] * num_rows, "weight": range(num_rows)}
+    ds = lance_stream.create_dataset(uri, pa.table(stored))
+    asked = []
 
-    def fail(*_asked: Any) -> None:
-        raise AssertionError("a file was opened")
+    def measured(*given: Any) -> FragmentCosts:
+        asked.append(given)
+        return in_place_costs.measured(*given)
 
-    monkeypatch.setattr(in_place, "measured", fail)
-    monkeypatch.setattr(in_place, "may_be_cheaper", lambda costs: costs.num_changed > 1)
-    assert not is_in_place(wide.upsert(prices([3]), on="id"))
+    monkeypatch.setattr(in_place, "measured", measured)
+    ds = ds.upsert(prices([3]), on="id")
+    assert not is_in_place(ds)
+    assert not asked
+    ds.upsert(prices(range(0, num_rows, 2)), on="id")
+    assert asked

@@ -3,7 +3,7 @@
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,17 +19,13 @@ from lance_stream.maintenance.cleanup import CleanupRules, cleanup
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_bounds import FileColumn
 from lance_stream.upsert.key_index import LostRunError, Part, merged, planned_parts, write_run
 from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
+from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
 
-SCHEMA = pa.schema(
-    [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
-)
-ON_ID = UpsertRules(("id",))
 TEXTS = KeyColumns((0,), ("string",), False, (5, 6))
 NUMBERS = KeyColumns((0,), ("int64",), True, (0, 0))
 
@@ -53,27 +49,6 @@ def _small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     restart()
 
 
-def rows(numbers: Sequence[int], x: int) -> pa.Table:
-    names = [f"key {number * 7919 % 99991:05d}" for number in numbers]
-    return pa.table({"id": names, "seq": [x] * len(names), "x": [x] * len(names)}, SCHEMA)
-
-
-def table_of(num_fragments: int = 6) -> TableVersion:
-    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
-    for number in range(num_fragments):
-        ds = ds.append(rows(range(number * 50, number * 50 + 50), 0))
-    return ds.table
-
-
-def watched(table: TableVersion) -> tuple[TableVersion, WatchedStore]:
-    store = WatchedStore(table.store)
-    return replace(table, store=store), store
-
-
-def files_read(store: WatchedStore) -> int:
-    return sum(call == "read_ranges" and "data/" in path for call, path in store.calls)
-
-
 def runs_of(table: TableVersion) -> list[str]:
     return [each.path for each in table.store.list("_lance_stream/key_index")]
 
@@ -92,7 +67,7 @@ def test_a_new_process_reads_no_key_that_is_indexed() -> None:
     table, store = watched(indexed(table_of()))
     done = upsert(table, rows(range(0, 310, 7), 9), ON_ID)
     assert (done.num_updated, done.num_inserted) == (43, 2)
-    assert files_read(store) <= 3  # those of the first upserts, of a row each
+    assert num_read(store) <= 3  # those of the first upserts, of a row each
     known = remembered_keys.remembered_keys(table, ["id"])
     assert known.num_saved_runs == 1
     assert known.num_bytes < 100 * 24
@@ -123,7 +98,7 @@ def test_the_second_process_makes_the_index() -> None:
     restart()
     table, store = watched(table)
     upsert(table, rows(range(40), 3), ON_ID)
-    assert files_read(store) == 1  # that of the second upsert
+    assert num_read(store) == 1  # that of the second upsert
 
 
 def test_a_store_that_refuses_the_index_is_not_asked_again() -> None:
@@ -162,7 +137,7 @@ def test_runs_are_merged_so_that_few_remain() -> None:
     restart()
     table, store = watched(ds.table)
     upsert(table, rows(range(300), 77), ON_ID)
-    assert files_read(store) < 10
+    assert num_read(store) < 10
 
 
 def test_two_processes_use_what_either_has_written() -> None:
@@ -179,7 +154,7 @@ def test_two_processes_use_what_either_has_written() -> None:
     table, store = watched(ds.table)
     done = upsert(table, rows(range(300, 400), 9), ON_ID)
     assert done.num_updated == 100
-    assert files_read(store) <= 3
+    assert num_read(store) <= 3
     assert ours.num_saved_runs == 2
 
 
@@ -324,7 +299,7 @@ def test_without_room_for_copies_keys_are_read(monkeypatch: pytest.MonkeyPatch) 
         assert done.num_updated == 300
         table = done.table
     assert remembered_keys.remembered_keys(table, ["id"]).num_saved_runs == 0
-    assert files_read(store) == 0  # what is remembered stays in memory
+    assert num_read(store) == 0  # what is remembered stays in memory
 
 
 @pytest.mark.parametrize("columns", [TEXTS, NUMBERS])

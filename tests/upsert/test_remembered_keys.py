@@ -15,7 +15,6 @@ import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
@@ -25,13 +24,9 @@ from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_bounds import FileColumn
 from lance_stream.upsert.remembered_keys import Collector, RememberedKeys
 from lance_stream.upsert.upsert import upsert
-from tests.contracts.watched_stores import WatchedStore
 from tests.dataset.manifest_edits import edit_manifest
+from tests.upsert.keyed_tables import ON_ID, num_read, rows, table_of, watched
 
-SCHEMA = pa.schema(
-    [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
-)
-ON_ID = UpsertRules(("id",))
 NO_STORE = MemoryStore("none")
 
 
@@ -42,27 +37,6 @@ def _a_process_that_remembers_nothing() -> Iterator[None]:
     yield
     remembered_keys.forget_keys()
     known_key_bounds._known.clear()
-
-
-def rows(numbers: Sequence[int], x: int) -> pa.Table:
-    names = [f"key {number * 7919 % 1000:04d}" for number in numbers]
-    return pa.table({"id": names, "seq": [x] * len(names), "x": [x] * len(names)}, SCHEMA)
-
-
-def table_of(num_fragments: int = 6) -> TableVersion:
-    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
-    for number in range(num_fragments):
-        ds = ds.append(rows(range(number * 50, number * 50 + 50), 0))
-    return ds.table
-
-
-def watched(table: TableVersion) -> tuple[TableVersion, WatchedStore]:
-    store = WatchedStore(table.store)
-    return replace(table, store=store), store
-
-
-def num_read(store: WatchedStore) -> int:
-    return sum(call == "read_ranges" and "data/" in path for call, path in store.calls)
 
 
 @pytest.mark.floors
@@ -178,7 +152,7 @@ def test_other_writers_rows_are_found(tmp_path: Any) -> None:
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(300), number), ON_ID).table
-    ds = lance_stream.Dataset(table).append(rows(range(300, 310), 0)).delete("id < 'key 0100'")
+    ds = lance_stream.Dataset(table).append(rows(range(300, 310), 0)).delete("id < 'key 10000'")
     ds = ds.compact()
     done = upsert(ds.table, rows(range(320), 5), ON_ID)
     stored = lance_stream.Dataset(done.table).to_table().to_pydict()

@@ -30,8 +30,8 @@ Symbols = npt.NDArray[np.uint64]
 _SAVED_PER_BYTE = 8
 """The nanoseconds that the compiled loop saves per byte."""
 
-_SLOT_BITS = 12
-_SPREAD = np.uint32(2971215073)
+SLOT_BITS = 12
+SPREAD = np.uint32(2971215073)
 _FIRST_3 = np.uint64(0xFFFFFF)
 _EIGHT = np.uint16(8)
 _KEEP = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
@@ -73,9 +73,9 @@ class Matcher:
         self.short = np.tile(single, 256)
         self.short[symbols[sizes == 2].astype(np.intp)] = entries[sizes == 2]
         slots = slots_of(symbols[sizes > 2])
-        self.values = np.full(1 << _SLOT_BITS, _KEEP[8], np.uint64)
-        self.masks = np.zeros(1 << _SLOT_BITS, np.uint64)
-        self.entries = np.zeros(1 << _SLOT_BITS, np.uint16)
+        self.values = np.full(1 << SLOT_BITS, _KEEP[8], np.uint64)
+        self.masks = np.zeros(1 << SLOT_BITS, np.uint64)
+        self.entries = np.zeros(1 << SLOT_BITS, np.uint16)
         self.values[slots] = symbols[sizes > 2]
         self.masks[slots] = _KEEP[sizes[sizes > 2]]
         self.entries[slots] = entries[sizes > 2]
@@ -139,8 +139,8 @@ def words_of(data: Bytes) -> Symbols:
 
 def slots_of(symbols: Symbols) -> npt.NDArray[np.intp]:
     """Return the slot of symbols of over 2 bytes: a number computed from the first 3."""
-    spread = (symbols & _FIRST_3).astype(np.uint32) * _SPREAD
-    return (spread >> np.uint32(32 - _SLOT_BITS)).astype(np.intp)
+    spread = (symbols & _FIRST_3).astype(np.uint32) * SPREAD
+    return (spread >> np.uint32(32 - SLOT_BITS)).astype(np.intp)
 
 
 def prefixes(words: Symbols, sizes: Places) -> Symbols:

@@ -15,8 +15,8 @@ import numba
 import numpy as np
 from numba import types
 
-ESCAPE = 255
-VALUES = 1024
+from lance_stream.file.compression.fastlanes import VALUES
+from lance_stream.file.compression.fsst_matching import ESCAPE, SLOT_BITS, SPREAD
 
 CODE_WITHOUT_SYMBOL = -1
 ENDS_AFTER_ESCAPE = -2
@@ -24,8 +24,8 @@ OFFSETS_LEAVE_CODES = -3
 
 _ZERO, _ONE, _ESCAPE = np.uint64(0), np.uint64(1), np.uint64(ESCAPE)
 _ALL_BITS = np.uint64(2**64 - 1)
-_SLOT_SHIFT = np.uint64(20)
-_SPREAD = np.uint64(2971215073)
+_SLOT_SHIFT = np.uint64(32 - SLOT_BITS)
+_SPREAD = np.uint64(SPREAD)
 
 
 def _in(item: Any, dimensions: int = 1) -> Any:
@@ -60,7 +60,7 @@ def most_bytes(codes: Any, lengths: Any) -> Any:
     return total
 
 
-@_compiled(  # type: ignore[untyped-decorator]
+@_compiled(  # type: ignore[untyped-decorator]  # of numba
     *(
         _I64(_in(_U8), _in(stored), _in(_U8, 2), _in(_U8), _out(_U8), _out(decoded))
         for stored, decoded in ((_I32, _I32), (_I32, _I64), (_I64, _I64))
@@ -118,7 +118,7 @@ def decode(
 _TABLES = (_in(_U16), _in(_U64), _in(_U64), _in(_U16))
 
 
-@_compiled(_U16(_in(_U8), _I64, _I64, _I64, *_TABLES))  # type: ignore[untyped-decorator]
+@_compiled(_U16(_in(_U8), _I64, _I64, _I64, *_TABLES))  # type: ignore[untyped-decorator]  # of numba
 def _entry_at(
     data: Any,
     place: int,
@@ -157,7 +157,7 @@ def _entry_at(
     return short[word & np.uint64(0xFFFF)]
 
 
-@_compiled(  # type: ignore[untyped-decorator]
+@_compiled(  # type: ignore[untyped-decorator]  # of numba
     types.void(_in(_U8), _in(_I64), _in(_I64), _I64, *_TABLES, _out(_U16))
 )
 def match(
@@ -192,7 +192,7 @@ def match(
             place += np.int64(entry >> 8)
 
 
-@_compiled(  # type: ignore[untyped-decorator]
+@_compiled(  # type: ignore[untyped-decorator]  # of numba
     _I64(_in(_U8), _in(_I64), _I64, *_TABLES, _out(_U8), _out(_I64))
 )
 def encode(
@@ -238,7 +238,7 @@ def encode(
     return np.int64(at)
 
 
-@_compiled(  # type: ignore[untyped-decorator]
+@_compiled(  # type: ignore[untyped-decorator]  # of numba
     *(types.void(_in(word), _in(_I64), _in(_I64), _out(word, 2)) for word in (_U32, _U64))
 )
 def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:

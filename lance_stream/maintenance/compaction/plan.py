@@ -136,9 +136,8 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
     if rules.newest_fragment is not None:
         is_candidate &= fragments.numbers.ids <= rules.newest_fragment
     places = np.flatnonzero(is_candidate)
-    columns = (places, live, pays_alone, physical - live, stored_bytes_of(table))
-    chosen = [columns[0], *(each[places] for each in columns[1:])]
-    yield from map(_Candidate, *(each.tolist() for each in chosen))
+    columns = (live, pays_alone, physical - live, stored_bytes_of(table))
+    yield from map(_Candidate, places.tolist(), *(each[places].tolist() for each in columns))
 
 
 def _misplaced(table: TableVersion) -> list[int]:

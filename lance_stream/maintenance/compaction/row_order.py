@@ -36,7 +36,8 @@ from lance_stream.schema.system_columns import (
     ROW_LAST_UPDATED_AT_VERSION,
 )
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment, StoredSequence, decode_fragment
+from lance_stream.table.fragments import Fragment, decode_fragment
+from lance_stream.table.lineage_limits import inline_bytes
 from lance_stream.table.row_ids import RowIdSequence
 from lance_stream.table.row_versions import RowVersionSequence
 
@@ -107,7 +108,7 @@ def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Place
 def has_disordered_lineage(table: TableVersion, fragment: Fragment) -> bool:
     """Return whether the lineage of a fragment becomes much shorter if its rows are reordered."""
     num_rows = fragment.physical_rows
-    if not table.has_stable_row_ids or num_rows > MAX_ROWS or _lineage_bytes(fragment) <= num_rows:
+    if not table.has_stable_row_ids or num_rows > MAX_ROWS or inline_bytes(fragment) <= num_rows:
         return False
     if not _can_be_mixed(table.schema):
         return False
@@ -144,19 +145,11 @@ def lineage_of(table: TableVersion, fragments: Sequence[Fragment]) -> Lineage:
     return Lineage(RowIdSequence.concat(ids).to_array(), created, updated)
 
 
-def _sequences(fragment: Fragment) -> list[StoredSequence | None]:
-    return [fragment.row_ids, fragment.created_at_versions, fragment.last_updated_at_versions]
-
-
 def _has_long_lineage(fragment: Fragment) -> bool:
     return any(
         each is not None and (not isinstance(each, bytes) or len(each) > SHORT_LINEAGE)
-        for each in _sequences(fragment)
+        for each in fragment.sequences
     )
-
-
-def _lineage_bytes(fragment: Fragment) -> int:
-    return sum(len(each) for each in _sequences(fragment) if isinstance(each, bytes))
 
 
 def _bytes_per_row(fragments: Sequence[Fragment]) -> int:

@@ -50,8 +50,8 @@ class SendsRows:
 def _holding(kind: Any) -> Any:
     """Return the class of a reader that holds rows."""
 
-    class Holding(kind, _WRAPPER):  # type: ignore[valid-type,misc]
-        def getCache(self, _start: Any, _end: Any) -> Iterator[pa.RecordBatch]:  # noqa: N802
+    class Holding(kind, _WRAPPER):  # type: ignore[valid-type,misc]  # made at run time
+        def getCache(self, _start: Any, _end: Any) -> Iterator[pa.RecordBatch]:  # noqa: N802  # Spark's name
             return iter(self.let_go())
 
     return Holding

@@ -231,7 +231,7 @@ def _keys(spark: SparkSession, parted: PartedUpsert) -> DataFrame:
     units = parted.key_units()
     sized = [(unit, size) for unit, (_, size) in zip(units, sizes_of(units), strict=True)]
     num_tasks = number_of_tasks(sum(size for _, size in sized))
-    portions = [pickle.dumps(each.units) for each in pack(sized, num_tasks)]
+    portions = [pickle.dumps(each) for each in pack(sized, num_tasks)]
 
     def split(batches: Iterable[pa.RecordBatch]) -> Iterator[Bundle]:
         for batch in batches:

@@ -309,7 +309,9 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     workers = workers_of(df.sparkSession)
     is_alone = driver_is_alone(df.sparkSession)
     with batch.phases("collect"):
-        size = None if is_alone and not _is_first(batch.last) else _size_if_needed(df, batch)
+        # Where a large batch is staged, its size need not be known to divide it.
+        may_be_large = _is_first(batch.last) or (not is_alone and _follows_large(batch))
+        size = measure(df) if may_be_large else None
         is_large = _follows_large(batch) if size is None else _is_too_large(size)
         rows = None if is_large else _collect(df)
         if rows is not None:
@@ -351,11 +353,6 @@ def _good_rows(rows: pa.Table, table: TableVersion, sorting: Sorting) -> pa.Tabl
     good = list(checked)
     sorting.settle(checked.bad, rows.num_rows)
     return pa.Table.from_batches(good, rows.schema) if checked.bad else rows
-
-
-def _size_if_needed(df: DataFrame, batch: Batch) -> Size | None:
-    """Measure a batch that may be large; return None for others."""
-    return measure(df) if _is_first(batch.last) or _follows_large(batch) else None
 
 
 def _is_first(last: SinkCommit | None) -> bool:

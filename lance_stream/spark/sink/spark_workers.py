@@ -63,8 +63,7 @@ class SparkTasks:
         sizes = sizes_of([job.unit for job in jobs])
         sized = [(job, size) for job, (_, size) in zip(jobs, sizes, strict=True)]
         num_tasks = number_of_tasks(sum(size for _, size in sized))
-        portions = [each.units for each in pack(sized, num_tasks)]
-        outcomes = run_in_tasks(self._spark, portions, _write_all)
+        outcomes = run_in_tasks(self._spark, pack(sized, num_tasks), _write_all)
         written = [each for outcome in outcomes if isinstance(outcome, list) for each in outcome]
         for outcome in outcomes:
             if not isinstance(outcome, list):
@@ -76,7 +75,7 @@ class SparkTasks:
 def _portions(units: Sequence[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
     sized = [(unit, size) for unit, (_, size) in zip(units, sizes_of(units), strict=True)]
     num_tasks = number_of_tasks(sum(size for _, size in sized))
-    return [each.units for each in pack(sized, num_tasks)]
+    return pack(sized, num_tasks)
 
 
 def _find_all(units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int) -> list[Matches]:

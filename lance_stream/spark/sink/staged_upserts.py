@@ -31,7 +31,7 @@ from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_ro
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
-from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
+from lance_stream.write.row_digests import DigestingBatches, RowsDigest, add_up
 
 _OUTCOME: Final = StructType(
     [
@@ -125,24 +125,17 @@ def _staging(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        digest = NO_ROWS
         checked = None
         if checks is not None:
             batches = checked = CheckedBatches(batches, checks, helpers, digests_good=False)
-
-        def digested() -> Iterator[pa.RecordBatch]:
-            nonlocal digest
-            for batch in batches:
-                own = [each for each in batch.schema.names if each not in helpers]
-                digest += digest_of(batch.select(own))
-                yield batch
-
+        good = DigestingBatches(batches, helpers)
         try:
-            staged = stage_rows(digested(), store, schema, rules, task=task)
+            staged = stage_rows(good, store, schema, rules, task=task)
         except LanceStreamError as error:
             error.add_note("while a Spark task read its part of an upsert; nothing was committed")
             yield _row(error=pickle.dumps(error))
             return
+        digest = good.digest
         if checked is not None:
             digest += checked.digest
             if checked.bad:

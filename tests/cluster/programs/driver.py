@@ -119,7 +119,7 @@ def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
 
     from lance_stream.spark.arrow_jobs import map_in_arrow
 
-    rows = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), seen, "view string")  # type: ignore[arg-type]
+    rows = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), seen, "view string")  # type: ignore[arg-type]  # a schema may be text
     say(seen=[json.loads(row.view) for row in rows.collect()])
 
 

@@ -21,7 +21,9 @@ from lance_stream.file.v2_1.layouts.choose_strings import encode_string_page
 from lance_stream.file.v2_1.layouts.levels import ALL_VALID_ITEM, Levels, layers_of
 from lance_stream.file.versions import FileVersion
 
-kernels = pytest.importorskip("lance_stream.file.compression.kernels")
+kernels = pytest.importorskip(
+    "lance_stream.file.compression.kernels", reason="it needs the extra fast"
+)
 
 WORDS = [b"the ", b"quick ", b"brown ", b"fox ", b"jumps ", b"\x00", b"\xff", b"z"]
 

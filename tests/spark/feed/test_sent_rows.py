@@ -147,7 +147,7 @@ def test_on_a_cluster_all_rows_are_left_to_tasks(
 )
 def test_clusters_are_known_by_their_master(master: str, expected: bool) -> None:
     class Session:
-        conf = {"spark.master": master}  # noqa: RUF012
+        conf = {"spark.master": master}  # noqa: RUF012  # only read
 
     assert is_cluster(Session()) is expected  # type: ignore[arg-type]  # as much of a session as is looked at
 

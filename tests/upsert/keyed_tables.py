@@ -1,0 +1,43 @@
+"""Small tables with text keys, and which of their files are read."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert.incoming import UpsertRules
+from tests.contracts.watched_stores import WatchedStore
+
+ON_ID = UpsertRules(("id",))
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
+)
+
+
+def rows(numbers: Sequence[int], x: int) -> pa.Table:
+    """Return rows whose keys are in another order than their numbers."""
+    names = [f"key {number * 7919 % 99991:05d}" for number in numbers]
+    return pa.table({"id": names, "seq": [x] * len(names), "x": [x] * len(names)}, SCHEMA)
+
+
+def table_of(num_fragments: int = 6) -> TableVersion:
+    """Return a table with 50 rows in each fragment."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    for number in range(num_fragments):
+        ds = ds.append(rows(range(number * 50, number * 50 + 50), 0))
+    return ds.table
+
+
+def watched(table: TableVersion) -> tuple[TableVersion, WatchedStore]:
+    """Return the table with a store that counts its calls."""
+    store = WatchedStore(table.store)
+    return replace(table, store=store), store
+
+
+def num_read(store: WatchedStore) -> int:
+    """Return how often data files were read."""
+    return sum(call == "read_ranges" and "data/" in path for call, path in store.calls)
