@@ -134,7 +134,10 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.key_bounds
 	$(BIN)/python -m benchmarks.key_index
+	$(BIN)/python -m benchmarks.wide_rows
 	$(BIN)/python -m benchmarks.feed
+	$(BIN)/python -m benchmarks.freshness
+	$(BIN)/python -m benchmarks.driver_memory
 	$(BIN)/python -m benchmarks.stores
 
 bench-rivals: install java $(RIVALS_INSTALLED)  ## the same against Delta and Iceberg, on the PySpark that they have
