@@ -18,14 +18,21 @@ import pytest
 import lance_stream
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
 from lance_stream.maintenance.consumers import record_progress
+from lance_stream.snapshot.history import read_transaction
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.operations import Update, UpdateMode
+from lance_stream.upsert.in_place_costs import FragmentCosts
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_digests import digest_of
+from tests.faults.verbs_process import FIRST_KEPT_KEY
+from tests.upsert.keyed_tables import use_small_runs
 
 PROCESS = Path(__file__).parent / "verbs_process.py"
 NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
-NUM_KEYS = 300
+NUM_KEYS = FIRST_KEPT_KEY
+WIDTH = 64
 CONSUMER = "follower"
 
 
@@ -37,15 +44,20 @@ def batch_of(number: int) -> pa.Table:
     return pa.table({"id": keys, "x": [number] * len(keys), "gone": gone})
 
 
-def content_after(num_batches: int) -> dict[int, int]:
-    found = dict.fromkeys(range(NUM_KEYS), -1)
+def content_after(num_batches: int) -> dict[int, tuple[int, list[float] | None]]:
+    """Return `x` and `w` of each key; only the first rows have the latter."""
+    found = {key: (-1, wide_value(key)) for key in range(NUM_KEYS)}
     for number in range(num_batches):
         for key, x, gone in zip(*batch_of(number).to_pydict().values(), strict=True):
             if gone:
                 found.pop(key, None)
             else:
-                found[key] = x
+                found[key] = (x, found[key][1] if key in found else None)
     return found
+
+
+def wide_value(key: int) -> list[float] | None:
+    return [float(key)] * WIDTH
 
 
 class Sink(threading.Thread):
@@ -54,7 +66,7 @@ class Sink(threading.Thread):
     def __init__(self, uri: str) -> None:
         super().__init__(daemon=True)
         self.uri = uri
-        self.num_batches = 0
+        self.num_batches = self.num_in_place = 0
         self.ends = threading.Event()
         self.error: BaseException | None = None
 
@@ -69,6 +81,7 @@ class Sink(threading.Thread):
                 with compaction.batch():
                     done = upsert(table, rows, rules, identity)
                 assert done.is_new
+                self.num_in_place += is_in_place(done.table)
                 self.num_batches += 1
                 compaction.after_batch(number, lambda: lance_stream.open_dataset(self.uri).table)
                 time.sleep(0.02)
@@ -89,31 +102,52 @@ class Follower:
 
     def follow(self) -> None:
         ds = lance_stream.open_dataset(self.uri)
-        feed = ds.changes(self.version, columns=["id", "x"]).read_all()
+        feed = ds.changes(self.version, columns=["id", "x", "n"]).read_all()
         for change in feed.to_pylist():
+            row = (change["id"], change["x"], change["n"])
             if change["_change_type"] in ("delete", "update_preimage"):
-                assert self.rows.pop(change["_rowid"]) == (change["id"], change["x"])
+                assert self.rows.pop(change["_rowid"]) == row
             else:
                 assert change["_rowid"] not in self.rows
-                self.rows[change["_rowid"]] = (change["id"], change["x"])
+                self.rows[change["_rowid"]] = row
         assert self.rows == rows_by_id(ds)
         self.version = ds.version
         record_progress(ds.table.refs, CONSUMER, ds.version)
 
 
-def rows_by_id(ds: Any) -> dict[int, tuple[int, int]]:
-    rows = ds.to_table(["id", "x"], with_row_id=True).to_pydict()
-    pairs = zip(rows["id"], rows["x"], strict=True)
-    return dict(zip(rows["_rowid"], pairs, strict=True))
+def rows_by_id(ds: Any) -> dict[int, tuple[int, int, int]]:
+    rows = ds.to_table(["id", "x", "n"], with_row_id=True).to_pydict()
+    values = zip(rows["id"], rows["x"], rows["n"], strict=True)
+    return dict(zip(rows["_rowid"], values, strict=True))
+
+
+def is_in_place(table: TableVersion) -> bool:
+    """Say whether the version's commit left changed rows in place."""
+    made = read_transaction(table.store, table.manifest)
+    assert made is not None
+    assert isinstance(made.operation, Update)
+    return made.operation.update_mode is UpdateMode.REWRITE_COLUMNS
+
+
+def content(rows: pa.Table) -> dict[int, tuple[int, list[float] | None]]:
+    return {row["id"]: (row["x"], row["w"]) for row in rows.to_pylist()}
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_verbs_beside_a_sink_are_killed_at_any_moment(tmp_path: Path) -> None:
+def test_verbs_beside_a_sink_are_killed_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The snapshot and the feed stay right, each batch is in once, and pylance reads the table."""
     dice, uri = random.Random(7), str(tmp_path / "t")
-    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
-    first = pa.table({"id": range(NUM_KEYS), "x": [-1] * NUM_KEYS}, schema=schema)
+    use_small_runs(monkeypatch.setattr)
+    stays = property(lambda _: dice.random() < 0.5)  # so that rows move, too
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", stays)
+    numbers = [pa.field("id", pa.int64(), nullable=False), ("x", pa.int64()), ("n", pa.int64())]
+    schema = pa.schema([*numbers, ("w", pa.list_(pa.float32(), WIDTH))])
+    keys = range(NUM_KEYS)
+    wide = [wide_value(key) for key in keys]
+    first = pa.table({"id": keys, "x": [-1] * NUM_KEYS, "n": keys, "w": wide}, schema=schema)
     lance_stream.create_dataset(uri, first, primary_key=["id"])
     sink, follower = Sink(uri), Follower(uri)
     verbs: Counter[str] = Counter()
@@ -142,16 +176,17 @@ def test_verbs_beside_a_sink_are_killed_at_any_moment(tmp_path: Path) -> None:
     sink.join(timeout=120)
     assert sink.error is None, sink.error
     follower.follow()
-    ds = lance_stream.open_dataset(uri)
-    assert dict(follower.rows.values()) == content_after(sink.num_batches)
+    assert 0 < sink.num_in_place < sink.num_batches
+    ds, expected = lance_stream.open_dataset(uri), content_after(sink.num_batches)
+    assert content(ds.to_table(["id", "x", "w"])) == expected
+    assert ds.count_rows() == len(expected)
     assert ds.verify(deep=True) == []
     theirs = lance.dataset(uri)
     theirs.validate()
-    rows = theirs.to_table(["id", "x"]).to_pydict()
-    assert dict(zip(rows["id"], rows["x"], strict=True)) == content_after(sink.num_batches)
-    assert len(rows["id"]) == ds.count_rows()
+    assert content(theirs.to_table(["id", "x", "w"])) == expected
     ds.compact().cleanup(retain_versions=1)
-    assert dict(rows_by_id(lance_stream.open_dataset(uri)).values()) == content_after(
-        sink.num_batches
+    assert content(lance_stream.open_dataset(uri).to_table(["id", "x", "w"])) == expected
+    print(
+        f"{sink.num_batches} batches, {sink.num_in_place} in place, versions up to {ds.version}, "
+        f"{verbs=}, {killed_in=}"
     )
-    print(f"{sink.num_batches} batches, versions up to {ds.version}, {verbs=}, {killed_in=}")

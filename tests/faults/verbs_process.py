@@ -17,9 +17,13 @@ import pyarrow as pa
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CommitError, InvalidInputError, NotFoundError
+from tests.upsert.keyed_tables import use_small_runs
 
 COLUMNS = ("a", "b", "c")
-"""Columns that come and go; `id` and `x` stay."""
+"""Columns that come and go; `id`, `x`, `n` and `w` stay."""
+
+FIRST_KEPT_KEY = 300
+"""No batch deletes the keys from here on."""
 
 Verb = Callable[[Dataset, random.Random], object]
 
@@ -52,6 +56,41 @@ def rename_column(ds: Dataset, dice: random.Random) -> object:
 def alter_column(ds: Dataset, dice: random.Random) -> object:
     kind = dice.choice([pa.int64(), pa.large_string()])
     return ds.alter_columns({"path": dice.choice(COLUMNS), "data_type": kind})
+
+
+def update_column(ds: Dataset, dice: random.Random) -> object:
+    """Change a column of scattered rows, which stay in place beside their wide column."""
+    return ds.update({"n": "n + 1"}, f"id % 7 = {dice.randint(0, 6)}")
+
+
+def upsert_column(ds: Dataset, dice: random.Random) -> object:
+    """Change a column of rows by their keys, which nobody deletes."""
+    keys = ds.scan(["id"], filter=f"id >= {FIRST_KEPT_KEY}").read_all()["id"].to_pylist()
+    some = dice.sample(keys, min(20, len(keys)))
+    batch = pa.table({"id": pa.array(some, pa.int64()), "n": [dice.randint(0, 99)] * len(some)})
+    return ds.upsert(batch, on="id")
+
+
+def harm_side_files(ds: Dataset, dice: random.Random) -> object:
+    """Damage, cut short, exchange or delete a file that only saves work."""
+    caches = Path(ds.uri) / "_lance_stream"
+    files = sorted([*caches.glob("key_index/*"), *caches.glob("key_bounds/*")])
+    if not files:
+        return None
+    chosen = dice.choice(files)
+    with suppress(FileNotFoundError):  # merged or cleaned up meanwhile
+        content = bytearray(chosen.read_bytes())
+        way = dice.randrange(4)
+        if way == 0:
+            chosen.unlink()
+        elif way == 1:
+            content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+            chosen.write_bytes(content)
+        elif way == 2:
+            chosen.write_bytes(content[: dice.randrange(len(content))])
+        else:
+            chosen.write_bytes(dice.choice(files).read_bytes())
+    return None
 
 
 def tag(ds: Dataset, dice: random.Random) -> object:
@@ -104,6 +143,9 @@ VERBS: tuple[Verb, ...] = (
     drop_column,
     rename_column,
     alter_column,
+    update_column,
+    upsert_column,
+    harm_side_files,
     tag,
     branch,
     clone,
@@ -113,6 +155,7 @@ VERBS: tuple[Verb, ...] = (
 
 def main(uri: str, seed: str) -> None:
     """Run verbs until the process is killed."""
+    use_small_runs(setattr)
     dice = random.Random(seed)
     while True:
         verb = dice.choice(VERBS)

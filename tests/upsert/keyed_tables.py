@@ -1,13 +1,14 @@
 """Small tables with text keys, and which of their files are read."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 import lance_stream
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
 from tests.contracts.watched_stores import WatchedStore
 
@@ -16,6 +17,18 @@ ON_ID = UpsertRules(("id",))
 SCHEMA = pa.schema(
     [pa.field("id", pa.string(), nullable=False), ("seq", pa.int64()), ("x", pa.int64())]
 )
+
+
+SetAttribute = Callable[[object, str, object], None]
+
+
+def use_small_runs(set_attribute: SetAttribute) -> None:
+    """Have runs of a few rows written, shared and merged, in chunks of 16 keys."""
+    for module in (key_runs, key_index):
+        set_attribute(module, "CHUNK_ROWS", 16)
+    set_attribute(remembered_keys, "LEAST_SAVED_ROWS", 50)
+    set_attribute(remembered_keys, "LEAST_SHARED_ROWS", 1)
+    set_attribute(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
 
 
 def rows(numbers: Sequence[int], x: int) -> pa.Table:

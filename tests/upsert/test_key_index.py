@@ -24,7 +24,15 @@ from lance_stream.upsert.key_index import LostRunError, Part, merged, planned_pa
 from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
-from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
+from tests.upsert.keyed_tables import (
+    ON_ID,
+    SCHEMA,
+    num_read,
+    rows,
+    table_of,
+    use_small_runs,
+    watched,
+)
 
 TEXTS = KeyColumns((0,), ("string",), False, (5, 6))
 NUMBERS = KeyColumns((0,), ("int64",), True, (0, 0))
@@ -38,12 +46,7 @@ def restart() -> None:
 
 @pytest.fixture(autouse=True)
 def _small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Runs of a few rows are written, shared and merged, in chunks of 16 keys."""
-    for module in (key_runs, key_index):
-        monkeypatch.setattr(module, "CHUNK_ROWS", 16)
-    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 50)
-    monkeypatch.setattr(remembered_keys, "LEAST_SHARED_ROWS", 1)
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    use_small_runs(monkeypatch.setattr)
     restart()
     yield
     restart()
