@@ -33,7 +33,8 @@ import lance_stream
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.upsert import key_index, remembered_keys
 from lance_stream.upsert.key_bounds import FileColumn
-from lance_stream.upsert.key_runs import Covered, KeyColumns
+from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys
+from lance_stream.upsert.merged_runs import Part
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import create_table, plan_table
 from lance_stream.write.fragments import write_fragments, write_target
@@ -147,9 +148,7 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         rows = dice.permutation(own).astype(np.uint32)
         place = FileColumn(number.to_bytes(16, "big"), 0)
         files = [Covered((place,), own)]
-        source = remembered_keys._Memory(words, others, rows)
-        part = key_index.Part(source, np.array([0, own]), np.zeros(1, np.int64), np.ones(1, bool))
-        run = key_index.write_run(store, columns, files, [part])
+        run = key_index.write_run(store, columns, files, [Part(Keys(words, others, rows), None)])
         assert run is not None
         run.numbers = np.array([number])
         runs.append((run, words, others))

@@ -5,8 +5,7 @@ each checked, to a file of its own without a name, and maps that one to memory: 
 can reach is never mapped, since a process is killed if one is cut short meanwhile. A run that
 cannot be read, or is not what was written, is left out, and the key columns are read instead.
 
-Runs of a similar size are merged into one, so that there are few. Merging goes through the words in
-order, some chunks of each run at a time, and leaves out files that the table no longer has.
+Runs of a similar size are merged into one (`merged_runs`), so that there are few.
 """
 
 import mmap
@@ -15,9 +14,9 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +32,13 @@ from lance_stream.upsert.key_runs import (
     U64,
     Covered,
     KeyColumns,
-    Keys,
     RunEncoder,
     RunFooter,
     decode_chunk,
     decode_footer,
     footer_bytes,
 )
+from lance_stream.upsert.merged_runs import Part, merged
 
 Places = npt.NDArray[np.int64]
 
@@ -66,31 +65,6 @@ class LostRunError(Exception):
         super().__init__(run.path)
         self.run = run
         self.is_damaged = is_damaged
-
-
-class Source(Protocol):
-    """Keys that can be merged.
-
-    Attributes:
-        words: (n,) u64, ascending.
-        others: (n,) u32; None if words are exact.
-        rows: (n,) u32 numbers of rows, which `starts` assign to files.
-    """
-
-    @property
-    def words(self) -> U64:
-        """The words of the keys."""
-        ...
-
-    @property
-    def others(self) -> U32 | None:
-        """Further bits of them."""
-        ...
-
-    @property
-    def rows(self) -> U32:
-        """Their rows."""
-        ...
 
 
 class LocalRun:
@@ -143,13 +117,20 @@ class LocalRun:
             at += own * size
         self._is_here[chunk] = True
 
+    @property
+    def num_missing(self) -> int:
+        """How many keys are in the chunks that are not copied yet."""
+        return min(int((~self._is_here).sum()) * CHUNK_ROWS, self.footer.num_keys)
+
     def fetch_all(self, store: Store) -> None:
-        """Copy all chunks.
+        """Copy all chunks, some at a time, so that a look-up of another thread waits for few.
 
         Raises:
             LostRunError: Not all of them can be had.
         """
-        self._fetch(store, np.arange(len(self._is_here)))
+        chunks = np.arange(len(self._is_here))
+        for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
+            self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
 
     def find(self, store: Store, wanted: U64) -> tuple[Places, Places]:
         """Return which keys have one of some words.
@@ -242,84 +223,6 @@ def _upper_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
     return low
 
 
-class Part(NamedTuple):
-    """Keys to merge, and what becomes of their files.
-
-    Attributes:
-        source: The keys.
-        starts: (num_files + 1,) i64 number of each file's first row in the source.
-        moves: (num_files,) i64, what is added to the number of a file's row in the merged run.
-        is_kept: (num_files,) whether the merged run has the file.
-    """
-
-    source: Source
-    starts: Places
-    moves: Places
-    is_kept: npt.NDArray[np.bool_]
-
-
-def planned_parts(
-    sources: Sequence[tuple[Source, Sequence[Covered], Places]], kept: set[Covered]
-) -> tuple[list[Covered], list[Part]]:
-    """Return the files of a merged run, and what becomes of those of its sources.
-
-    Args:
-        sources: Keys, their files, and the number of each file's first row.
-        kept: The files to keep; each is taken from the first source that has it.
-    """
-    left = set(kept)
-    files: list[Covered] = []
-    parts: list[Part] = []
-    first = 0
-    for source, own, starts in sources:
-        moves = np.zeros(len(own), np.int64)
-        is_kept = np.zeros(len(own), np.bool_)
-        for place, each in enumerate(own):
-            if each in left:
-                left.remove(each)
-                files.append(each)
-                is_kept[place] = True
-                moves[place] = first - int(starts[place])
-                first += each.num_rows
-        parts.append(Part(source, starts, moves, is_kept))
-    return files, parts
-
-
-def merged(parts: Sequence[Part]) -> Iterator[Keys]:
-    """Yield the keys of several sources in order, some at a time."""
-    samples = np.sort(np.concatenate([each.source.words[::CHUNK_ROWS] for each in parts]))
-    bounds = samples[_CHUNKS_AT_ONCE::_CHUNKS_AT_ONCE]
-    edges = [
-        np.concatenate([[0], np.searchsorted(each.source.words, bounds), [len(each.source.words)]])
-        for each in parts
-    ]
-    for place in range(len(bounds) + 1):
-        some = [
-            _moved(part, int(own[place]), int(own[place + 1]))
-            for part, own in zip(parts, edges, strict=True)
-        ]
-        words = np.concatenate([each.words for each in some])
-        order = np.argsort(words, kind="stable")
-        others = [each.others for each in some if each.others is not None]
-        yield Keys(
-            words[order],
-            np.concatenate(others)[order] if others else None,
-            np.concatenate([each.rows for each in some])[order],
-        )
-
-
-def _moved(part: Part, start: int, stop: int) -> Keys:
-    source = part.source
-    words, rows = source.words[start:stop], source.rows[start:stop]
-    others = None if source.others is None else source.others[start:stop]
-    files = np.searchsorted(part.starts, rows, "right") - 1
-    moved = (rows + part.moves[files]).astype(np.uint32)
-    if bool(part.is_kept.all()):
-        return Keys(words, others, moved)
-    mask = part.is_kept[files]
-    return Keys(words[mask], None if others is None else others[mask], moved[mask])
-
-
 def write_run(
     store: Store, columns: KeyColumns, files: Sequence[Covered], parts: Sequence[Part]
 ) -> LocalRun | None:
@@ -375,6 +278,17 @@ def list_runs(store: Store, columns: Sequence[int]) -> list[str] | None:
         return None
     own = [each for each in names if parse_key_index_name(each) == columns[0]]
     return [f"{KEY_INDEX_DIRECTORY}/{name}" for name in own[:_MAX_RUNS]]
+
+
+def indexed_columns(store: Store) -> list[KeyColumns]:
+    """Return what the keys of each of a table's runs are; nothing if that cannot be read."""
+    try:
+        names = store.list_names(KEY_INDEX_DIRECTORY)
+    except Exception:  # from any store: runs are optional
+        return []
+    own = [each for each in names if parse_key_index_name(each) is not None][:_MAX_RUNS]
+    footers = [footer_if_sound(store, f"{KEY_INDEX_DIRECTORY}/{name}") for name in own]
+    return [each.columns for each in footers if each is not None]
 
 
 def read_footer(store: Store, path: str) -> RunFooter:

@@ -188,17 +188,17 @@ class RunEncoder:
             self._held.append(keys)
             self._num_held += len(keys.words)
         if self._num_held >= CHUNK_ROWS:
-            joined = _joined(self._held)
+            held = joined(self._held)
             whole = self._num_held - self._num_held % CHUNK_ROWS
             for start in range(0, whole, CHUNK_ROWS):
-                yield self._chunk(_slice(joined, start, start + CHUNK_ROWS))
-            self._held = [_slice(joined, whole, self._num_held)]
+                yield self._chunk(_slice(held, start, start + CHUNK_ROWS))
+            self._held = [_slice(held, whole, self._num_held)]
             self._num_held -= whole
 
     def end(self) -> Iterator[bytes]:
         """Yield the rest of the file."""
         if self._num_held:
-            yield self._chunk(_joined(self._held))
+            yield self._chunk(joined(self._held))
         self._held, self._num_held = [], 0
         yield from self._footer()
 
@@ -337,7 +337,8 @@ def _parsed(data: bytes) -> RunFooter:
     return RunFooter(columns, num_keys, files, firsts, checks)
 
 
-def _joined(parts: Sequence[Keys]) -> Keys:
+def joined(parts: Sequence[Keys]) -> Keys:
+    """Return the keys of at least one part, one after the other."""
     if len(parts) == 1:
         return parts[0]
     others = [each.others for each in parts if each.others is not None]

@@ -38,15 +38,17 @@ from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.upsert.key_index import LostRunError
 from lance_stream.upsert.keys import KeyLookup, Places
 from lance_stream.upsert.known_key_bounds import key_bounds, save_key_bounds
-from lance_stream.upsert.remembered_keys import (
-    MAX_NEW_ROWS,
-    MOST_SAVED_ROWS,
-    Collector,
-    FoundRows,
-    RememberedKeys,
+from lance_stream.upsert.memory_runs import Collector
+from lance_stream.upsert.remembered_columns import (
     place_of_column,
     remember_column,
     remembered_column,
+)
+from lance_stream.upsert.remembered_keys import (
+    MAX_NEW_ROWS,
+    MOST_SAVED_ROWS,
+    FoundRows,
+    RememberedKeys,
     remembered_keys,
 )
 

@@ -10,13 +10,6 @@ file never changes, so what is known of it stays true whatever any writer commit
 still live is for the caller to find out. All rows of a file are known, including deleted ones,
 because a restore brings those back.
 
-A key is known by one word if that tells all keys apart, as for numbers of up to 8 bytes. Other keys
-are known by 96 bits of two hashes, whose seeds are random: a batch of 50,000 keys has one that is
-taken for another of a billion with a chance below 10^-15.
-
-The column that orders the rows of a key (`sequence_by`) is kept as it is, file by file: the rows
-that are found are looked up in it.
-
 Once the keys of many rows are remembered, they are written to the table's directory, as a run of
 its index of keys (`key_index`). From then on that run is searched, by this process and by others,
 and what is in it takes no memory.
@@ -25,35 +18,39 @@ Only the process that reads the data files itself keeps anything, and nothing of
 second look-up, unless another process has looked up keys in it before.
 """
 
-import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_stream.caches import Cache
 from lance_stream.schema.arrow_schemas import field_to_arrow
-from lance_stream.schema.fields import Field
+from lance_stream.schema.fields import Field, Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import key_index
-from lance_stream.upsert.key_bounds import FileColumn, file_column, key_fields
-from lance_stream.upsert.key_filter import KeyWords, are_exact, key_words
-from lance_stream.upsert.key_index import LocalRun, LostRunError, Source
-from lance_stream.upsert.key_runs import U32, Covered, FileKey, KeyColumns
-from lance_stream.upsert.keys import Places, hash_keys, without_dictionary
+from lance_stream.upsert.key_bounds import file_column, key_fields
+from lance_stream.upsert.key_filter import KeyWords, are_exact
+from lance_stream.upsert.key_index import LocalRun, LostRunError
+from lance_stream.upsert.key_runs import U32, Covered, FileKey, KeyColumns, RunFooter, joined
+from lance_stream.upsert.keys import Places, without_dictionary
+from lance_stream.upsert.memory_runs import (
+    Collector,
+    MemoryRun,
+    are_merged,
+    new_seeds,
+    words_of,
+)
+from lance_stream.upsert.merged_runs import Part, merged, planned_parts
+from lance_stream.upsert.remembered_columns import forget_columns
 
 MAX_BYTES: Final = 256 << 20
 """How much memory the keys of all tables take at most; more are read again for each batch."""
-
-MAX_COLUMN_BYTES: Final = 128 << 20
-"""How much memory the columns that order the rows of a key take at most."""
 
 MAX_NEW_ROWS: Final = 2 << 20
 """Of how many rows the keys are newly kept at one look-up at most, if they stay in memory."""
@@ -74,132 +71,7 @@ _RUNS_OF_A_SIZE: Final = 4
 
 _MAX_TABLES: Final = 16
 _BYTES_PER_ROW: Final = 24
-# Runs are merged up to this many rows: merging takes several times their memory for a moment.
-_MOST_MERGED: Final = 2 << 20
 _FORGET_FROM: Final = 64
-_OFFSET_BITS: Final = np.uint64(32)
-_OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
-
-
-class Words(NamedTuple):
-    """What keys are known by.
-
-    Attributes:
-        words: (n,) u64; equal for equal keys.
-        others: (n,) u32 further bits; None if the words tell all keys apart.
-    """
-
-    words: KeyWords
-    others: U32 | None
-
-
-def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
-    """Return what keys are known by.
-
-    Args:
-        keys: (n,) values of each key column, without dictionaries, none of them null.
-        seeds: The seeds of the hashes.
-    """
-    if are_exact(keys):
-        return Words(key_words(keys), None)
-    first, second = (hash_keys(keys, seed) for seed in seeds)
-    return Words(first, (second >> np.uint64(32)).astype(np.uint32))
-
-
-def new_seeds() -> tuple[int, int]:
-    """Return random seeds of two hashes."""
-    return secrets.randbits(64), secrets.randbits(64)
-
-
-class Collector:
-    """Collects the keys of one fragment while they are read, batch by batch.
-
-    Args:
-        file: The columns that hold them.
-        num_rows: How many rows the fragment has, including deleted ones.
-        seeds: The seeds of the hashes by which the keys are known.
-    """
-
-    def __init__(self, file: FileKey, num_rows: int, seeds: tuple[int, int]) -> None:
-        self.file = file
-        self.num_rows = num_rows
-        self.seeds = seeds
-        self._num_seen = 0
-        self._parts: list[tuple[Words, npt.NDArray[np.uint64]]] = []
-
-    def see(self, keys: Sequence[pa.Array]) -> None:
-        """Add the next rows of the fragment, live or not.
-
-        Args:
-            keys: (n,) values of each key column; may be null.
-        """
-        # Each file has dictionaries of its own: indices in them tell nothing about the keys.
-        keys = [without_dictionary(each) for each in keys]
-        rows = np.arange(self._num_seen, self._num_seen + len(keys[0]), dtype=np.uint64)
-        self._num_seen += len(rows)
-        if any(each.null_count for each in keys):
-            is_key = np.ones(len(rows), np.bool_)
-            for each in keys:
-                is_key &= pc.is_valid(each).to_numpy(zero_copy_only=False)
-            rows = rows[is_key]
-            keys = [each.filter(pa.array(is_key)) for each in keys]
-        if len(rows):
-            self._parts.append((words_of(keys, self.seeds), rows))
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every row was seen."""
-        return self._num_seen == self.num_rows
-
-    def to_run(self, number: int) -> "_Run | None":
-        """Return the keys as a run; None if there are none.
-
-        Args:
-            number: The number of the file.
-        """
-        if not self._parts:
-            return None
-        words = np.concatenate([words.words for words, _ in self._parts])
-        others = [words.others for words, _ in self._parts if words.others is not None]
-        rows = np.concatenate([rows for _, rows in self._parts])
-        order = np.argsort(words)  # faster than a stable sort, as long as nothing is in order
-        return _Run(
-            words[order],
-            np.concatenate(others)[order] if others else None,
-            (rows | np.uint64(number << int(_OFFSET_BITS)))[order],
-        )
-
-
-class _Run(NamedTuple):
-    """Keys of some files.
-
-    Attributes:
-        words: (n,) u64, ascending.
-        others: (n,) u32, further bits of the same keys; None if there are none.
-        rows: (n,) u64, the number of the file and the row's offset in it.
-    """
-
-    words: KeyWords
-    others: U32 | None
-    rows: npt.NDArray[np.uint64]
-
-    @property
-    def num_bytes(self) -> int:
-        others = 0 if self.others is None else self.others.nbytes
-        return self.words.nbytes + others + self.rows.nbytes
-
-
-def _are_merged(one: int, other: int) -> bool:
-    return 2 * other >= one and one + other <= _MOST_MERGED
-
-
-def _merged(one: _Run, other: _Run) -> _Run:
-    words = np.concatenate([one.words, other.words])
-    order = np.argsort(words, kind="stable")  # which takes advantage of the order that there is
-    others = None
-    if one.others is not None and other.others is not None:
-        others = np.concatenate([one.others, other.others])[order]
-    return _Run(words[order], others, np.concatenate([one.rows, other.rows])[order])
 
 
 class FoundRows(NamedTuple):
@@ -227,7 +99,7 @@ class Known(NamedTuple):
     """
 
     numbers: Places
-    runs: "tuple[_Run, ...]"
+    runs: tuple[MemoryRun, ...]
     saved: tuple[LocalRun, ...]
     seeds: tuple[int, int]
 
@@ -276,16 +148,15 @@ class _Wanted(NamedTuple):
         others = None if words.others is None else words.others[order]
         return cls(words.words[order], others, order)
 
-    def in_memory(self, run: _Run) -> FoundRows:
+    def in_memory(self, run: MemoryRun) -> FoundRows:
         first = np.searchsorted(run.words, self.words, "left")
         counts = np.searchsorted(run.words, self.words, "right") - first
         which = np.repeat(np.arange(len(self.words)), counts)
         ends = np.cumsum(counts)
         at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
         at, which = self._same(run.others, at, which)
-        rows = run.rows[at]
-        files = (rows >> _OFFSET_BITS).astype(np.int64)
-        return FoundRows(files, rows & _OFFSET_MASK, self.numbers[which])
+        found = MemoryRun(run.words[at], None, run.rows[at])
+        return FoundRows(found.files, found.offsets, self.numbers[which])
 
     def in_index(self, run: LocalRun, store: Store) -> FoundRows:
         """Return the rows of a run with one of the keys.
@@ -322,7 +193,7 @@ class RememberedKeys:
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = tuple(fields)
         self._lock = threading.RLock()
-        self._runs: list[_Run] = []
+        self._runs: list[MemoryRun] = []
         self._saved: dict[str, LocalRun] = {}
         # Runs that were refused, or have nothing that others lack: not opened again.
         self._left_out: set[str] = set()
@@ -365,6 +236,17 @@ class RememberedKeys:
         """Whether the table is looked up again and again."""
         return self._num_lookups > 1 or bool(self._saved)
 
+    def fields_in(self, schema: Schema) -> list[Field]:
+        """Return the key columns as a table has them now; none if it lacks one of them."""
+        own = {each.id: each for each in schema.fields}
+        return [own[each.id] for each in self._fields] if self._are_in(own) else []
+
+    def _are_in(self, fields: Mapping[int, Field]) -> bool:
+        return all(
+            each.id in fields and field_to_arrow(fields[each.id]).type == field_to_arrow(each).type
+            for each in self._fields
+        )
+
     def collector(self, file: FileKey, num_rows: int) -> Collector:
         """Return what collects the keys of a fragment; see `Collector`."""
         return Collector(file, num_rows, self._seeds)
@@ -396,14 +278,30 @@ class RememberedKeys:
             self._num_lookups += 1
             self._forget_unused(num_fragments)
             unknown = [each for each in files if each and each not in self._number_of]
-            if sum(each.num_rows for each in unknown) >= LEAST_SHARED_ROWS:
-                self._refresh(store)
-            numbers = [-1 if each is None else self._number_of.get(each, -1) for each in files]
-            for each in numbers:
+        if sum(each.num_rows for each in unknown) >= LEAST_SHARED_ROWS:
+            self.refresh(store)
+        with self._lock:
+            known = self._known(files)
+            for each in known.numbers.tolist():
                 self._asked_at[each] = self._num_lookups
-            own = np.array(numbers, np.int64)
-            saved = [each for each in self._saved.values() if np.isin(each.numbers, own).any()]
-            return Known(own, tuple(self._runs), tuple(saved), self._seeds)
+            return known
+
+    def knows(self, file: Covered) -> bool:
+        """Return whether the keys of a file are known."""
+        with self._lock:
+            return file in self._number_of
+
+    def known_of(self, files: Sequence[Covered | None]) -> Known:
+        """Return what is known of some files now; this does not count as a look-up."""
+        with self._lock:
+            return self._known(files)
+
+    def _known(self, files: Sequence[Covered | None]) -> Known:
+        own = np.array(
+            [-1 if each is None else self._number_of.get(each, -1) for each in files], np.int64
+        )
+        saved = [each for each in self._saved.values() if np.isin(each.numbers, own).any()]
+        return Known(own, tuple(self._runs), tuple(saved), self._seeds)
 
     def learn(self, collected: Iterable[Collector]) -> None:
         """Keep the keys of files, as long as there is room."""
@@ -421,17 +319,45 @@ class RememberedKeys:
         if run is not None:
             self._add(run)
 
+    def take(
+        self, store: Store, files: Sequence[Covered], parts: Sequence[Part], seeds: tuple[int, int]
+    ) -> None:
+        """Keep keys that are in order: many as a run of the index, few in memory.
+
+        Other threads look up keys meanwhile: no lock is held while keys are merged or written.
+
+        Args:
+            store: The table's.
+            files: Files that are not known yet.
+            parts: Their keys, all of them; rows are numbered in the order of the files.
+            seeds: The seeds of the hashes by which the keys are known.
+        """
+        if sum(each.num_rows for each in files) >= LEAST_SAVED_ROWS:
+            run = key_index.write_run(store, self.columns(seeds), files, parts)
+            if run is not None:
+                with self._lock:
+                    self._use(run)
+            return
+        keys = joined(list(merged(parts)))
+        starts = np.cumsum([0, *(each.num_rows for each in files)])
+        with self._lock:
+            is_known = any(each in self._number_of for each in files)
+            if is_known or seeds != self._seeds or len(keys.words) > self.num_rows_left:
+                return
+            numbers = np.array([self._give_number(each) for each in files], np.int64)
+            self._runs.append(MemoryRun.of(keys, starts, numbers))
+
     def _give_number(self, file: Covered) -> int:
         self._number_of[file] = number = self._next
         self._asked_at[number] = self._num_lookups
         self._next += 1
         return number
 
-    def _add(self, run: _Run) -> None:
+    def _add(self, run: MemoryRun) -> None:
         """Add a run, merged with those that are not much larger: few remain, and few are merged."""
         self._runs.sort(key=lambda each: -len(each.words))
-        while self._runs and _are_merged(len(self._runs[-1].words), len(run.words)):
-            run = _merged(self._runs.pop(), run)
+        while self._runs and are_merged(len(self._runs[-1].words), len(run.words)):
+            run = self._runs.pop().merged_with(run)
         self._runs.append(run)
 
     def _forget_unused(self, num_fragments: int) -> None:
@@ -454,37 +380,54 @@ class RememberedKeys:
         is_kept = np.zeros(self._next, np.bool_)
         is_kept[list(self._number_of.values())] = True
         self._asked_at = {each: self._asked_at.get(each, 0) for each in self._number_of.values()}
-        left = [_only(each, is_kept) for each in self._runs]
+        left = [each.where(is_kept[each.files]) for each in self._runs]
         self._runs = [each for each in left if len(each.words)]
 
     # --- the index
 
-    def _columns(self) -> KeyColumns:
+    def columns(self, seeds: tuple[int, int]) -> KeyColumns:
+        """Return what the index states about keys.
+
+        Args:
+            seeds: The seeds of their hashes; of no meaning if words are exact.
+        """
         types = tuple(field_to_arrow(each).type for each in self._fields)
         is_exact = are_exact([pa.array([], _plain(each)) for each in types])
         return KeyColumns(
             tuple(each.id for each in self._fields),
             tuple(map(str, types)),
             is_exact,
-            (0, 0) if is_exact else self._seeds,
+            (0, 0) if is_exact else seeds,
         )
 
-    def _refresh(self, store: Store) -> None:
-        """Take note of the runs that other processes have written, merged or deleted."""
-        columns = self._columns()
+    def refresh(self, store: Store) -> None:
+        """Take note of the runs that other processes have written, merged or deleted.
+
+        Other threads look up keys meanwhile: the store is asked while none of them waits.
+        """
+        columns = self.columns(self._seeds)
+        with self._lock:
+            before = dict(self._saved)
+            left_out = set(self._left_out)
         paths = key_index.list_runs(store, columns.field_ids)
         if paths is None:
             return
-        for path in [each for each in self._saved if each not in paths]:
-            self._forget_run(self._saved[path])
-        self._left_out.intersection_update(paths)
-        for path in paths:
-            if path not in self._saved and path not in self._left_out:
-                self._open(store, path, columns)
+        footers = {
+            path: key_index.footer_if_sound(store, path)
+            for path in paths
+            if path not in before and path not in left_out
+        }
+        with self._lock:
+            for path in before.keys() - set(paths):
+                if self._saved.get(path) is before[path]:
+                    self._forget_run(before[path])
+            self._left_out -= left_out - set(paths)
+            for path, footer in footers.items():
+                if path not in self._saved:
+                    self._open(path, footer, columns)
 
-    def _open(self, store: Store, path: str, columns: KeyColumns) -> None:
+    def _open(self, path: str, footer: RunFooter | None, columns: KeyColumns) -> None:
         self._left_out.add(path)
-        footer = key_index.footer_if_sound(store, path)
         if footer is None or footer.columns._replace(seeds=columns.seeds) != columns:
             return
         if all(each in self._number_of for each in footer.files):
@@ -548,14 +491,8 @@ class RememberedKeys:
         starts = np.concatenate([[0], np.cumsum([each.num_rows for each in files], dtype=np.int64)])
         start_of = np.zeros(self._next, np.int64)
         start_of[list(own.values())] = starts[:-1]
-        sources = [(_as_source(each, start_of), files, starts) for each in self._runs]
-        parts = [
-            key_index.Part(
-                source, starts, np.zeros(len(files), np.int64), np.ones(len(files), bool)
-            )
-            for source, _, _ in sources
-        ]
-        run = key_index.write_run(store, self._columns(), files, parts)
+        parts = [Part(each.numbered(start_of), None) for each in self._runs]
+        run = key_index.write_run(store, self.columns(self._seeds), files, parts)
         if run is None:
             return False
         run.numbers = np.array(list(own.values()), np.int64)
@@ -566,7 +503,7 @@ class RememberedKeys:
 
     def _tidy(self, table: TableVersion) -> None:
         """Merge runs of a similar size, and delete those that have nothing of the table."""
-        columns = self._columns()
+        columns = self.columns(self._seeds)
         own = [each for each in self._saved.values() if each.footer.columns.seeds == columns.seeds]
         by_size: dict[int, list[LocalRun]] = {}
         for each in own:
@@ -600,11 +537,8 @@ class RememberedKeys:
         except LostRunError as error:
             self.lose(error, store)
             return
-        sources: list[tuple[Source, Sequence[Covered], Places]] = [
-            (each, each.footer.files, each.starts) for each in runs
-        ]
-        left, parts = key_index.planned_parts(sources, kept)
-        made = key_index.write_run(store, self._columns(), left, parts) if left else None
+        left, parts = planned_parts([(each, each.footer.files) for each in runs], kept)
+        made = key_index.write_run(store, self.columns(self._seeds), left, parts) if left else None
         if left and made is None:
             return
         for each in runs:
@@ -616,50 +550,6 @@ class RememberedKeys:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-class _Memory(NamedTuple):
-    """Keys in memory, to be written."""
-
-    words: KeyWords
-    others: U32 | None
-    rows: U32
-
-
-def _as_source(run: _Run, start_of: Places) -> Source:
-    files = (run.rows >> _OFFSET_BITS).astype(np.int64)
-    rows = start_of[files] + (run.rows & _OFFSET_MASK).astype(np.int64)
-    return _Memory(run.words, run.others, rows.astype(np.uint32))
-
-
-def _only(run: _Run, is_kept: npt.NDArray[np.bool_]) -> _Run:
-    mask = is_kept[(run.rows >> _OFFSET_BITS).astype(np.int64)]
-    others = None if run.others is None else run.others[mask]
-    return _Run(run.words[mask], others, run.rows[mask])
-
-
-_columns: Final[Cache[tuple[FileColumn, str], pa.Array]] = Cache(
-    MAX_COLUMN_BYTES, lambda values: values.nbytes
-)
-
-
-def place_of_column(fragment: Fragment, field: Field) -> FileColumn | None:
-    """Return where all values of a column are; None if they cannot be kept.
-
-    Parts of a struct may lie in other files than the struct, which are replaced one by one.
-    """
-    is_nested = pa.types.is_nested(field_to_arrow(field).type)
-    return None if is_nested else file_column(fragment, field.id)
-
-
-def remembered_column(place: FileColumn, field: Field) -> pa.Array | None:
-    """Return the values of a column of a file, those of deleted rows too; None if not known."""
-    return _columns.get((place, str(field_to_arrow(field).type)))
-
-
-def remember_column(place: FileColumn, values: pa.Array) -> None:
-    """Keep the values of a column of a file, of all its rows, for as long as there is room."""
-    _columns.put((place, str(values.type)), values)
 
 
 _known: Final[Cache[tuple[str, tuple[tuple[int, str], ...]], RememberedKeys]] = Cache(_MAX_TABLES)
@@ -677,10 +567,16 @@ def remembered_keys(table: TableVersion, on: Sequence[str]) -> RememberedKeys:
     return _known.get_or_make((table.store.uri, types), lambda: RememberedKeys(fields))
 
 
+def all_of_table(table: TableVersion) -> list[RememberedKeys]:
+    """Return what this process remembers of a table, for each set of its key columns."""
+    own = [each for (uri, _), each in _known.items() if uri == table.store.uri]
+    return [each for each in own if each.num_files]
+
+
 def forget_keys() -> None:
     """Forget the keys and columns of all tables, as a new process would."""
     _known.clear()
-    _columns.clear()
+    forget_columns()
 
 
 def _bytes_kept() -> int:

@@ -8,7 +8,13 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
+from lance_stream.upsert import (
+    key_index,
+    key_runs,
+    known_key_bounds,
+    merged_runs,
+    remembered_keys,
+)
 from lance_stream.upsert.incoming import UpsertRules
 from tests.contracts.watched_stores import WatchedStore
 
@@ -24,7 +30,7 @@ SetAttribute = Callable[[object, str, object], None]
 
 def use_small_runs(set_attribute: SetAttribute) -> None:
     """Have runs of a few rows written, shared and merged, in chunks of 16 keys."""
-    for module in (key_runs, key_index):
+    for module in (key_runs, key_index, merged_runs):
         set_attribute(module, "CHUNK_ROWS", 16)
     set_attribute(remembered_keys, "LEAST_SAVED_ROWS", 50)
     set_attribute(remembered_keys, "LEAST_SHARED_ROWS", 1)

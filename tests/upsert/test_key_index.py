@@ -3,7 +3,8 @@
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,56 +14,30 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.environment import MACHINE
 from lance_stream.errors import CorruptDataError
 from lance_stream.maintenance.cleanup import CleanupRules, cleanup
+from lance_stream.maintenance.compaction.compact import commit_prepared
+from lance_stream.maintenance.compaction.rewrites import Prepared, prepare
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
 from lance_stream.upsert.key_bounds import FileColumn
-from lance_stream.upsert.key_index import LostRunError, Part, merged, planned_parts, write_run
+from lance_stream.upsert.key_index import LostRunError, write_run
 from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder
+from lance_stream.upsert.memory_runs import words_of
+from lance_stream.upsert.merged_runs import Part, merged, planned_parts
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
-from tests.upsert.keyed_tables import (
-    ON_ID,
-    SCHEMA,
-    num_read,
-    rows,
-    table_of,
-    use_small_runs,
-    watched,
-)
+from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
+from tests.upsert.small_runs import indexed, restart, runs_of, small_runs
 
 TEXTS = KeyColumns((0,), ("string",), False, (5, 6))
 NUMBERS = KeyColumns((0,), ("int64",), True, (0, 0))
 
 
-def restart() -> None:
-    """Forget everything, as a new process would."""
-    remembered_keys.forget_keys()
-    known_key_bounds._known.clear()
-
-
-@pytest.fixture(autouse=True)
-def _small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    use_small_runs(monkeypatch.setattr)
-    restart()
-    yield
-    restart()
-
-
-def runs_of(table: TableVersion) -> list[str]:
-    return [each.path for each in table.store.list("_lance_stream/key_index")]
-
-
-def indexed(table: TableVersion) -> TableVersion:
-    """Return a later version of a table, with an index of its keys."""
-    for number in range(1, 4):
-        table = upsert(table, rows([number], number), ON_ID).table
-    assert runs_of(table)
-    restart()
-    return table
+_small_runs = pytest.fixture(autouse=True)(small_runs)
 
 
 @pytest.mark.floors
@@ -247,9 +222,7 @@ def run_of(
     words = np.array([each[0] for each in made], np.uint64)
     others = None if columns.is_exact else np.array([each[1] for each in made], np.uint32)
     keys = Keys(words, others, np.array([each[2] for each in made], np.uint32))
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    own = Part(keys, starts, np.zeros(num_files, np.int64), np.ones(num_files, np.bool_))
-    run = write_run(store, columns, files, [own])
+    run = write_run(store, columns, files, [Part(keys, None)])
     assert run is not None
     return run, made
 
@@ -283,8 +256,7 @@ def test_a_run_may_have_no_key() -> None:
     store = MemoryStore(f"/{uuid.uuid4()}")
     place = FileColumn(bytes(16), 0)
     none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
-    part = Part(none, np.array([0, 9]), np.zeros(1, np.int64), np.ones(1, np.bool_))
-    written = write_run(store, TEXTS, [Covered((place,), 9)], [part])
+    written = write_run(store, TEXTS, [Covered((place,), 9)], [Part(none, None)])
     assert written is not None
     footer = key_index.read_footer(store, written.path)
     opened = key_index.open_run(written.path, footer, 0)
@@ -319,7 +291,7 @@ def test_merged_runs_have_the_rows_of_their_files(columns: KeyColumns) -> None:
             for file in [run.footer.files[place]]
         ]
         kept = {each for run, _ in runs for each in run.footer.files if dice.random() < 0.7}
-        sources = [(run, run.footer.files, run.starts) for run, _ in runs]
+        sources = [(run, run.footer.files) for run, _ in runs]
         files, parts = planned_parts([*sources, sources[0]], kept)
         assert set(files) == kept
         starts = np.concatenate([[0], np.cumsum([each.num_rows for each in files])])
@@ -413,7 +385,7 @@ def test_random_bytes_are_refused() -> None:
 
 def test_the_hash_of_a_key_stays() -> None:
     """Runs that older releases wrote are searched with it; a change needs another magic word."""
-    words = remembered_keys.words_of([pa.array(["a", "key 0001", "a longer key, of 24 b"])], (1, 2))
+    words = words_of([pa.array(["a", "key 0001", "a longer key, of 24 b"])], (1, 2))
     assert [f"{each:x}" for each in words.words.tolist()] == WORDS
     assert words.others is not None
     assert [f"{each:x}" for each in words.others.tolist()] == OTHERS
@@ -454,6 +426,7 @@ def test_random_histories_with_an_index_that_suffers(
     model: dict[str, int] = {}
     old_runs: dict[str, bytes] = {}
     num_found = 0
+    prepared: Prepared | None = None
     for number in range(30):
         step = dice.choice(STEPS)
         some = dice.sample(range(300), dice.randrange(1, 60))
@@ -475,6 +448,18 @@ def test_random_histories_with_an_index_that_suffers(
             model = {key: x for key, x in model.items() if not gone <= int(key[4:]) < gone + 9000}
         elif step == "compact":
             ds = ds.compact()
+        elif step == "compact elsewhere":
+            restart()
+            ds = ds.compact()
+            restart()
+        elif step == "prepare":
+            prepared = prepare(ds.table)
+        elif step == "commit" and prepared is not None:
+            commit_prepared(prepared)
+            ds, prepared = lance_stream.open_dataset(ds.table.store.uri), None
+        elif step == "kill":
+            kill_a_compaction(ds.table, dice)
+            ds = lance_stream.open_dataset(ds.table.store.uri)
         elif step == "restore":
             version = dice.choice([*states])
             ds, model = ds.restore(version), states[version]
@@ -495,9 +480,31 @@ def test_random_histories_with_an_index_that_suffers(
 
 
 STEPS = [
-    *["upsert"] * 6, *["restart"] * 3, "append", "append", "delete", "compact", "restore",
+    *["upsert"] * 7, *["restart"] * 3, "append", "append", "delete", "compact", "restore",
+    "compact elsewhere", "prepare", "prepare", "commit", "commit", "kill",
     "cleanup", "lose", "damage", "return", "swap",
 ]  # fmt: skip
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+def kill_a_compaction(table: TableVersion, dice: random.Random) -> None:
+    """Compact, and kill the process at some request, or let that one fail."""
+    left, is_killed = dice.randrange(60), dice.random() < 0.5
+
+    def end(call: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0 or (left < 0 and is_killed):
+            raise KilledError if is_killed else OSError("gone")
+
+    store = WatchedStore(table.store, before=end)
+    with suppress(KilledError, OSError):
+        commit_prepared(prepare(replace(table, store=store, log=ObjectStoreLog(store))))
+    if is_killed:
+        restart()
 
 
 def suffer(table: TableVersion, step: str, dice: random.Random, old: dict[str, bytes]) -> None:

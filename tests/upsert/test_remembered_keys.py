@@ -19,10 +19,11 @@ from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import keys as key_module
-from lance_stream.upsert import known_key_bounds, remembered_keys
+from lance_stream.upsert import known_key_bounds, memory_runs, remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_bounds import FileColumn
-from lance_stream.upsert.remembered_keys import Collector, RememberedKeys
+from lance_stream.upsert.memory_runs import Collector
+from lance_stream.upsert.remembered_keys import RememberedKeys
 from lance_stream.upsert.upsert import upsert
 from tests.dataset.manifest_edits import edit_manifest
 from tests.upsert.keyed_tables import ON_ID, num_read, rows, table_of, watched
@@ -171,7 +172,7 @@ def test_keys_with_equal_hashes_are_told_apart(bits: int, monkeypatch: pytest.Mo
         return found & np.uint64((1 << bits) - 1) if seed == 7 else found
 
     monkeypatch.setattr(remembered_keys, "new_seeds", lambda: (7, 8))
-    monkeypatch.setattr(remembered_keys, "hash_keys", weak)
+    monkeypatch.setattr(memory_runs, "hash_keys", weak)
     table = table_of()
     for number in range(1, 5):
         done = upsert(table, rows(range(0, 320, 3), number), ON_ID)
@@ -255,7 +256,7 @@ def test_a_look_up_keeps_what_another_one_forgets(monkeypatch: pytest.MonkeyPatc
 
 def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merging takes several times the memory of a run."""
-    monkeypatch.setattr(remembered_keys, "_MOST_MERGED", 100)
+    monkeypatch.setattr(memory_runs, "_MOST_MERGED", 100)
     memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
     dice = np.random.default_rng(5)
     sizes = dice.integers(3, 30, 60).tolist()

@@ -38,7 +38,9 @@ from lance_stream.table.row_versions import (
     RowVersionSequence,
     encode_row_versions,
 )
+from lance_stream.upsert.carried_keys import RewrittenFiles, carry_keys
 from lance_stream.upsert.known_key_bounds import inherit_key_bounds
+from lance_stream.upsert.remembered_keys import MOST_SAVED_ROWS
 from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
@@ -86,6 +88,11 @@ class PreparedGroup:
     rows: tuple[RewrittenRows, ...]
     new: tuple[Fragment, ...]
     order: Places | None = None
+
+    @property
+    def rewritten_files(self) -> RewrittenFiles:
+        """Which rows are now where, for the index of keys."""
+        return RewrittenFiles(self.old, self.rows, self.new, self.order)
 
 
 @dataclass(frozen=True)
@@ -172,14 +179,23 @@ def prepare(
     ]
     groups: list[PreparedGroup] = []
     written: list[Fragment] = []
+    num_carried = 0
     try:
         for places, task, new in zip(planned, tasks, write(tasks) if tasks else (), strict=True):
             written += new
             groups.append(_group(table, places, task, new))
+            if _num_written(groups[num_carried:]) >= MOST_SAVED_ROWS:
+                carry_keys(table, [each.rewritten_files for each in groups[num_carried:]])
+                num_carried = len(groups)
+        carry_keys(table, [each.rewritten_files for each in groups[num_carried:]])
     except BaseException:
         delete_files(table.store, [*written, *(each for group in groups for each in group.new)])
         raise
     return Prepared(table, tuple(groups))
+
+
+def _num_written(groups: Sequence[PreparedGroup]) -> int:
+    return sum(each.num_written for group in groups for each in group.rows)
 
 
 def _group(

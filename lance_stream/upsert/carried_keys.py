@@ -1,0 +1,279 @@
+"""Carries the index of keys over a compaction: the keys of new files come from those of the old.
+
+    old file A   rows 0 1 2 3   row 1 deleted          new file C   rows 0 1 2 3 4
+    old file B   rows 0 1                               from         A0 A2 A3 B0 B1
+
+    entries      word → A2   word → B0   word → A1      become       word → C1   word → C3
+
+A compaction moves rows and changes none, and it knows where each row goes. So the entries of its
+old files, in the runs of the index and in memory, are those of its new files once their rows are
+renumbered: no key is read or hashed, and the words stay in order. The next upsert finds the new
+files known.
+
+That happens before the commit, in the compaction's thread, and under no lock that a batch waits
+for. A run names its data files, so one whose files are never committed is harmless; runs are merged
+without the files that the table does not have. Whatever fails here, the keys are read instead.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.units import unit_of
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.carried_rows import RewrittenRows
+from lance_stream.table.fragments import Fragment
+from lance_stream.upsert import key_index, remembered_keys
+from lance_stream.upsert.key_index import LocalRun, LostRunError
+from lance_stream.upsert.key_runs import U32, Covered
+from lance_stream.upsert.keys import Places
+from lance_stream.upsert.merged_runs import GONE, Part
+from lance_stream.upsert.remembered_keys import Known, RememberedKeys
+
+_log = logging.getLogger("lance_stream.compaction")
+
+MOST_COPIED: Final = 8
+"""A run is left out if so many times the keys to carry over would have to be copied from it."""
+
+
+class RewrittenFiles(NamedTuple):
+    """Fragments whose live rows a compaction has written into new ones.
+
+    Attributes:
+        old: The fragments.
+        rows: For each, how many rows it has and which were not written.
+        new: The new fragments, with written files; together they have the written rows.
+        order: (n,) i64, for each row that was written, its place among the live rows of the old
+            fragments; None if they were written as they stood.
+    """
+
+    old: Sequence[Fragment]
+    rows: Sequence[RewrittenRows]
+    new: Sequence[Fragment]
+    order: Places | None
+
+    @property
+    def num_written(self) -> int:
+        """How many rows were written."""
+        return sum(each.num_written for each in self.rows)
+
+    def new_numbers(self, first: int) -> U32:
+        """Return the number of each old row among those of the new files.
+
+        Args:
+            first: The number of the first row of the new files.
+
+        Returns:
+            (num_old_rows,) u32; `GONE` for a row that was not written.
+        """
+        is_written = np.ones(sum(each.physical_rows for each in self.rows), np.bool_)
+        start = 0
+        for each in self.rows:
+            is_written[start + each.dead.astype(np.int64)] = False
+            start += each.physical_rows
+        places = np.arange(first, first + self.num_written, dtype=np.uint32)
+        if self.order is not None:
+            written = places
+            places = np.empty_like(written)
+            places[self.order] = written
+        numbers = np.full(len(is_written), GONE, np.uint32)
+        numbers[is_written] = places
+        return numbers
+
+
+def carry_keys(table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
+    """Make the keys of new files known, as far as those of the old files are.
+
+    Args:
+        table: The version that was compacted.
+        groups: What was rewritten; not committed yet.
+    """
+    try:
+        for memory in _memories(table, groups):
+            _carry(memory, table, groups)
+    except Exception:  # of the disk, or for want of memory: the index is optional
+        _log.warning(
+            "%s: the index of keys does not follow a compaction; the next upsert reads the keys",
+            table.uri,
+            exc_info=True,
+        )
+
+
+def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[RememberedKeys]:
+    """Return what is known of the table's keys: by this process, or else from the index."""
+    own = remembered_keys.all_of_table(table)
+    if own:
+        return own
+    num_rows = sum(each.physical_rows for group in groups for each in group.rows)
+    if num_rows < remembered_keys.LEAST_SHARED_ROWS:
+        return []
+    fields = {each.id: each for each in table.schema.fields}
+    made: dict[tuple[int, ...], RememberedKeys] = {}
+    for columns in key_index.indexed_columns(table.store):
+        ids = columns.field_ids
+        if ids not in made and all(
+            each in fields and str(field_to_arrow(fields[each]).type) == kind
+            for each, kind in zip(ids, columns.types, strict=True)
+        ):
+            made[ids] = RememberedKeys([fields[each] for each in ids])
+    for each in made.values():
+        each.refresh(table.store)
+    return list(made.values())
+
+
+def _carry(memory: RememberedKeys, table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
+    """Make the keys of new files known to one set of key columns."""
+    covered = [memory.covered_by(each) for group in groups for each in group.old]
+    unknown = [each for each in covered if each is not None and not memory.knows(each)]
+    if sum(each.num_rows for each in unknown) >= remembered_keys.LEAST_SHARED_ROWS:
+        memory.refresh(table.store)
+    _read_few(memory, table, groups)
+    while True:
+        carried = _carried(memory, memory.known_of(covered), groups, covered)
+        if carried is None:
+            return
+        try:
+            for run in carried.runs:
+                run.fetch_all(table.store)
+        except LostRunError as error:
+            memory.lose(error, table.store)
+            continue
+        parts = carried.parts()
+        if parts:
+            memory.take(table.store, carried.files, parts, carried.known.seeds)
+        return
+
+
+def _read_few(
+    memory: RememberedKeys, table: TableVersion, groups: Sequence[RewrittenFiles]
+) -> None:
+    """Read the keys of old files that are not known, if most rows of their group are known.
+
+    No upsert has looked into them: their bounds exclude all keys so far, or another writer has just
+    added them.
+    """
+    place_of = {number: place for place, number in enumerate(table.manifest.fragments.ids)}
+    names = tuple(each.name for each in memory.fields_in(table.schema))
+    for group in groups:
+        files = [memory.covered_by(each) for each in group.old]
+        unknown = [
+            (fragment, file)
+            for fragment, file in zip(group.old, files, strict=True)
+            if file is not None and not memory.knows(file)
+        ]
+        num_rows = sum(file.num_rows for _, file in unknown)
+        most = sum(each.physical_rows for each in group.rows) // 2
+        if not names or num_rows > min(most, memory.num_rows_left):
+            continue
+        for fragment, file in unknown:
+            collector = memory.collector(file.file, file.num_rows)
+            place = place_of[fragment.id]
+            for batch in read_unit(unit_of(table, place, columns=names, include_deleted=True)):
+                collector.see(batch.columns)
+            memory.learn([collector])
+
+
+class _Carried(NamedTuple):
+    """What is carried over.
+
+    Attributes:
+        files: The new files.
+        number_of: The numbers that the process has given to the old files, ...
+        starts: ... and (num_files + 1,) where the rows of each begin in `numbers`.
+        numbers: (num_old_rows,) u32, the number of each old row among those of the new files.
+        known: The keys of the old files.
+        runs: The runs that have some of them.
+    """
+
+    files: tuple[Covered, ...]
+    number_of: Places
+    starts: Places
+    numbers: U32
+    known: Known
+    runs: tuple[LocalRun, ...]
+
+    def parts(self) -> list[Part]:
+        """Return the keys to merge."""
+        in_memory = [each for each in self.known.runs if len(each.words)]
+        most = max(int(each.max()) for each in (self.number_of, *(run.files for run in in_memory)))
+        start_of = np.full(most + 1, -1, np.int64)
+        start_of[self.number_of] = self.starts[:-1]
+        parts = [Part(each.numbered(start_of), self.numbers) for each in in_memory]
+        return [*parts, *(Part(each, self._numbers_in(each)) for each in self.runs)]
+
+    def _numbers_in(self, run: LocalRun) -> U32:
+        """Return the new number of each row of a run."""
+        numbers = np.full(int(run.starts[-1]), GONE, np.uint32)
+        place_of = {number: at for at, number in enumerate(self.number_of.tolist())}
+        for place, number in enumerate(run.numbers.tolist()):
+            at = place_of.get(number)
+            if at is not None:
+                own = self.numbers[self.starts[at] : self.starts[at + 1]]
+                numbers[run.starts[place] : run.starts[place + 1]] = own
+        return numbers
+
+
+def _carried(
+    memory: RememberedKeys,
+    known: Known,
+    groups: Sequence[RewrittenFiles],
+    covered: Sequence[Covered | None],
+) -> _Carried | None:
+    """Return what can be carried over; None for nothing.
+
+    Args:
+        memory: What the process knows.
+        known: What it knows of the old files.
+        groups: What was rewritten.
+        covered: The old files of all groups, in order.
+    """
+    num_carried = dict(
+        zip(known.numbers.tolist(), (each.num_rows if each else 0 for each in covered), strict=True)
+    )
+    columns = memory.columns(known.seeds)
+    runs = [
+        each
+        for each in known.saved
+        if each.footer.columns == columns
+        and each.num_missing
+        <= MOST_COPIED * sum(num_carried.get(one, 0) for one in each.numbers.tolist())
+    ]
+    left_out = [each for each in known.saved if each not in runs]
+    usable = set(known.numbers.tolist()) - {-1}
+    usable -= {number for each in left_out for number in each.numbers.tolist()}
+    files: list[Covered] = []
+    numbers: list[U32] = []
+    number_of: list[int] = []
+    sizes: list[int] = []
+    first = at = 0
+    for group in groups:
+        own = known.numbers[at : at + len(group.old)].tolist()
+        old, at = covered[at : at + len(group.old)], at + len(group.old)
+        new = [memory.covered_by(each) for each in group.new]
+        rows = [each.physical_rows for each in group.rows]
+        if (
+            usable.issuperset(own)
+            and rows == [each.num_rows for each in old if each is not None]
+            and None not in new
+        ):
+            usable -= set(own)  # a file that two fragments share is carried over once
+            files += [each for each in new if each is not None]
+            numbers.append(group.new_numbers(first))
+            number_of += own
+            sizes += rows
+            first += group.num_written
+    if not files or len(set(number_of)) < len(number_of):
+        return None
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return _Carried(
+        tuple(files),
+        np.array(number_of, np.int64),
+        starts,
+        np.concatenate(numbers),
+        known,
+        tuple(each for each in runs if np.isin(each.numbers, number_of).any()),
+    )

@@ -1,0 +1,195 @@
+"""Keys in memory: what they are known by, collected from batches, sorted into runs.
+
+    key  ->  words     run (sorted words, and where each row is)     row 17 of file 4
+
+A key is known by one word if that tells all keys apart, as for numbers of up to 8 bytes. Other keys
+are known by 96 bits of two hashes, whose seeds are random: a batch of 50,000 keys has one that is
+taken for another of a billion with a chance below 10^-15.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.upsert.key_filter import KeyWords, are_exact, key_words
+from lance_stream.upsert.key_runs import U32, FileKey, Keys
+from lance_stream.upsert.keys import Places, hash_keys, without_dictionary
+
+# Runs are merged up to this many rows: merging takes several times their memory for a moment.
+_MOST_MERGED: Final = 2 << 20
+_OFFSET_BITS: Final = np.uint64(32)
+_OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
+
+
+class Words(NamedTuple):
+    """What keys are known by.
+
+    Attributes:
+        words: (n,) u64; equal for equal keys.
+        others: (n,) u32 further bits; None if the words tell all keys apart.
+    """
+
+    words: KeyWords
+    others: U32 | None
+
+
+def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
+    """Return what keys are known by.
+
+    Args:
+        keys: (n,) values of each key column, without dictionaries, none of them null.
+        seeds: The seeds of the hashes.
+    """
+    if are_exact(keys):
+        return Words(key_words(keys), None)
+    first, second = (hash_keys(keys, seed) for seed in seeds)
+    return Words(first, (second >> np.uint64(32)).astype(np.uint32))
+
+
+def new_seeds() -> tuple[int, int]:
+    """Return random seeds of two hashes."""
+    return secrets.randbits(64), secrets.randbits(64)
+
+
+class Collector:
+    """Collects the keys of one fragment while they are read, batch by batch.
+
+    Args:
+        file: The columns that hold them.
+        num_rows: How many rows the fragment has, including deleted ones.
+        seeds: The seeds of the hashes by which the keys are known.
+    """
+
+    def __init__(self, file: FileKey, num_rows: int, seeds: tuple[int, int]) -> None:
+        self.file = file
+        self.num_rows = num_rows
+        self.seeds = seeds
+        self._num_seen = 0
+        self._parts: list[tuple[Words, npt.NDArray[np.uint64]]] = []
+
+    def see(self, keys: Sequence[pa.Array]) -> None:
+        """Add the next rows of the fragment, live or not.
+
+        Args:
+            keys: (n,) values of each key column; may be null.
+        """
+        # Each file has dictionaries of its own: indices in them tell nothing about the keys.
+        keys = [without_dictionary(each) for each in keys]
+        rows = np.arange(self._num_seen, self._num_seen + len(keys[0]), dtype=np.uint64)
+        self._num_seen += len(rows)
+        if any(each.null_count for each in keys):
+            is_key = np.ones(len(rows), np.bool_)
+            for each in keys:
+                is_key &= pc.is_valid(each).to_numpy(zero_copy_only=False)
+            rows = rows[is_key]
+            keys = [each.filter(pa.array(is_key)) for each in keys]
+        if len(rows):
+            self._parts.append((words_of(keys, self.seeds), rows))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row was seen."""
+        return self._num_seen == self.num_rows
+
+    def to_run(self, number: int) -> "MemoryRun | None":
+        """Return the keys as a run; None if there are none.
+
+        Args:
+            number: The number of the file.
+        """
+        if not self._parts:
+            return None
+        words = np.concatenate([words.words for words, _ in self._parts])
+        others = [words.others for words, _ in self._parts if words.others is not None]
+        rows = np.concatenate([rows for _, rows in self._parts])
+        order = np.argsort(words)  # faster than a stable sort, as long as nothing is in order
+        return MemoryRun(
+            words[order],
+            np.concatenate(others)[order] if others else None,
+            (rows | np.uint64(number << int(_OFFSET_BITS)))[order],
+        )
+
+
+class MemoryRun(NamedTuple):
+    """Keys of some files.
+
+    Attributes:
+        words: (n,) u64, ascending.
+        others: (n,) u32, further bits of the same keys; None if there are none.
+        rows: (n,) u64, the number of the file and the row's offset in it.
+    """
+
+    words: KeyWords
+    others: U32 | None
+    rows: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, keys: Keys, starts: Places, numbers: Places) -> "MemoryRun":
+        """Return keys of some files as a run.
+
+        Args:
+            keys: The keys; their rows are numbered through all the files.
+            starts: (num_files + 1,) the number of each file's first row; and of all rows.
+            numbers: (num_files,) the number of each file.
+        """
+        files = np.searchsorted(starts, keys.rows, "right") - 1
+        offsets = (keys.rows - starts[files]).astype(np.uint64)
+        rows = numbers[files].astype(np.uint64) << _OFFSET_BITS | offsets
+        return cls(keys.words, keys.others, rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory it takes."""
+        others = 0 if self.others is None else self.others.nbytes
+        return self.words.nbytes + others + self.rows.nbytes
+
+    @property
+    def files(self) -> Places:
+        """(n,) i64, the number of each row's file."""
+        return (self.rows >> _OFFSET_BITS).astype(np.int64)
+
+    @property
+    def offsets(self) -> npt.NDArray[np.uint64]:
+        """(n,) u64 row offsets."""
+        return self.rows & _OFFSET_MASK
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> "MemoryRun":
+        """Return some of the keys.
+
+        Args:
+            mask: (n,) whether each stays.
+        """
+        others = None if self.others is None else self.others[mask]
+        return MemoryRun(self.words[mask], others, self.rows[mask])
+
+    def merged_with(self, other: "MemoryRun") -> "MemoryRun":
+        """Return the keys of both runs."""
+        words = np.concatenate([self.words, other.words])
+        order = np.argsort(words, kind="stable")  # which takes advantage of the order that there is
+        others = None
+        if self.others is not None and other.others is not None:
+            others = np.concatenate([self.others, other.others])[order]
+        return MemoryRun(words[order], others, np.concatenate([self.rows, other.rows])[order])
+
+    def numbered(self, start_of: Places) -> Keys:
+        """Return the keys of some files, with their rows numbered through all of those.
+
+        Args:
+            start_of: By the number of a file, the number of its first row; -1 for other files.
+        """
+        starts = start_of[self.files]
+        kept = self
+        if bool((starts < 0).any()):
+            kept, starts = self.where(starts >= 0), starts[starts >= 0]
+        rows = starts + kept.offsets.astype(np.int64)
+        return Keys(kept.words, kept.others, rows.astype(np.uint32))
+
+
+def are_merged(one: int, other: int) -> bool:
+    """Return whether two runs of so many keys are better merged; the first one is the larger."""
+    return 2 * other >= one and one + other <= _MOST_MERGED

@@ -1,0 +1,130 @@
+"""Merges sorted keys of several sources into one run, with other numbers for their rows.
+
+    source      rows 0 1 2 | 3 4            two files
+    numbers          0 1 2 | GONE GONE      the merged run has the first one only
+
+A source numbers its rows in the order of its files. What each row is called in the merged run is a
+table of all of them, whether a file moves as a whole or a compaction has moved some of its rows.
+Merging goes through the words in order, some chunks of each source at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.upsert.key_runs import CHUNK_ROWS, U32, U64, Covered, Keys
+
+Places = npt.NDArray[np.int64]
+
+GONE: Final = np.uint32(0xFFFFFFFF)
+"""The number of a row that the merged run leaves out; no run has so many rows."""
+
+_CHUNKS_AT_ONCE: Final = 32
+
+
+class Source(Protocol):
+    """Keys that can be merged.
+
+    Attributes:
+        words: (n,) u64, ascending.
+        others: (n,) u32; None if words are exact.
+        rows: (n,) u32 numbers of rows, which `starts` assign to files.
+    """
+
+    @property
+    def words(self) -> U64:
+        """The words of the keys."""
+        ...
+
+    @property
+    def others(self) -> U32 | None:
+        """Further bits of them."""
+        ...
+
+    @property
+    def rows(self) -> U32:
+        """Their rows."""
+        ...
+
+
+class Part(NamedTuple):
+    """Keys to merge, and what becomes of their rows.
+
+    Attributes:
+        source: The keys.
+        numbers: (num_rows,) u32, what the merged run calls each row of the source; `GONE` for one
+            that it leaves out. None if all keep their numbers.
+    """
+
+    source: Source
+    numbers: U32 | None
+
+
+def planned_parts(
+    sources: Sequence[tuple[Source, Sequence[Covered]]], kept: set[Covered]
+) -> tuple[list[Covered], list[Part]]:
+    """Return the files of a merged run, and what becomes of those of its sources.
+
+    Args:
+        sources: Keys, and the files whose rows they number.
+        kept: The files to keep; each is taken from the first source that has it.
+    """
+    left = set(kept)
+    files: list[Covered] = []
+    parts: list[Part] = []
+    first = 0
+    for source, own in sources:
+        numbers = np.full(sum(each.num_rows for each in own), GONE, np.uint32)
+        start = 0
+        for each in own:
+            stop = start + each.num_rows
+            if each in left:
+                left.remove(each)
+                files.append(each)
+                numbers[start:stop] = np.arange(first, first + each.num_rows, dtype=np.uint32)
+                first += each.num_rows
+            start = stop
+        parts.append(Part(source, numbers))
+    return files, parts
+
+
+def merged(parts: Sequence[Part]) -> Iterator[Keys]:
+    """Yield the keys of several sources in order, some at a time."""
+    samples = np.sort(np.concatenate([each.source.words[::CHUNK_ROWS] for each in parts]))
+    bounds = samples[_CHUNKS_AT_ONCE::_CHUNKS_AT_ONCE]
+    edges = [
+        np.concatenate([[0], np.searchsorted(each.source.words, bounds), [len(each.source.words)]])
+        for each in parts
+    ]
+    for place in range(len(bounds) + 1):
+        some = [
+            _renumbered(part, int(own[place]), int(own[place + 1]))
+            for part, own in zip(parts, edges, strict=True)
+        ]
+        yield some[0] if len(some) == 1 else _in_order(some)
+
+
+def _in_order(some: Sequence[Keys]) -> Keys:
+    words = np.concatenate([each.words for each in some])
+    order = np.argsort(words, kind="stable")
+    others = [each.others for each in some if each.others is not None]
+    return Keys(
+        words[order],
+        np.concatenate(others)[order] if others else None,
+        np.concatenate([each.rows for each in some])[order],
+    )
+
+
+def _renumbered(part: Part, start: int, stop: int) -> Keys:
+    source = part.source
+    words, rows = source.words[start:stop], source.rows[start:stop]
+    others = None if source.others is None else source.others[start:stop]
+    if part.numbers is None:
+        return Keys(words, others, rows)
+    rows = part.numbers[rows]
+    is_kept = rows != GONE
+    if bool(is_kept.all()):
+        return Keys(words, others, rows)
+    return Keys(words[is_kept], None if others is None else others[is_kept], rows[is_kept])

@@ -1,0 +1,249 @@
+"""Compaction carries the index of keys over: its new files are known before a key is read."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.maintenance.compaction.compact import commit_prepared
+from lance_stream.maintenance.compaction.plan import CompactionRules
+from lance_stream.maintenance.compaction.rewrites import prepare
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.carried_rows import RewrittenRows
+from lance_stream.upsert import carried_keys, key_index, remembered_keys
+from lance_stream.upsert.carried_keys import RewrittenFiles
+from lance_stream.upsert.merged_runs import GONE
+from lance_stream.upsert.upsert import upsert
+from tests.contracts.watched_stores import WatchedStore
+from tests.upsert.keyed_tables import ON_ID, num_read, rows, table_of, watched
+from tests.upsert.small_runs import indexed, restart, runs_of, small_runs
+
+_small_runs = pytest.fixture(autouse=True)(small_runs)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever cannot be carried over is left out, and not by an error."""
+    yield
+    assert not [each for each in caplog.records if "does not follow" in each.getMessage()]
+
+
+def num_reads_of_an_upsert(table: TableVersion) -> int:
+    """Return how often an upsert of 310 keys reads data files; the table has 300 of them."""
+    table, store = watched(table)
+    done = upsert(table, rows(range(310), 99), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (300, 10)
+    assert lance_stream.Dataset(done.table).count_rows() == 310
+    return num_read(store)
+
+
+def saved_table() -> TableVersion:
+    """Return a table of several fragments, nearly all of them in the index; for a new process."""
+    table = upsert(indexed(table_of()), rows(range(0, 300, 2), 5), ON_ID).table
+    table = upsert(table, rows([4, 6], 6), ON_ID).table  # saves the keys of the first one's file
+    restart()
+    return table
+
+
+@pytest.mark.floors
+def test_the_process_that_compacts_reads_no_key_of_the_new_files() -> None:
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
+    assert num_reads_of_an_upsert(lance_stream.Dataset(table).compact().table) == 0
+
+
+@pytest.mark.parametrize("saved", [1, 1 << 20])
+def test_keys_in_memory_are_carried_over(saved: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run of the index if they are many; otherwise they stay in memory."""
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1 << 20)
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
+    assert not runs_of(table)
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", saved)
+    table = lance_stream.Dataset(table).compact().table
+    assert len(runs_of(table)) == (1 if saved == 1 else 0)
+    assert num_reads_of_an_upsert(table) == 0
+
+
+def test_a_process_without_upserts_carries_the_index_over() -> None:
+    table = saved_table()
+    before = runs_of(table)
+    rules = CompactionRules(most_dead=0.0, newest_fragment=9)
+    table = commit_prepared(prepare(table, rules)).table
+    assert len(runs_of(table)) == len(before) + 1
+    restart()
+    assert num_reads_of_an_upsert(table) <= 3  # of the newest files, which no process has saved
+
+
+def test_several_key_columns_are_carried_over() -> None:
+    ds = lance_stream.Dataset(table_of())
+    for number in range(1, 4):
+        ds = ds.upsert(rows(range(0, 300, number), 0), ["id", "seq"])
+    ds = ds.compact()
+    restart()
+    table, store = watched(ds.table)
+    done = lance_stream.Dataset(table).upsert(rows(range(60), 0), ["id", "seq"])
+    assert done.count_rows() == ds.count_rows() == 300
+    assert num_read(store) == 0
+
+
+def test_rows_that_are_deleted_meanwhile_stay_deleted() -> None:
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
+    prepared = prepare(table)
+    table = upsert(table, rows(range(0, 300, 11), 7), ON_ID).table
+    deleted = lance_stream.Dataset(table).delete("id < 'key 30000'")
+    num_rows = deleted.count_rows()
+    assert commit_prepared(prepared).num_removed
+    table, store = watched(lance_stream.open_dataset(table.store.uri).table)
+    done = upsert(table, rows(range(300), 8), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (num_rows, 300 - num_rows)
+    assert num_read(store) == 0
+
+
+@pytest.mark.parametrize("num_unknown", [10, 1000])
+def test_a_group_with_few_unknown_rows_is_carried_over(num_unknown: int) -> None:
+    """Their keys are read; if most rows are unknown, the next upsert reads the new file."""
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
+    added = range(1000, 1000 + num_unknown)
+    ds = lance_stream.Dataset(table).append(rows(added, 0)).compact()
+    assert len(ds.table.manifest.fragments) == 1
+    table, store = watched(ds.table)
+    assert upsert(table, rows(range(990, 1010), 9), ON_ID).num_updated == 10
+    assert num_read(store) == (0 if num_unknown == 10 else 1)
+
+
+def test_a_compaction_that_is_never_committed_is_harmless() -> None:
+    """Its run names files that no version has; runs are merged without them."""
+    table = upsert(saved_table(), rows([1], 7), ON_ID).table
+    before = runs_of(table)
+    prepared = prepare(table)
+    assert len(runs_of(table)) == len(before) + 1
+    prepared.delete_files(table.store)
+    for number in range(3):
+        restart()
+        done = upsert(table, rows(range(300), number), ON_ID)
+        assert (done.num_updated, done.num_inserted) == (300, 0)
+        table = done.table
+
+
+def test_a_batch_does_not_wait_for_a_run_that_a_compaction_writes() -> None:
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
+    writes, goes_on = threading.Event(), threading.Event()
+
+    def stop_at_runs(call: str, path: str) -> None:
+        if call == "open_writer" and "key_index" in path:
+            writes.set()
+            assert goes_on.wait(60)
+
+    slow = replace(table, store=WatchedStore(table.store, before=stop_at_runs))
+    prepared = []
+    thread = threading.Thread(target=lambda: prepared.append(prepare(slow)))
+    thread.start()
+    try:
+        assert writes.wait(60)
+        done = upsert(table, rows(range(40), 8), ON_ID)
+        assert thread.is_alive()
+    finally:
+        goes_on.set()
+        thread.join()
+    assert done.num_updated == 40
+    table = commit_prepared(prepared[0]).table
+    assert num_reads_of_an_upsert(table) == 0
+
+
+@pytest.mark.parametrize("how", ["fails", "is killed"])
+def test_a_compaction_may_end_at_each_request(how: str) -> None:
+    """It fails, or its process is killed; the next upsert, in whatever process, finds all rows."""
+
+    class KilledError(BaseException):
+        pass
+
+    num_with_runs = num_requests = 0
+    for last in range(1, 200):
+        table = upsert(saved_table(), rows([1], 7), ON_ID).table
+        num_before = len(runs_of(table))
+        calls = 0
+
+        def count(call: str, path: str, last: int = last) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == last:
+                raise OSError("gone") if how == "fails" else KilledError
+            if calls > last and how == "is killed":
+                raise KilledError
+
+        store = WatchedStore(table.store, before=count)
+        with suppress(OSError, KilledError):
+            commit_prepared(prepare(replace(table, store=store, log=ObjectStoreLog(store))))
+        num_with_runs += len(runs_of(table)) > num_before
+        restart()
+        assert num_reads_of_an_upsert(lance_stream.open_dataset(table.store.uri).table) < 20
+        if calls < last:
+            num_requests = calls
+            break
+    assert num_requests > 20
+    assert num_with_runs > 2
+
+
+def test_runs_with_hashes_of_other_seeds_are_not_mixed() -> None:
+    """Another process began an index of its own before it could see the first one."""
+    ds = lance_stream.Dataset(indexed(table_of(3)))
+    (path,) = runs_of(ds.table)
+    hidden = bytes(ds.table.store.read(path))
+    ds.table.store.delete(path)
+    ds = ds.append(rows(range(150, 300), 0))
+    for number in range(3):
+        ds = ds.upsert(rows([160, 170], number), "id")
+    ds.table.store.write(path, hidden)
+    restart()
+    seeds = {each.seeds for each in key_index.indexed_columns(ds.table.store)}
+    assert len(seeds) == 2
+    ds = ds.upsert(rows(range(300), 5), "id").compact()
+    assert num_reads_of_an_upsert(ds.table) < 20
+
+
+def test_an_index_that_is_much_larger_than_the_compaction_is_not_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(carried_keys, "MOST_COPIED", 1)
+    table = indexed(table_of())
+    before = runs_of(table)
+    table, store = watched(table)
+    rules = CompactionRules(target_rows=60, max_rows=50)
+    assert prepare(table, rules).groups
+    assert runs_of(table) == before
+    assert not [path for call, path in store.calls if "key_index" in path and "ranges" in call]
+
+
+def test_new_numbers_are_those_of_the_rows_as_written() -> None:
+    dice = np.random.default_rng(5)
+    for _ in range(50):
+        sizes = dice.integers(1, 9, 3)
+        dead = [np.flatnonzero(dice.random(each) < 0.4).astype(np.uint32) for each in sizes]
+        moved = [RewrittenRows(int(size), gone) for size, gone in zip(sizes, dead, strict=True)]
+        group = RewrittenFiles((), moved, (), None)
+        live = [
+            (at, row)
+            for at, (size, gone) in enumerate(zip(sizes, dead, strict=True))
+            for row in range(size)
+            if row not in gone
+        ]
+        order = dice.permutation(len(live)) if dice.random() < 0.5 else None
+        written = live if order is None else [live[place] for place in order]
+        found = group._replace(order=order).new_numbers(100).tolist()
+        rows_of = [(at, row) for at, size in enumerate(sizes) for row in range(size)]
+        expected = [100 + written.index(each) if each in written else int(GONE) for each in rows_of]
+        assert found == expected
