@@ -1,7 +1,11 @@
 """The cost of upserts of random keys as the table grows: with the index of keys, in turns.
 
     python -m benchmarks.key_index [--millions 2 20] [--rounds 7] [--keys 50000]
-    python -m benchmarks.key_index --look-up 1000        the look-up alone, in runs that are forged
+    python -m benchmarks.key_index --millions 5 100 --tables PATH       with tables that are kept
+    python -m benchmarks.key_index --writes 40     what of a batch is spent on writing the index
+    python -m benchmarks.key_index --look-up 1000  the look-up alone, in runs that are forged
+    python -m benchmarks.key_index --compaction 8  a batch after a compaction that carries the
+                                                   index over, and after one that does not
 
 The tables differ only in their number of fragments, of a million rows each; keys are texts of 16
 random digits. Every batch changes 45,000 rows anywhere in the table and inserts 5,000. Batches on
@@ -12,6 +16,9 @@ the tables take turns, so that a slow second affects all of them.
     first     the first batch of a new process, which finds the index
     build     what the first batches took in all, which read all keys and made the index; and what
               reading them took without it
+
+`--writes` upserts batches of 100,000 rows, of which 90,000 are new, and reports the time that the
+thread of a batch spends on writing and merging runs, as a share of all its CPU time.
 
 Forged runs have random hashes of as many fragments of a million rows as asked for, 16 million in
 each, as in merged runs. If there is not enough room for all, the same ones are searched repeatedly.
@@ -24,15 +31,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.maintenance.compaction import rewrites
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.upsert import key_index, remembered_keys
-from lance_stream.upsert.key_bounds import FileColumn
+from lance_stream.upsert.file_columns import FileColumn
 from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys
 from lance_stream.upsert.merged_runs import Part
 from lance_stream.verbs.append import append_fragments
@@ -100,9 +111,10 @@ class Table:
 
 
 def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
-    """Print the costs of batches on tables of several sizes."""
+    """Print the costs of batches on tables of several sizes; makes those that are not there."""
     for each in millions:
-        make_table(folder / str(each), each)
+        if not (folder / str(each)).exists():
+            make_table(folder / str(each), each)
     tables = [Table(folder / str(each), each, keys) for each in millions]
     print(f"{'CPU seconds':34}" + "".join(f"{each:>10} M" for each in millions))
     built = [[each.upsert()[0] for each in tables] for _ in range(4)]
@@ -130,6 +142,65 @@ def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
 def _show(name: str, values: list[float]) -> None:
     numbers = "".join(f"{each:12.3f}" for each in values)
     print(f"{name:34}{numbers}   {values[-1] / values[0]:.2f} x", flush=True)
+
+
+def write(folder: Path, batches: int) -> None:
+    """Print what writing the index takes of batches that insert many rows."""
+    keys = 100_000
+    make_table(folder / "1", 1)
+    ds = lance_stream.open_dataset(folder / "1")
+    dice = np.random.default_rng(2)
+    spent = [0.0]
+    save = remembered_keys.RememberedKeys.save
+
+    def timed(*arguments: Any) -> None:
+        begin = time.thread_time()
+        save(*arguments)
+        spent[0] += time.thread_time() - begin
+
+    num_rows = ds.count_rows()
+    all_cpu = 0.0
+    with patch.object(remembered_keys.RememberedKeys, "save", timed):
+        for number in range(batches):
+            old = dice.choice(num_rows, keys // 10, replace=False)
+            new = np.arange(num_rows, num_rows + keys * 9 // 10)
+            num_rows += len(new)
+            rows = rows_of(np.concatenate([old, new]), float(number))
+            cpu = time.process_time()
+            ds = ds.upsert(rows, on="id")
+            all_cpu += time.process_time() - cpu
+    index = sum(path.stat().st_size for path in folder.rglob("*.keys"))
+    print(
+        f"{batches} batches of {keys:,} rows: {all_cpu:.2f} s of CPU, of which {spent[0]:.2f} s "
+        f"write and merge the index: {spent[0] / all_cpu:.1%}; it has {index / 1e6:,.0f} MB"
+    )
+
+
+def compact(folder: Path, millions: int, rounds: int) -> None:
+    """Print what the batch after a compaction takes, in turns with the index carried over or not.
+
+    Each round appends a million rows in small fragments, upserts, and compacts them.
+    """
+    make_table(folder / "t", millions)
+    table = Table(folder / "t", millions, 50_000)
+    for _ in range(4):
+        table.upsert()
+    print(f"{'CPU seconds':14}{'before':>10}{'compaction':>12}{'after':>10}")
+    for number in range(2 * rounds):
+        is_carried = number % 2 == 0
+        for _ in range(10):
+            first = table.num_rows
+            table.num_rows += ROWS_OF_FRAGMENT // 10
+            table.ds = table.ds.append(rows_of(np.arange(first, table.num_rows), 0.0))
+        table.upsert()
+        before, _ = table.upsert()
+        cpu = time.process_time()
+        with nullcontext() if is_carried else patch.object(rewrites, "carry_keys"):
+            table.ds = table.ds.compact()
+        cpu = time.process_time() - cpu
+        after, _ = table.upsert()
+        name = "carried over" if is_carried else "read again"
+        print(f"{name:14}{before:10.3f}{cpu:12.3f}{after:10.3f}", flush=True)
 
 
 def look_up(folder: Path, fragments: int, keys: int) -> None:
@@ -180,16 +251,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--keys", type=int, default=50_000)
     parser.add_argument("--look-up", type=int, default=0)
+    parser.add_argument("--writes", type=int, default=0, help="the number of batches")
+    parser.add_argument("--compaction", type=int, default=0, help="millions of rows")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--tables", type=Path, help="where tables are made, used again, and kept")
     parser.add_argument("--first", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.first:
         folder, millions, keys, seed = arguments.first
         print(Table(Path(folder), int(millions), int(keys), 100 + int(seed)).upsert()[0])
         return
+    if arguments.tables:
+        arguments.tables.mkdir(exist_ok=True)
+        measure(arguments.tables, arguments.millions, arguments.rounds, arguments.keys)
+        return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         if arguments.look_up:
             look_up(Path(name), arguments.look_up, arguments.keys)
+        elif arguments.writes:
+            write(Path(name), arguments.writes)
+        elif arguments.compaction:
+            compact(Path(name), arguments.compaction, arguments.rounds)
         else:
             measure(Path(name), arguments.millions, arguments.rounds, arguments.keys)
 

@@ -95,7 +95,7 @@ from lance_stream.table.paths import (
     transaction_path,
 )
 from lance_stream.threads import map_ahead
-from lance_stream.upsert.key_bounds import chance_of
+from lance_stream.upsert.file_columns import chance_of
 from lance_stream.upsert.key_index import is_useless
 
 GRACE: Final = timedelta(days=7)

@@ -35,6 +35,9 @@ from enum import Enum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+import numpy as np
+import numpy.typing as npt
+
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table.fragments import DeletionFile, DeletionFileType
 from lance_stream.table.manifest import BasePath
@@ -79,6 +82,10 @@ _DETACHED = 1 << 63
 _RANDOM_BYTES = 16
 _BINARY_DIGITS = 24
 _DATA_NAME_LENGTH = _BINARY_DIGITS + 26
+_DATA_SUFFIX = b".lance"
+# The value of each digit by its character; 255 for what is no digit.
+_DIGITS = np.full(256, 255, np.uint8)
+_DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 _DELETION_SUFFIXES = {DeletionFileType.ARROW_ARRAY: "arrow", DeletionFileType.BITMAP: "bin"}
 
 
@@ -236,6 +243,38 @@ def parse_data_file_name(name: str) -> bytes | None:
     if set(binary) <= set("01") and set(hexadecimal) <= set("0123456789abcdef"):
         return int(binary, 2).to_bytes(3, "big") + bytes.fromhex(hexadecimal)
     return None
+
+
+def parse_data_file_names(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
+    """Return what `parse_data_file_name` returns, for many names at once.
+
+    Args:
+        data: A buffer.
+        starts: (n,) where each name begins in it.
+        stops: (n,) where it ends.
+
+    Returns:
+        (n,) which names were built from 16 bytes; (n, 16) those bytes, 0 for other names.
+    """
+    found = np.zeros((len(starts), _RANDOM_BYTES), np.uint8)
+    size = _DATA_NAME_LENGTH + len(_DATA_SUFFIX)
+    are_random = stops - starts == size
+    names = data[starts[are_random][:, None] + np.arange(size)]
+    stems, ends = names[:, :_DATA_NAME_LENGTH], names[:, _DATA_NAME_LENGTH:]
+    digits = _DIGITS[stems]
+    are_right = (ends == np.frombuffer(_DATA_SUFFIX, np.uint8)).all(axis=1)
+    are_right &= (digits[:, :_BINARY_DIGITS] < 2).all(axis=1)
+    are_right &= (digits[:, _BINARY_DIGITS:] < 16).all(axis=1)
+    are_random[are_random] = are_right
+    digits = digits[are_right]
+    pairs = digits[:, _BINARY_DIGITS:].reshape(len(digits), -1, 2)
+    found[are_random] = np.concatenate(
+        [np.packbits(digits[:, :_BINARY_DIGITS], axis=1), pairs[:, :, 0] << 4 | pairs[:, :, 1]],
+        axis=1,
+    )
+    return are_random, found
 
 
 def data_file_path(path: str, base: BasePath | None = None) -> str:

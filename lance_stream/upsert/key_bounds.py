@@ -20,21 +20,18 @@ identified by that name and by the file's column, not by a field id, which belon
 
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import repeat
 from typing import Final, NamedTuple
-from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table.fragments import Fragment, has_overlays
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import FragmentList
-from lance_stream.table.paths import parse_data_file_name
+from lance_stream.upsert.file_columns import FileColumn, file_column, file_columns
 from lance_stream.upsert.keys import KeyLookup, Places
 from lance_stream.upsert.ordered_values import (
     Words,
@@ -62,18 +59,6 @@ _SAMPLE_KEYS: Final = 512
 # How many keys at most are compared with boxes at a time, and in all.
 _PAIRS_AT_ONCE: Final = 1 << 20
 _MOST_PAIRS: Final = 1 << 25
-
-
-class FileColumn(NamedTuple):
-    """A column of a data file.
-
-    Attributes:
-        file: The 16 random bytes of the file's name.
-        column: The column's number in the file.
-    """
-
-    file: bytes
-    column: int
 
 
 class FileBounds(NamedTuple):
@@ -111,35 +96,6 @@ def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
                 bounds=_around(ranges), num_seen=known.num_seen + each.num_seen
             )
     return list(of_file.values())
-
-
-def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
-    """Return which column of which file has a field's values; None if it does not have them all.
-
-    This is so if several files or none have the field, if values of other files override it, or
-    if the file's name may be reused.
-    """
-    held = [each for each in fragment.files if field_id in each.field_ids]
-    if len(held) != 1 or has_overlays(fragment):
-        return None
-    chance = chance_of(held[0].path)
-    with suppress(UnsupportedFeatureError):  # reading the file will report it
-        column = held[0].column_of().get(field_id, -1)
-        if chance is not None and column >= 0:
-            return FileColumn(chance, column)
-    return None
-
-
-def chance_of(path: str) -> bytes | None:
-    """Return the 16 random bytes of a file's name; None if the name is not random."""
-    name = path.rpartition("/")[2]
-    found = parse_data_file_name(name)
-    stem = name.removesuffix(".lance")
-    if found is None and len(stem) == 36:
-        # older writers named their files like this
-        with suppress(ValueError):
-            found = UUID(stem).bytes
-    return found
 
 
 def key_fields(schema: Schema, on: Sequence[str]) -> list[Field]:
@@ -294,7 +250,7 @@ class ColumnBounds:
     def rows_of(self, fragments: FragmentList) -> Places:
         """Return the row of bounds of each fragment.
 
-        A fragment with bytes that were seen before is not decoded.
+        A fragment with bytes that were seen before is found by them; few others are decoded.
 
         Returns:
             (num_fragments,) i64; `ANYWHERE` if nothing can be known, `UNKNOWN` if it could.
@@ -303,9 +259,10 @@ class ColumnBounds:
             raws = fragments.raws
             known = map(self._row_of_fragment.get, raws, repeat(UNKNOWN))
             rows = np.fromiter(known, np.int64, len(raws))
-            for place in np.flatnonzero(rows == UNKNOWN).tolist():
-                found = file_column(fragments[place], self.field.id)
-                row = ANYWHERE if found is None else self._row_of_file.get(found, UNKNOWN)
+            places = np.flatnonzero(rows == UNKNOWN)
+            found = file_columns(fragments, places, self.field.id)
+            for place, column in zip(places.tolist(), found, strict=True):
+                row = ANYWHERE if column is None else self._row_of_file.get(column, UNKNOWN)
                 if row != UNKNOWN:
                     self._row_of_fragment[raws[place]] = rows[place] = row
             if len(self._row_of_fragment) > 2 * len(raws) + _FORGET_FROM:

@@ -45,6 +45,12 @@ Places = npt.NDArray[np.int64]
 MAX_LOCAL_BYTES: Final = 32 << 30
 """How many bytes of runs a process copies at most, ..."""
 
+MAX_HITS: Final = 1 << 22
+"""How many keys of a run may have the words of one batch; a run with more of them is left out.
+
+A run in which all keys are equal would take memory for each of its rows.
+"""
+
 _MOST_OF_FREE: Final = 0.5
 """... and how much of the free space of the folder for temporary files."""
 
@@ -143,7 +149,8 @@ class LocalRun:
             (m,) places in the run, and (m,) places in the wanted words.
 
         Raises:
-            LostRunError: Chunks that are needed cannot be had.
+            LostRunError: Chunks that are needed cannot be had; or more keys than `MAX_HITS` have
+                one of the words.
         """
         firsts, count = self.footer.firsts, self.footer.num_keys
         # Equal words may begin at the end of a chunk, and go on in the next ones.
@@ -164,6 +171,8 @@ class LocalRun:
         many = np.flatnonzero((stops < high[hits]) & (self.words[one_more] == wanted[which]))
         stops[many] = _upper_bound(self.words, wanted[which[many]], stops[many], high[hits[many]])
         sizes = stops - at
+        if int(sizes.sum()) > MAX_HITS:
+            raise LostRunError(self, is_damaged=False)
         ends = np.cumsum(sizes)
         places = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes) + np.repeat(at, sizes)
         return places, np.repeat(which, sizes)

@@ -27,10 +27,10 @@ from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import key_bounds_path
+from lance_stream.upsert.file_columns import FileColumn
 from lance_stream.upsert.key_bounds import (
     ColumnBounds,
     FileBounds,
-    FileColumn,
     KeyBounds,
     key_fields,
 )

@@ -34,7 +34,8 @@ from lance_stream.storage.store import Store
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import key_index
-from lance_stream.upsert.key_bounds import file_column, key_fields
+from lance_stream.upsert.file_columns import file_column
+from lance_stream.upsert.key_bounds import key_fields
 from lance_stream.upsert.key_filter import KeyWords, are_exact
 from lance_stream.upsert.key_index import LocalRun, LostRunError
 from lance_stream.upsert.key_runs import U32, Covered, FileKey, KeyColumns, RunFooter, joined

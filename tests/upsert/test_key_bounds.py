@@ -15,13 +15,13 @@ from lance_stream.schema.fields import Field
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import data_file_name
+from lance_stream.upsert.file_columns import file_column
 from lance_stream.upsert.key_bounds import (
     UNKNOWN,
     BoundsLearner,
     ColumnBounds,
     FileBounds,
     KeyBounds,
-    file_column,
     joined_bounds,
 )
 from lance_stream.upsert.keys import KeyLookup

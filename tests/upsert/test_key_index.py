@@ -23,7 +23,7 @@ from lance_stream.maintenance.compaction.rewrites import Prepared, prepare
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
-from lance_stream.upsert.key_bounds import FileColumn
+from lance_stream.upsert.file_columns import FileColumn
 from lance_stream.upsert.key_index import LostRunError, write_run
 from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder
 from lance_stream.upsert.memory_runs import words_of
@@ -562,3 +562,22 @@ def test_a_run_that_has_a_row_twice_is_not_used(forged: str) -> None:
     assert (done.num_updated, done.num_inserted) == (300, 0)
     assert lance_stream.Dataset(done.table).count_rows() == 300
     assert path not in runs_of(table)
+
+
+def test_a_run_with_too_many_equal_keys_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digests are right, and each row is there once; what was found would take much memory."""
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    footer = key_index.read_footer(table.store, path)
+    run = key_index.open_run(path, footer, 0)
+    assert run is not None
+    run.fetch_all(table.store)
+    place = int(np.flatnonzero(run.rows == 7)[0])
+    others = None if run.others is None else np.full(len(run.words), run.others[place])
+    keys = Keys(np.full(len(run.words), run.words[place]), others, np.sort(run.rows))
+    encoder = RunEncoder(footer.columns, footer.files)
+    table.store.write(path, b"".join([*encoder.add(keys), *encoder.end()]))
+    monkeypatch.setattr(key_index, "MAX_HITS", 299)
+    done = upsert(table, rows(range(300), 6), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (300, 0)
+    assert path in runs_of(table)  # its keys may be equal

@@ -20,8 +20,8 @@ from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import keys as key_module
 from lance_stream.upsert import known_key_bounds, memory_runs, remembered_keys
+from lance_stream.upsert.file_columns import FileColumn
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.key_bounds import FileColumn
 from lance_stream.upsert.memory_runs import Collector
 from lance_stream.upsert.remembered_keys import RememberedKeys
 from lance_stream.upsert.upsert import upsert

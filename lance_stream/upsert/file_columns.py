@@ -1,0 +1,178 @@
+"""Which column of which data file holds a key column.
+
+    fragment    files: path, field ids, column indices     overlays
+    most have   one file with a random name, the same field ids and columns as others, no overlays
+
+Of those, the names are read from the bytes of all fragments in a few numpy steps (`wire_columns`),
+and one fragment of each kind is decoded. All others are decoded one by one.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments import Fragment, has_overlays
+from lance_stream.table.paths import parse_data_file_name, parse_data_file_names
+from lance_stream.table.wire_columns import Spans, walk
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+_FILES, _OVERLAYS = 2, 11
+_PATH, _FIELDS, _COLUMNS = 1, 2, 3
+
+_FEW: Final = 64
+"""So few fragments are decoded one by one."""
+
+_MOST_KINDS: Final = 16
+"""After so many kinds of fragments, the others are decoded one by one."""
+
+
+class FileColumn(NamedTuple):
+    """A column of a data file.
+
+    Attributes:
+        file: The 16 random bytes of the file's name.
+        column: The column's number in the file.
+    """
+
+    file: bytes
+    column: int
+
+
+def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
+    """Return which column of which file has a field's values; None if it does not have them all.
+
+    This is so if several files or none have the field, if values of other files override it, or
+    if the file's name may be reused.
+    """
+    held = [each for each in fragment.files if field_id in each.field_ids]
+    if len(held) != 1 or has_overlays(fragment):
+        return None
+    chance = chance_of(held[0].path)
+    with suppress(UnsupportedFeatureError):  # reading the file will report it
+        column = held[0].column_of().get(field_id, -1)
+        if chance is not None and column >= 0:
+            return FileColumn(chance, column)
+    return None
+
+
+def chance_of(path: str) -> bytes | None:
+    """Return the 16 random bytes of a file's name; None if the name is not random."""
+    name = path.rpartition("/")[2]
+    found = parse_data_file_name(name)
+    stem = name.removesuffix(".lance")
+    if found is None and len(stem) == 36:
+        # older writers named their files like this
+        with suppress(ValueError):
+            found = UUID(stem).bytes
+    return found
+
+
+def file_columns(fragments: FragmentList, places: Places, field_id: int) -> list[FileColumn | None]:
+    """Return what `file_column` returns for some fragments, of which few are decoded.
+
+    Args:
+        fragments: The fragments of a version.
+        places: (n,) which of them.
+        field_id: The field.
+
+    Raises:
+        CorruptDataError: A fragment that is decoded is damaged.
+    """
+    found: list[FileColumn | None] = [None] * len(places)
+    left = np.arange(len(places))
+    if len(places) > _FEW:
+        raws = [fragments.raws[place] for place in places.tolist()]
+        files = _PlainFiles.of(raws)
+        for _ in range(_MOST_KINDS):
+            if not len(files.owners):
+                break
+            is_alike = files.are_like_first()
+            first = file_column(fragments[places[files.owners[0]]], field_id)
+            own = files.where(is_alike)
+            for at, chance in zip(own.owners.tolist(), own.chances(), strict=True):
+                found[at] = None if first is None else FileColumn(chance, first.column)
+            left = np.setdiff1d(left, own.owners, assume_unique=True)
+            files = files.where(~is_alike)
+    for at in left.tolist():
+        found[at] = file_column(fragments[places[at]], field_id)
+    return found
+
+
+class _PlainFiles(NamedTuple):
+    """The data files of fragments that have one file each, with a random name, and no overlays.
+
+    Attributes:
+        data: The bytes of all fragments.
+        owners: (n,) i64, which fragment each file belongs to.
+        names: (n, 16) u8, the random bytes of its name.
+        fields: Where its field ids are in the data.
+        columns: Where its column indices are.
+    """
+
+    data: Bytes
+    owners: Places
+    names: Bytes
+    fields: Spans
+    columns: Spans
+
+    @classmethod
+    def of(cls, raws: Sequence[bytes]) -> "_PlainFiles":
+        """Return the files of those fragments that have such a one.
+
+        Args:
+            raws: The bytes of one DataFragment message each.
+        """
+        data = np.frombuffer(b"".join(raws), np.uint8)
+        stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
+        starts = np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)]
+        walked = walk(data, Spans(starts, stops), (), (_FILES, _OVERLAYS))
+        has_one = ~walked.is_odd & (walked.spans[_FILES].starts >= 0)
+        has_one &= walked.spans[_OVERLAYS].starts < 0
+        owners = np.flatnonzero(has_one)
+        files = walk(data, _at(walked.spans[_FILES], owners), (), (_PATH, _FIELDS, _COLUMNS))
+        paths, fields, columns = (files.spans[each] for each in (_PATH, _FIELDS, _COLUMNS))
+        is_plain = ~files.is_odd & (paths.starts >= 0)
+        is_plain &= (fields.starts >= 0) & (columns.starts >= 0)
+        kept = np.flatnonzero(is_plain)
+        are_random, names = parse_data_file_names(data, *_at(paths, kept))
+        kept = kept[are_random]
+        return cls(data, owners[kept], names[are_random], _at(fields, kept), _at(columns, kept))
+
+    def are_like_first(self) -> npt.NDArray[np.bool_]:
+        """Return (n,) which files have the same field ids and columns as the first one."""
+        is_alike = np.ones(len(self.owners), np.bool_)
+        for starts, stops in (self.fields, self.columns):
+            size = int(stops[0] - starts[0])
+            is_alike &= stops - starts == size
+            own = np.flatnonzero(is_alike)
+            each = self.data[starts[own][:, None] + np.arange(size)]
+            is_alike[own] = (each == each[0]).all(axis=1)
+        return is_alike
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> "_PlainFiles":
+        """Return some of the files."""
+        return _PlainFiles(
+            self.data,
+            self.owners[mask],
+            self.names[mask],
+            _at(self.fields, mask),
+            _at(self.columns, mask),
+        )
+
+    def chances(self) -> list[bytes]:
+        """Return the random bytes of each file's name."""
+        names = self.names.tobytes()
+        return [names[at : at + 16] for at in range(0, len(names), 16)]
+
+
+def _at(spans: Spans, which: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Spans:
+    return Spans(spans.starts[which], spans.stops[which])

@@ -1,0 +1,112 @@
+"""Columns of data files, read from the bytes of many fragments, compared with decoded ones."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError
+from lance_stream.table.fragments import DataFile, Fragment, encode_fragment
+from lance_stream.table.manifest import FragmentList
+from lance_stream.table.paths import (
+    data_file_name,
+    parse_data_file_name,
+    parse_data_file_names,
+)
+from lance_stream.upsert import file_columns as module
+from lance_stream.upsert.file_columns import file_column, file_columns
+
+
+def some_name(dice: random.Random) -> str:
+    name = data_file_name(dice.randbytes(16))
+    return dice.choice(
+        [
+            *[name] * 8,
+            f"folder/{name}",
+            name.upper(),
+            f"2{name[1:]}",
+            f"{name[:-7]}g.lance",
+            f"{name}x",
+            "123e4567-e89b-42d3-a456-426614174000.lance",
+            "part-0.lance",
+        ]
+    )
+
+
+def some_file(dice: random.Random) -> DataFile:
+    fields, columns = dice.choice(
+        [((0, 1), (0, 1)), ((0, 1), (1, 0)), ((1, 0), (0, 1)), ((1,), (0,)), ((-2, 0), (0, 3))]
+    )
+    base = dice.choice([None, None, 1])
+    return DataFile(some_name(dice), fields, columns, (2, 1), dice.randrange(1 << 20), base)
+
+
+def some_fragment(dice: random.Random, number: int) -> bytes:
+    files = tuple(some_file(dice) for _ in range(dice.choice([1, 1, 1, 1, 1, 2])))
+    raw = encode_fragment(Fragment(number, files, dice.randrange(1, 100)))
+    if dice.random() < 0.1:
+        overlays = table_pb2.DataFragment(overlays=[table_pb2.DataOverlayFile()])
+        raw += overlays.SerializeToString()
+    return raw
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("most_kinds", [1, 16])
+def test_columns_are_those_of_decoded_fragments(
+    most_kinds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_KINDS", most_kinds)
+    dice = random.Random(most_kinds)
+    num_found = 0
+    for _ in range(10):
+        fragments = FragmentList(some_fragment(dice, number) for number in range(200))
+        places = np.array(sorted(dice.sample(range(200), 150)))
+        for field_id in (0, 1, 7):
+            expected = [file_column(fragments[place], field_id) for place in places.tolist()]
+            assert file_columns(fragments, places, field_id) == expected
+            num_found += sum(each is not None for each in expected)
+    assert num_found > 500
+
+
+def test_few_of_many_like_fragments_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(3)
+    file = DataFile("", (0, 1), (0, 1), (2, 1), 5)
+    fragments = FragmentList(
+        encode_fragment(
+            Fragment(number, (replace(file, path=data_file_name(dice.randbytes(16))),), 9)
+        )
+        for number in range(1000)
+    )
+    decoded = []
+
+    def counted(fragment: Fragment, field_id: int) -> object:
+        decoded.append(fragment.id)
+        return file_column(fragment, field_id)
+
+    monkeypatch.setattr(module, "file_column", counted)
+    found = file_columns(fragments, np.arange(1000), 1)
+    assert len({each.file for each in found if each is not None}) == 1000
+    assert decoded == [0]
+
+
+def test_damaged_fragments_are_reported() -> None:
+    dice = random.Random(4)
+    raws = [some_fragment(dice, number) for number in range(200)]
+    fragments = FragmentList([*raws[:-1], raws[-1][:-1]])
+    with pytest.raises(CorruptDataError):
+        file_columns(fragments, np.arange(200), 0)
+
+
+def test_many_names_are_parsed_like_one() -> None:
+    dice = random.Random(5)
+    names = [some_name(dice) for _ in range(300)]
+    raw = [each.encode() for each in names]
+    stops = np.cumsum([len(each) for each in raw])
+    data = np.frombuffer(b"".join(raw), np.uint8)
+    are_random, found = parse_data_file_names(data, stops - [len(each) for each in raw], stops)
+    expected = [parse_data_file_name(each) for each in names]
+    assert are_random.tolist() == [each is not None for each in expected]
+    assert [row.tobytes() for row in found[are_random]] == [each for each in expected if each]
+    assert 100 < int(are_random.sum()) < 300
