@@ -108,3 +108,7 @@ def test_the_benchmark_of_the_index_of_keys_compares_tables() -> None:
     assert [name for name, _ in ratios] == ["running", "running", "first"], shown
     assert "2 M: 1 runs" in shown
     assert "in 1 runs of 1 million rows" in run("benchmarks.key_index", "--look-up", "1")
+    assert "write and merge the index" in run("benchmarks.key_index", "--writes", "2")
+    shown = run("benchmarks.key_index", "--compaction", "1", "--rounds", "1")
+    assert "carried over" in shown
+    assert "read again" in shown
