@@ -6,10 +6,10 @@ Read `upsert` first (the way from rows to one commit), then `incoming` (one row 
 how an attempt begins and commits is in `attempts` for both.
 Beside them: `key_filter` (quickly rules out rows without a key of the batch), `key_bounds`
 and `known_key_bounds` (which fragments can hold a key at all), `ordered_values` (the order that
-bounds use, of the columns that `file_columns` finds), `remembered_keys` (which rows have a key, as far
-as this process knows; in `memory_runs` and `remembered_columns`), `key_index`, `key_runs` and
-`merged_runs` (the same in files that processes share), `carried_keys` (what a compaction makes of
-them), `tombstones` and `tombstone_files` (remembered deletes).
+bounds use), `file_columns` (which column of which file has the keys), `remembered_keys` (which rows
+have a key, as far as this process knows; `memory_runs`, `remembered_columns`), `key_index`,
+`key_runs` and `merged_runs` (the same in files that processes share), `carried_keys` (what becomes
+of them in a compaction), `tombstones` and `tombstone_files` (remembered deletes).
 
 May import: what the other verbs may, plus the verbs.
 """
