@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.upsert import known_key_bounds
+from lance_stream.upsert import known_key_bounds, remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
+from tests.upsert.small_runs import restart, runs_of, small_runs
 
 pytestmark = pytest.mark.oracle
 
@@ -65,3 +66,51 @@ def test_upserts_find_every_key_beside_pylance(
         found = lance_stream.open_dataset(uri).to_table().to_pydict()
         assert {int(key): x for key, x in zip(found["id"], found["x"], strict=True)} == model
         assert len(found["id"]) == len(model)
+
+
+_small_runs = pytest.fixture(small_runs)
+
+
+@pytest.mark.usefixtures("_small_runs")
+@pytest.mark.parametrize("seed", range(4))
+def test_an_index_is_right_beside_pylance(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compactions of ours carry the index over; pylance changes and compacts the table, too."""
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1 + 20 * (seed % 2))
+    dice = np.random.default_rng(seed)
+    uri = str(tmp_path / "t")
+    model = dict.fromkeys(range(60), 0)
+    lance.write_dataset(batch(list(model), 0), uri, enable_stable_row_ids=True, max_rows_per_file=9)
+    steps = ["ours", "compact ours", "restart", "merge", "delete", "compact", "restore"]
+    num_runs = 0
+    for step in range(1, 30):
+        keys = dice.choice(90, 8, replace=False).tolist()
+        action = dice.choice(steps, p=[0.4, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05])
+        theirs = lance.dataset(uri)
+        table = lance_stream.open_dataset(uri).table
+        if action == "ours":
+            done = upsert(table, batch(keys, step), UpsertRules(("id",)))
+            assert done.num_updated == len(model.keys() & set(keys))
+            model |= dict.fromkeys(keys, step)
+        elif action == "compact ours":
+            lance_stream.Dataset(table).compact()
+        elif action == "restart":
+            restart()
+        elif action == "merge":
+            merge = theirs.merge_insert("id").when_matched_update_all()
+            merge.when_not_matched_insert_all().execute(batch(keys, step))
+            model |= dict.fromkeys(keys, step)
+        elif action == "delete":
+            theirs.delete(f"id = '{keys[0]:03d}'")
+            model.pop(keys[0], None)
+        elif action == "compact":
+            theirs.optimize.compact_files(target_rows_per_fragment=30)
+        else:
+            lance.dataset(uri, version=max(1, theirs.version - 2)).restore()
+            found = lance.dataset(uri).to_table().to_pydict()
+            model = {int(key): x for key, x in zip(found["id"], found["x"], strict=True)}
+        found = lance.dataset(uri).to_table().to_pydict()
+        assert sorted(zip(map(int, found["id"]), found["x"], strict=True)) == sorted(model.items())
+        num_runs += len(runs_of(table))
+    assert num_runs
