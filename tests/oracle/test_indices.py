@@ -228,10 +228,11 @@ def test_indices_stay_right_after_operations(
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("seed", range(8, 12))
 def test_deferred_index_remaps_are_followed(
-    tmp_path: Path, act: Callable[[IndexedTable], None]
+    tmp_path: Path, act: Callable[[IndexedTable], None], seed: int
 ) -> None:
-    table = IndexedTable(str(tmp_path / "t"), 8, stable_row_ids=False)
+    table = IndexedTable(str(tmp_path / "t"), seed, stable_row_ids=False)
     table.append()
     table.delete()
     table.theirs.optimize.compact_files(defer_index_remap=True)

@@ -173,11 +173,17 @@ def upsert(keys: Iterable[int]) -> Act:
 
 
 def update(where: str) -> Act:
+    """Rows that move: ours stay where they are unless all of their columns are set."""
+    values = {"x": "x + 0.25"}
     return Act(
         Update,
-        lambda ds: ds.update({"x": "x + 0.25"}, where=where, conflict_retries=0),
-        lambda ds: ds.update({"x": "x + 0.25"}, where=where),
+        lambda ds: ds.update(values, where=where, conflict_retries=0),
+        lambda ds: ds.update({"id": "id", "g": "g"} | values, where=where),
     )
+
+
+def update_in_place(where: str) -> Act:
+    return Act(Update, by_us=lambda ds: ds.update({"x": "x + 0.25"}, where=where))
 
 
 def append(*keys: int) -> Act:
@@ -263,6 +269,7 @@ ACTS: dict[str, Act] = {
     "upsert 7,31": upsert([7, 31]),
     "update 7": update("id = 7"),
     "update all": update("true"),
+    "update x of 7 in place": update_in_place("id = 7"),
     "rewrite x of fragment 0": Act(Update, rewrite_column),
     "drop x": Act(Project, lambda ds: ds.drop_columns(["x"])),
     "rename g": Act(Project, lambda ds: ds.alter_columns({"path": "g", "name": "h"})),

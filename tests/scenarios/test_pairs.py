@@ -8,7 +8,8 @@
 
 The first act is planned on a table; then another writer does the act of the line, and the first
 one is committed. The line says what becomes of it, and which rows there are in the end: after
-`retry` those after planning it again by the same verb, where there is one. A row whose x is not
+`retry` those after planning it again by the same verb, where there is one, and `gone` says that it
+has lost its column by then. A row whose x is not
 half its id has a quote behind its id. Columns and indices that came or went, and config, follow
 the rows.
 
@@ -40,6 +41,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import (
     IncompatibleConflictError,
     LanceStreamError,
+    NotFoundError,
     RetryableConflictError,
 )
 from lance_stream.storage.locations import open_store
@@ -128,7 +130,10 @@ class Player:
         verdict = self.commit(table, plan)
         verb = ACTS[ours].by_us
         if verdict == "retry" and verb is not None:
-            verb(lance_stream.open_dataset(str(table)))
+            try:
+                verb(lance_stream.open_dataset(str(table)))
+            except NotFoundError:
+                verdict = "gone"
         assert lance_stream.open_dataset(str(table)).verify() == []
         lance.dataset(str(table)).validate()
         return self.end(table, verdict)

@@ -60,6 +60,21 @@ def with_indices(manifest: Manifest, change: Callable[[Indices], Indices]) -> Ma
     return replace(manifest, index_section=encode_index_section(after) if after else None)
 
 
+def has_deferred_remaps(manifest: Manifest) -> bool:
+    """Return whether indices may name fragments that compaction has replaced since.
+
+    Queries follow the history of moved rows in the fragment reuse index. What is changed in place
+    in one of the new fragments cannot leave the coverage of such indices.
+
+    Raises:
+        CorruptDataError: The index section is damaged.
+    """
+    section = manifest.index_section
+    return section is not None and any(
+        each.name == FRAGMENT_REUSE for each in decode_index_section(section)
+    )
+
+
 def says_addresses(index: IndexMetadata) -> bool:
     """Return whether an index refers to rows by address, so that it cannot follow moved rows."""
     if index.details is None:
