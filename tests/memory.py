@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.snapshot.hidden_columns import forget_hidden_columns
+from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.table.row_ids import forget_row_ids
 from lance_stream.upsert.remembered_keys import forget_keys
 
@@ -64,6 +65,7 @@ def give_back() -> None:
     forget_keys()
     forget_row_ids()
     forget_hidden_columns()
+    forget_dead_offsets()
     gc.collect()
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -23,6 +23,7 @@ from lance_stream.maintenance.verify_values import broken_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.hidden_columns import forget_hidden_columns
+from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.write_ahead_logs import FOLDER, unmerged_files
 from lance_stream.storage.locations import is_relative
@@ -74,6 +75,7 @@ def verify(
         watch: Called with the share of the values that have been read, from 0 to 1.
     """
     forget_hidden_columns()  # what is in the files counts
+    forget_dead_offsets()
     findings: list[Finding] = []
     deep_rules: Rules = {VALUES: partial(broken_values, watch=watch)}
     rules = {**RULES, **deep_rules} if deep else RULES

@@ -147,7 +147,7 @@ def without_rows(
     def write(job: tuple[Fragment, npt.NDArray[np.uint32], int]) -> Fragment:
         fragment, dead, file_id = job
         file = write_deletion_file(table.store, fragment.id, dead, table.version, file_id)
-        table.files.know_dead_offsets(fragment.id, file, dead)
+        table.files.know_dead_offsets(fragment, file, dead)
         return replace(
             fragment,
             deletion_file=file,

@@ -2,13 +2,17 @@
 
 A data file's footer and metadata are read once: readers are cached, with LRU eviction. No cache
 survives pickling: a worker opens what it needs.
+
+The offsets of deleted rows are kept by the process, not by the open table: a stream opens its table
+for each batch, and a batch asks for those of nearly all fragments, most of which the batch before
+has written. A deletion file is known by its name, which contains a random number.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +49,7 @@ MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14
 
 MAX_DEAD_BYTES: Final = 64 << 20
-"""How much memory the offsets of deleted rows take at most."""
+"""How much memory the offsets of deleted rows take at most, of all tables."""
 
 _DEAD_FILE_BYTES: Final = 256
 
@@ -75,9 +79,6 @@ class OpenFiles:
         self.base_paths = tuple(map(_absolute, base_paths))
         self.storage_options = dict(storage_options or {})
         self._readers: Cache[tuple[str, int | None], FileReader] = Cache(MAX_OPEN_FILES)
-        self._dead: Cache[tuple[str, int | None], npt.NDArray[np.uint32]] = Cache(
-            MAX_DEAD_BYTES, lambda dead: dead.nbytes + _DEAD_FILE_BYTES
-        )
         self._sizes: Cache[tuple[str, str], int] = Cache(MAX_KNOWN_SIZES)
         self._stores: Cache[int, Store] = Cache(MAX_OPEN_FILES)
 
@@ -184,10 +185,10 @@ class OpenFiles:
             return np.empty(0, np.uint32)
         if num_rows > MOST_UNCHECKED_ROWS:
             self.check_num_rows(fragment)
+        store, _ = self._store_of(file.base_id)
         path = deletion_file_path(fragment.id, file)
 
         def load() -> npt.NDArray[np.uint32]:
-            store, _ = self._store_of(file.base_id)
             try:
                 return decode_deletion_vector(
                     store.read(path), file.file_type, num_rows, file.num_deleted_rows
@@ -196,13 +197,23 @@ class OpenFiles:
                 error.add_note(f"deletion file {path!r}")
                 raise
 
-        return self._dead.get_or_make((path, file.base_id), load)
+        key = _DeletionFileKey(store.uri, path, num_rows, file.num_deleted_rows)
+        return _DEAD.get_or_make(key, load)
 
     def know_dead_offsets(
-        self, fragment_id: int, file: DeletionFile, dead: npt.NDArray[np.uint32]
+        self, fragment: Fragment, file: DeletionFile, dead: npt.NDArray[np.uint32]
     ) -> None:
-        """Keep the offsets of a deletion file that was just written: the next batch needs them."""
-        self._dead.put((deletion_file_path(fragment_id, file), file.base_id), dead)
+        """Keep the offsets of a deletion file that was just written: the next batch needs them.
+
+        Args:
+            fragment: The fragment, which states its number of rows.
+            file: Its new deletion file.
+            dead: The offsets, ascending.
+        """
+        store, _ = self._store_of(file.base_id)
+        path = deletion_file_path(fragment.id, file)
+        key = _DeletionFileKey(store.uri, path, fragment.physical_rows, file.num_deleted_rows)
+        _DEAD.put(key, dead)
 
     def sequence(self, stored: StoredSequence) -> bytes | HiddenColumn:
         """Return the bytes of a row id or row version sequence, or the hidden column that it is.
@@ -325,6 +336,25 @@ class OpenFiles:
             raise
         except InvalidInputError as error:
             raise CorruptDataError(f"the base path {base.id} is no location: {error}") from error
+
+
+class _DeletionFileKey(NamedTuple):
+    """Which file it is, and what its offsets were checked against."""
+
+    store: str
+    path: str
+    num_rows: int
+    num_deleted_rows: int
+
+
+_DEAD: Final = Cache[_DeletionFileKey, npt.NDArray[np.uint32]](
+    MAX_DEAD_BYTES, lambda dead: dead.nbytes + _DEAD_FILE_BYTES
+)
+
+
+def forget_dead_offsets() -> None:
+    """Forget the offsets of all deletion files."""
+    _DEAD.clear()
 
 
 def _absolute(base: BasePath) -> BasePath:

@@ -21,6 +21,7 @@ from lance_stream.maintenance.compaction.compact import Compacted, commit_prepar
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
 from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
@@ -281,6 +282,7 @@ def test_a_failure_keeps_what_was_committed_before() -> None:
 
 def test_unchanged_deletion_files_are_read_once() -> None:
     table = new_table()
+    forget_dead_offsets()
     store = WatchedStore(table.store)
     done = commit_prepared(prepare(watched(table, store), RULES))
     assert done.num_removed == 3

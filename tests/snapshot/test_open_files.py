@@ -1,0 +1,64 @@
+"""What a process keeps of the files of tables that it has opened."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.snapshot.open_files import forget_dead_offsets
+from lance_stream.storage.local_store import LocalStore
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the deletion files that are read, from now on."""
+    paths: list[str] = []
+    real = LocalStore.read
+
+    def watched(store: LocalStore, path: str) -> bytes:
+        if path.startswith("_deletions/"):
+            paths.append(path)
+        return real(store, path)
+
+    monkeypatch.setattr(LocalStore, "read", watched)
+    forget_dead_offsets()
+    yield paths
+    forget_dead_offsets()
+
+
+def delete(ds: Dataset, number: int) -> None:
+    ds.delete(f"id = {number}")
+
+
+def upsert(ds: Dataset, number: int) -> None:
+    ds.upsert(pa.table({"id": [number], "value": [-1]}), on=["id"])
+
+
+@pytest.mark.parametrize("change", [delete, upsert])
+def test_a_stream_of_batches_reads_no_deletion_file_of_its_own(
+    tmp_path: Path, read: list[str], change: Callable[[Dataset, int], None]
+) -> None:
+    """Each batch opens the table anew, as the sink does."""
+    rows = pa.table({"id": list(range(100)), "value": list(range(100))})
+    lance_stream.create_dataset(tmp_path / "t", rows)
+    for number in range(5):
+        change(lance_stream.open_dataset(tmp_path / "t"), number)
+    assert read == []
+    forget_dead_offsets()
+    for _ in range(2):
+        ds = lance_stream.open_dataset(tmp_path / "t")
+        assert ds.count_rows("id < 5") == (0 if change is delete else 5)
+    assert len(read) == len(set(read)) == 1
+
+
+def test_verify_reads_deletion_files_again(tmp_path: Path, read: list[str]) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": list(range(100))}))
+    ds = ds.delete("id = 7")
+    (file,) = (tmp_path / "t" / "_deletions").iterdir()
+    assert ds.verify() == []
+    assert read
+    file.write_bytes(file.read_bytes()[:-20])
+    assert any(file.name in each.where for each in ds.verify())
