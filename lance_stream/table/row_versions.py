@@ -27,7 +27,7 @@ from lance_stream.table.ascending import distinct
 from lance_stream.table.decoded_sequences import DecodedSequences
 from lance_stream.table.fragments import MAX_PHYSICAL_ROWS
 from lance_stream.table.row_ids import MAX_MATERIALIZED, decode_segments
-from lance_stream.table.wire_columns import encode_varints
+from lance_stream.table.wire_columns import encode_varints, short_frames, walk
 
 Versions: TypeAlias = npt.NDArray[np.uint64]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -167,6 +167,9 @@ def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence
 
 def _decode(data: bytes) -> tuple[RowVersionSequence | None, int]:
     """Return the sequence, unless it has more rows than a fragment can have, and their number."""
+    runs = _decode_runs(data) if len(data) >= _LONG_BYTES else None
+    if runs is not None:
+        return runs, runs.num_rows
     message = wire.parse_message(rowids_pb2.RowDatasetVersionSequence, data)
     lengths = [_length_of(run.span) for run in message.runs]
     total = sum(lengths)  # of integers without a limit
@@ -174,6 +177,36 @@ def _decode(data: bytes) -> tuple[RowVersionSequence | None, int]:
         return None, total
     return RowVersionSequence(lengths, [run.version for run in message.runs]), total
 
+
+def _decode_runs(data: bytes) -> RowVersionSequence | None:
+    """Return what a message means, without an object for each run; see `_encode_runs`.
+
+    None if a span is anything but a short range, if there are more rows than a fragment can have,
+    or if the bytes are damaged: then the message has to be parsed.
+    """
+    runs = short_frames(data, _RUNS)
+    if runs is None:
+        return None
+    buffer = np.frombuffer(data, np.uint8)
+    of_runs = walk(buffer, runs, (_RUN_VERSION,), (_RUN_SPAN,))
+    spans = of_runs.spans[_RUN_SPAN]
+    if of_runs.is_odd.any() or (spans.starts < 0).any():
+        return None
+    ranges = walk(buffer, spans, (), (_SPAN_RANGE,)).spans[_SPAN_RANGE]
+    # Another field would follow the range or precede it: of several, the last counts.
+    if (ranges.starts != spans.starts + 2).any() or (ranges.stops != spans.stops).any():
+        return None
+    bounds = walk(buffer, ranges, (_RANGE_START, _RANGE_END))
+    starts, ends = bounds.numbers[_RANGE_START], bounds.numbers[_RANGE_END]
+    if bounds.is_odd.any() or (ends < starts).any() or (ends - starts > MAX_PHYSICAL_ROWS).any():
+        return None
+    sequence = RowVersionSequence(ends - starts, of_runs.numbers[_RUN_VERSION])
+    return sequence if sequence.num_rows <= MAX_PHYSICAL_ROWS else None
+
+
+_LONG_BYTES: Final = 2048
+_RUNS, _RUN_SPAN, _RUN_VERSION, _SPAN_RANGE, _RANGE_START, _RANGE_END = 1, 1, 2, 1, 1, 2
+"""Numbers of fields: of a sequence, a run, its span, and the span's range."""
 
 _KNOWN: Final = DecodedSequences[tuple[RowVersionSequence | None, int]](
     lambda decoded: 0 if decoded[0] is None else 3 * decoded[0].lengths.nbytes,

@@ -121,6 +121,28 @@ def walk(
     return Walked(numbers, spans, is_odd)
 
 
+def short_frames(data: bytes, number: int) -> Spans | None:
+    """Return the bodies of a message's fields, which are embedded messages below 128 bytes.
+
+    Args:
+        data: The bytes of the message.
+        number: The field of which it consists, below 16.
+
+    Returns:
+        The range of each in the data; None if the message is not of this form.
+    """
+    tag = number << 3 | LENGTH_DELIMITED
+    starts: list[int] = []
+    place, end = 0, len(data)
+    while place + 1 < end and data[place] == tag and (size := data[place + 1]) < 0x80:
+        starts.append(place + 2)
+        place += 2 + size
+    if place != end:
+        return None
+    begins = np.array(starts, np.int64)
+    return Spans(begins, np.append(begins[1:] - 2, end)[: len(begins)])
+
+
 def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Offsets]:
     """Return the varints of numbers, each in a row of bytes, and how many bytes each has.
 

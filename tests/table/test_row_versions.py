@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from lance_stream._proto import rowids_pb2
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
+from lance_stream.table import row_versions
 from lance_stream.table.row_versions import (
     RowVersionSequence,
     decode_row_versions,
@@ -75,6 +76,55 @@ def test_many_runs_are_encoded_as_messages_are(
     runs = zip(sequence.lengths.tolist(), sequence.versions.tolist(), strict=True)
     expected = message_of(*(run(version, range=span(0, length)) for length, version in runs))
     assert encode_row_versions(sequence) == expected
+
+
+MANY = 400
+RANGE = span(3, 9)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        run(7, range=RANGE),
+        run(0, range=span(0, 0)),
+        run((1 << 64) - 1, range=span((1 << 64) - 2, (1 << 64) - 1)),
+        run(7, range_with_bitmap={"start": 0, "end": 3, "bitmap": b"\x05"}),
+        run(7, sorted_array={"u16_array": {"base": 1, "offsets": bytes(range(200))}}),
+    ],
+)
+def test_many_runs_are_decoded_as_few_are(last: rowids_pb2.RowDatasetVersionRun) -> None:
+    """Their numbers are read at once if all are plain, and one by one if a single run is not."""
+    plain = [run(each % 300, range=span(each, 2 * each + 1)) for each in range(MANY)]
+    assert len(message_of(*plain)) > 2048
+    together = row_versions._decode(message_of(*plain, last))
+    parts = [row_versions._decode(message_of(each))[0] for each in [*plain, last]]
+    joined = RowVersionSequence.concat(parts)
+    assert together == (joined, joined.num_rows)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        message_of(run(7, range=span(9, 3))),
+        message_of(run(7, range=RANGE))[:-1],
+        message_of(run(7)),
+        message_of(rowids_pb2.RowDatasetVersionRun(version=3)),
+        message_of(rowids_pb2.RowDatasetVersionRun()),
+        b"\x0a\x7f\x0a",
+        b"\x0a",
+        b"\x0f\x01",
+    ],
+)
+def test_damage_behind_many_runs_is_reported(damaged: bytes) -> None:
+    plain = message_of(*(run(each, range=RANGE) for each in range(MANY)))
+    with pytest.raises(CorruptDataError):
+        decode_row_versions(plain + damaged, 6 * MANY + 6)
+
+
+def test_more_rows_than_a_fragment_can_have_are_refused_among_many_runs() -> None:
+    runs = [run(each, range=span(0, (1 << 32) - 1)) for each in range(MANY)]
+    with pytest.raises(CorruptDataError, match="row versions"):
+        decode_row_versions(message_of(*runs), 6)
 
 
 def test_only_the_size_of_a_span_counts() -> None:
