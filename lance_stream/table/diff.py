@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import ne
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -426,11 +426,23 @@ def _only_in_one(
     differ = [*compress(range(num_both), map(ne, before, after))]
     places_before = [*differ, *range(num_both, len(before))]
     places_after = [*differ, *range(num_both, len(after))]
-    moved = {before[each] for each in places_before} & {after[each] for each in places_after}
+    by_start = {after[each][:_START_BYTES]: each for each in places_after}
+    moved = {
+        place: other
+        for place in places_before
+        if (other := by_start.get(before[place][:_START_BYTES])) is not None
+        and before[place] == after[other]
+    }
+    moved_to = set(moved.values())
     return (
-        _fragments_at(older, [each for each in places_before if before[each] not in moved]),
-        _fragments_at(newer, [each for each in places_after if after[each] not in moved]),
+        _fragments_at(older, [each for each in places_before if each not in moved]),
+        _fragments_at(newer, [each for each in places_after if each not in moved_to]),
     )
+
+
+_START_BYTES: Final = 128
+"""Of a fragment's message: its id and the first file's name, which is random. Hashing all of the
+bytes would take longer than comparing them with those that begin alike."""
 
 
 def _fragments_at(manifest: Manifest, places: Sequence[int]) -> dict[int, Fragment]:

@@ -19,11 +19,19 @@ from lance_stream._proto import outlines_pb2, table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.table import wire
 from lance_stream.table.file_sizes import FileSizes
-from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.table.fragments import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+    without_sequences,
+)
 from lance_stream.table.uniform_lineage import UniformLineage, uniform_lineage
 from lance_stream.table.wire_columns import Mask, Numbers, Spans, walk
 
 Places: TypeAlias = npt.NDArray[np.intp]
+
+FRAGMENTS = 2
+"""The number of the fragments' field in a Manifest message."""
 
 _ID, _DELETION_FILE, _PHYSICAL_ROWS = 1, 3, 4
 _HIDDEN_LINEAGE = (12, 13, 14)
@@ -94,7 +102,9 @@ class FragmentNumbers:
 
     @classmethod
     def _parsed_alone(cls, raws: Iterable[bytes]) -> "FragmentNumbers":
-        messages = [wire.parse_message(table_pb2.DataFragment, raw) for raw in raws]
+        messages = [
+            wire.parse_message(table_pb2.DataFragment, without_sequences(raw)[0]) for raw in raws
+        ]
         return cls(
             np.array([each.id for each in messages], np.uint64),
             np.array([each.physical_rows for each in messages], np.uint64),
@@ -293,6 +303,14 @@ class FragmentList(Sequence[Fragment]):
     def framed(self) -> bytes:
         """The fragments as fields of a Manifest message."""
         return wire.serialize(outlines_pb2.ManifestOutline(fragments=self.raws))
+
+    @property
+    def framed_parts(self) -> Sequence[bytes]:
+        """What `framed` consists of. Of a few fragments, which may be megabytes, nothing is copied.
+
+        Protobuf joins many fragments faster, and what it has joined is kept for the next version.
+        """
+        return wire.frame_parts(FRAGMENTS, self.raws) if len(self.raws) < _FEW else (self.framed,)
 
     @cached_property
     def ids(self) -> tuple[int, ...]:

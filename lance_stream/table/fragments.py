@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
@@ -21,6 +21,15 @@ from lance_stream.table import wire
 MAX_FRAGMENT_ID = (1 << 32) - 1
 MAX_PHYSICAL_ROWS = 1 << 32
 _OVERLAYS = 11
+
+INLINE_SEQUENCES: Final = MappingProxyType(
+    {5: "row_ids", 7: "last_updated_at_versions", 9: "created_at_versions"}
+)
+"""The names of the sequences that a fragment's message may contain, by field number."""
+
+_SEQUENCES_ELSEWHERE: Final = frozenset((6, 8, 10, 12, 13, 14))
+_LONG_MESSAGE: Final = 4096
+"""Bytes of a message from which on copies of its sequences cost more than looking for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +382,16 @@ def fragment_from_proto(message: table_pb2.DataFragment) -> Fragment:
 
 def encode_fragment(fragment: Fragment) -> bytes:
     """Return the bytes of a fragment's message."""
-    return wire.serialize(fragment_to_proto(fragment))
+    sequences = fragment.sequences
+    if fragment.unknown or not all(each is None or isinstance(each, bytes) for each in sequences):
+        return wire.serialize(fragment_to_proto(fragment))
+    # The sequences may be megabytes, and are the last fields: protobuf would copy them twice.
+    rest = replace(fragment, row_ids=None, last_updated_at_versions=None, created_at_versions=None)
+    parts = [wire.serialize(fragment_to_proto(rest))]
+    for number, each in zip(INLINE_SEQUENCES, sequences, strict=True):
+        if isinstance(each, bytes):
+            parts += (wire.frame_start(number, len(each)), each)
+    return b"".join(parts)
 
 
 def decode_fragment(data: bytes) -> Fragment:
@@ -382,7 +400,43 @@ def decode_fragment(data: bytes) -> Fragment:
     Raises:
         BadDataError: As `fragment_from_proto`, or the bytes are no message.
     """
-    return fragment_from_proto(wire.parse_message(table_pb2.DataFragment, data))
+    rest, sequences = without_sequences(data)
+    fragment = fragment_from_proto(wire.parse_message(table_pb2.DataFragment, rest))
+    if not sequences:
+        return fragment
+    return replace(
+        fragment,
+        row_ids=sequences.get("row_ids"),
+        last_updated_at_versions=sequences.get("last_updated_at_versions"),
+        created_at_versions=sequences.get("created_at_versions"),
+    )
+
+
+def without_sequences(data: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Take the sequences out of a fragment's message if they are long, before it is parsed.
+
+    Returns:
+        The message's other fields; and the sequences by the names of `Fragment`. If none is long,
+        or the message is not as our writers and the reference write it, the whole message and none.
+    """
+    if len(data) < _LONG_MESSAGE:
+        return data, {}
+    rest: list[bytes] = []
+    sequences: dict[str, bytes] = {}
+    try:
+        for number, wire_type, start, value_start, stop in wire.split_message(data):
+            name = INLINE_SEQUENCES.get(number)
+            if name is None:
+                rest.append(data[start:stop])
+                if number in _SEQUENCES_ELSEWHERE:
+                    return data, {}
+            elif name in sequences or wire_type != wire.LENGTH_DELIMITED:
+                return data, {}
+            else:
+                sequences[name] = data[value_start:stop]
+    except CorruptDataError:  # to be reported by the parser
+        return data, {}
+    return b"".join(rest), sequences
 
 
 def without_counts(data: bytes) -> bytes:

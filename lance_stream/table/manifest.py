@@ -23,6 +23,7 @@ Differs: The offset of the inline transaction is field 23 in files of Lance 14, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from struct import Struct
 from types import MappingProxyType
 from typing import Final
@@ -37,6 +38,7 @@ from lance_stream.schema.dictionaries import decode_dictionary, encode_dictionar
 from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
 from lance_stream.schema.logical_types import logical_to_leaf
 from lance_stream.table import wire
+from lance_stream.table.fragment_list import FRAGMENTS
 from lance_stream.table.fragment_list import FragmentList as FragmentList
 from lance_stream.table.fragments import without_counts
 
@@ -50,6 +52,7 @@ writer version as one of its oldest.
 """
 
 _FRAME_VERSION = (0, 2)
+_FEW_FIELDS = 256
 _LENGTH = Struct("<I")
 _NANOS = 1_000_000_000
 _MIXED_FILE_VERSIONS = 1 << 8  # the flag of that name in `feature_flags`, which stands on this
@@ -206,13 +209,13 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
     if magic != MAGIC:
         raise CorruptDataError(f"a manifest ends in {magic!r} instead of {MAGIC!r}")
     body_stop = len(data) - FOOTER.size
-    body = _read_section(data, position, body_stop, "the manifest message")
-    if position + _LENGTH.size + len(body) != body_stop:
+    start, stop = _find_section(data, position, body_stop, "the manifest message")
+    if stop != body_stop:
         raise CorruptDataError(
-            f"the manifest message is {len(body)} bytes long, but "
-            f"{body_stop - position - _LENGTH.size} precede the footer"
+            f"the manifest message is {stop - start} bytes long, but "
+            f"{body_stop - start} precede the footer"
         )
-    rest, raws, unknown = _split_manifest(body)
+    rest, raws, unknown = _split_manifest(data, start, stop)
     message = wire.parse_message(table_pb2.Manifest, rest)
     wire.unknown_fields(message)  # there are none left but fields of a wrong type, which it refuses
     stated = fragments = FragmentList(raws)
@@ -290,12 +293,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
         if dictionaries:
             fields = _encode_fields(manifest.schema, manifest.dictionaries, dictionaries)
         rest = fields + wire.serialize(_message(manifest, index_section, transaction_section))
-        fragments = manifest.fragments.framed
+        fragments = manifest.fragments.framed_parts
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
     # What is unique to a version comes last, as in the reference's files: the last bytes of a
     # manifest distinguish it from every other one (see `commit.manifest_memory`).
-    position = add_section(fragments, rest, manifest.unknown)
+    position = add_section(*fragments, rest, manifest.unknown)
     parts.append(FOOTER.pack(position, *_FRAME_VERSION, MAGIC))
     return b"".join(parts)
 
@@ -391,28 +394,50 @@ def _message(
     return message
 
 
-def _split_manifest(body: bytes) -> tuple[bytes, tuple[bytes, ...], bytes]:
-    """Return the known fields except the fragments; the fragments; the unknown fields."""
-    outline = wire.parse_message(outlines_pb2.ManifestOutline, body)
-    raws = tuple(outline.fragments)
-    outline.ClearField("fragments")
-    others = wire.serialize(outline)
+def _split_manifest(data: bytes, start: int, stop: int) -> tuple[bytes, tuple[bytes, ...], bytes]:
+    """Return the known fields except the fragments; the fragments; the unknown fields.
+
+    Args:
+        data: The file.
+        start: Where the message begins.
+        stop: One past its last byte.
+    """
+    fields = [*islice(wire.iterate_fields(data, start, stop), _FEW_FIELDS + 1)]
+    if len(fields) > _FEW_FIELDS:  # protobuf finds many fragments faster, and copies all bytes
+        outline = wire.parse_message(outlines_pb2.ManifestOutline, data[start:stop])
+        raws = tuple(outline.fragments)
+        outline.ClearField("fragments")
+        data = wire.serialize(outline)
+        fields = wire.split_message(data)
+    else:
+        raws = tuple(data[each.value_start : each.stop] for each in fields if _is_fragment(each))
+        fields = [each for each in fields if not _is_fragment(each)]
     rest: list[bytes] = []
     unknown: list[bytes] = []
     known = table_pb2.Manifest.DESCRIPTOR.fields_by_number
-    for number, _, start, _, stop in wire.split_message(others):
-        (rest if number in known else unknown).append(others[start:stop])
+    for each in fields:
+        (rest if each.number in known else unknown).append(data[each.start : each.stop])
     return b"".join(rest), raws, b"".join(unknown)
 
 
-def _read_section(data: bytes, position: int, limit: int, what: str) -> bytes:
+def _is_fragment(field: wire.WireField) -> bool:
+    return field.number == FRAGMENTS and field.wire_type == wire.LENGTH_DELIMITED
+
+
+def _find_section(data: bytes, position: int, limit: int, what: str) -> tuple[int, int]:
+    """Return where a section's bytes begin, and where they end."""
     start = position + _LENGTH.size
     if start > limit:
         raise CorruptDataError(f"{what} begins at byte {position}, but the limit is byte {limit}")
     (size,) = _LENGTH.unpack_from(data, position)
     if start + size > limit:
         raise CorruptDataError(f"{what} states {size} bytes, but {limit - start} are left")
-    return data[start : start + size]
+    return start, start + size
+
+
+def _read_section(data: bytes, position: int, limit: int, what: str) -> bytes:
+    start, stop = _find_section(data, position, limit, what)
+    return data[start:stop]
 
 
 def _dictionaries(message: table_pb2.Manifest, data: bytes) -> dict[int, pa.Array]:

@@ -29,7 +29,7 @@ def is_same_version(one: Manifest, other: Manifest) -> bool:
     if mark_of(one) != mark_of(other):
         return False
     return bool(one.timestamp_nanos and one.transaction_file) or (
-        one.schema == other.schema and one.fragments.framed == other.fragments.framed
+        one.schema == other.schema and one.fragments.raws == other.fragments.raws
     )
 
 

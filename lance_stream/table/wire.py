@@ -13,7 +13,7 @@ Source:  the protobuf encoding guide.
 Differs: groups (wire types 3 and 4) are refused; no message of the format has any.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -51,11 +51,23 @@ def split_message(data: bytes) -> list[WireField]:
     """Return where each top-level field of a message is, in order.
 
     Raises:
+        CorruptDataError: As `iterate_fields`.
+    """
+    return list(iterate_fields(data, 0, len(data)))
+
+
+def iterate_fields(data: bytes, place: int, end: int) -> Iterator[WireField]:
+    """Yield where each top-level field of a message is, in order.
+
+    Args:
+        data: Bytes that contain the message.
+        place: Where it begins.
+        end: One past its last byte.
+
+    Raises:
         CorruptDataError: The bytes end within a field, a varint is longer than 10 bytes, or a tag
             has field number 0 or a wire type that the format does not use.
     """
-    fields: list[WireField] = []
-    place, end = 0, len(data)
     while place < end:
         start = place
         tag = data[place]
@@ -88,8 +100,7 @@ def split_message(data: bytes) -> list[WireField]:
             raise CorruptDataError(
                 f"field {number} of a message needs bytes up to {place}, but there are only {end}"
             )
-        fields.append(WireField(number, wire_type, start, value_start, place))
-    return fields
+        yield WireField(number, wire_type, start, value_start, place)
 
 
 def read_varint(data: bytes, place: int) -> tuple[int, int]:
@@ -127,17 +138,27 @@ def encode_varint(value: int) -> bytes:
 
 def frame(number: int, body: bytes) -> bytes:
     """Return a length-delimited field: tag, length, body."""
-    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(body)) + body
+    return frame_start(number, len(body)) + body
+
+
+def frame_start(number: int, size: int) -> bytes:
+    """Return what precedes the body of a length-delimited field: tag and length."""
+    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(size)
 
 
 def join_frames(number: int, bodies: Collection[bytes]) -> bytes:
     """Return one length-delimited field for each body, in order."""
+    return b"".join(frame_parts(number, bodies))
+
+
+def frame_parts(number: int, bodies: Collection[bytes]) -> list[bytes]:
+    """Return what `join_frames` joins: bodies may be too large to be copied more than once."""
     tag = encode_varint(number << 3 | LENGTH_DELIMITED)
     parts: list[bytes] = []
     for body in bodies:
         size = len(body)
         parts += (tag, bytes((size,)) if size < 0x80 else encode_varint(size), body)
-    return b"".join(parts)
+    return parts
 
 
 def parse_message(message_class: type[M], data: bytes) -> M:

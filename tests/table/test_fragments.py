@@ -13,6 +13,8 @@ from lance_stream.table.fragments import (
     data_file_from_proto,
     decode_fragment,
     encode_fragment,
+    fragment_from_proto,
+    fragment_to_proto,
     has_overlays,
 )
 
@@ -34,6 +36,46 @@ DELETION_FILE = DeletionFile(DeletionFileType.BITMAP, 7, (1 << 64) - 1, 3, base_
 )
 def test_fragments_round_trip(fragment: Fragment) -> None:
     assert decode_fragment(encode_fragment(fragment)) == fragment
+
+
+LONG = bytes(range(256)) * 20
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        Fragment(1, (DATA_FILE,), 10, DELETION_FILE, LONG, LONG[1:], LONG[2:]),
+        Fragment(1, (DATA_FILE,), 10, None, LONG, b"", None),
+        Fragment(1, (DATA_FILE,), 10, None, None, None, LONG),
+        Fragment(1, (DATA_FILE, HIDDEN), 10, None, LineageColumn(-3, HIDDEN), LONG, LONG),
+        Fragment(1, (DATA_FILE,), 10, None, LONG, unknown=wire.frame(200, LONG)),
+    ],
+)
+def test_long_sequences_are_in_the_bytes_that_protobuf_writes(fragment: Fragment) -> None:
+    data = encode_fragment(fragment)
+    assert data == wire.serialize(fragment_to_proto(fragment))
+    assert decode_fragment(data) == fragment
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [wire.frame(5, LONG), wire.frame(5, b"later")],
+        [wire.frame(5, LONG), wire.frame(6, table_pb2.ExternalFile(path="x").SerializeToString())],
+        [wire.frame(6, b""), wire.frame(5, LONG)],
+        [wire.frame(12, b""), wire.frame(7, LONG)],
+        [wire.frame(9, LONG), wire.frame(200, b"unknown"), bytes((0x08, 3)), wire.frame(5, b"ids")],
+    ],
+)
+def test_long_messages_of_other_writers_are_read_as_protobuf_does(fields: list[bytes]) -> None:
+    message = table_pb2.DataFragment.FromString(b"".join(fields))
+    assert decode_fragment(b"".join(fields)) == fragment_from_proto(message)
+
+
+@pytest.mark.parametrize("field", [bytes((5 << 3, 1)), bytes((5 << 3 | 2, 200, 1)), b"\x07"])
+def test_damage_in_a_long_message_is_reported(field: bytes) -> None:
+    with pytest.raises(CorruptDataError):
+        decode_fragment(wire.frame(9, LONG) + field)
 
 
 @pytest.mark.parametrize("version", [(0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3)])

@@ -73,6 +73,20 @@ def test_manifests_round_trip(manifest: Manifest) -> None:
     assert encode_manifest(decode_manifest(data)) == data
 
 
+@pytest.mark.parametrize("num_fragments", [1, 200, 255, 256, 257, 1000])
+def test_any_number_of_fragments_is_found_among_other_fields(num_fragments: int) -> None:
+    """A few are found without protobuf, many with it: the same, in any order of fields."""
+    fragments = [fragment(each, row_ids=b"x" * (each % 50)) for each in range(num_fragments)]
+    manifest = replace(full_manifest(), fragments=FragmentList.of(fragments))
+    data = encode_manifest(manifest)
+    assert decode_manifest(data) == manifest
+    position = manifests.FOOTER.unpack_from(data, len(data) - manifests.FOOTER.size)[0]
+    body = data[position + 4 : -manifests.FOOTER.size]
+    fields = [body[each.start : each.stop] for each in wire.split_message(body)]
+    turned = b"".join([fields[-1], *fields[:-1]])
+    assert decode_manifest(data.replace(body, turned)).fragments == manifest.fragments
+
+
 def test_manifest_files_have_the_formats_layout() -> None:
     manifest = replace(full_manifest(), index_section=b"II", inline_transaction=b"TTT")
     data = encode_manifest(manifest)
