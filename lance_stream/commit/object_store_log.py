@@ -213,7 +213,7 @@ class ObjectStoreLog:
         if not self.store.lists_in_order:
             # Best effort: the version is published even if this fails.
             with suppress(Exception):
-                self.store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version, flush=False)
+                self.store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version, is_hint=True)
         return True
 
     def remember(self, manifest: Manifest, data: bytes) -> None:

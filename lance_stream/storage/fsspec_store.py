@@ -180,7 +180,7 @@ class FsspecStore:
         path: str,
         data: BytesLike,
         *,
-        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+        is_hint: bool = False,  # noqa: ARG002  # nothing is flushed anyway
     ) -> None:
         """Refuse; see `Store.write`."""
         self._refuse(path, data)

@@ -47,6 +47,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 # Otherwise, opening a pipe with the name of a file would block.
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_TO_OVERWRITE = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 # Pieces of a new file are written together up to this many bytes.
 _COLLECTED_BYTES = 1 << 16
 
@@ -191,8 +192,11 @@ class LocalStore:
 
         Files deleted there could be another table's. The root itself may be a link.
         """
-        own = Path(os.path.realpath(self.root), *folder.split("/"))
-        return os.path.realpath(self._path(folder)) != str(own)
+        parts = folder.split("/")
+        return any(
+            os.path.islink(self._path("/".join(parts[:count])))
+            for count in range(1, len(parts) + 1)
+        )
 
     def _walk(self, folder: str) -> Iterator[StoredFile]:
         for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_gone):
@@ -221,11 +225,35 @@ class LocalStore:
             _make_folder(os.path.dirname(target), durable=durable)
             return LocalFileWriter(target, durable=durable)
 
-    def write(self, path: str, data: BytesLike, *, flush: bool = True) -> None:
+    def write(self, path: str, data: BytesLike, *, is_hint: bool = False) -> None:
         """Write a whole file; see `Store.write`."""
-        writer = self.open_writer(path) if flush else self._open_writer(path, durable=False)
-        with writer:
+        if is_hint and self._overwrite(path, data):
+            return
+        with self._open_writer(path, durable=self.durable and not is_hint) as writer:
             writer.write(data)
+
+    def _overwrite(self, path: str, data: BytesLike) -> bool:
+        """Overwrite a file in place; return whether that was possible.
+
+        ext4 writes a file that is renamed over another one to the disk early, in case its writer
+        relies on that, and the next flush waits for it. A file with other names is left alone: it
+        may belong to a copy of the table that is made of hard links.
+        """
+        try:
+            file = os.open(self._path(path), _TO_OVERWRITE)
+        except OSError:  # missing, a link, or another user's: to be replaced
+            return False
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                return False
+            with _own_errors(self.root, path):
+                write_all(file, data)
+                if status.st_size > memoryview(data).nbytes:
+                    os.ftruncate(file, memoryview(data).nbytes)
+        finally:
+            os.close(file)
+        return True
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file; see `Store.copy`."""

@@ -150,7 +150,7 @@ class MemoryStore:
         path: str,
         data: BytesLike,
         *,
-        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+        is_hint: bool = False,  # noqa: ARG002  # nothing is flushed anyway
     ) -> None:
         """Write a whole file; see `Store.write`."""
         self._filesystem().pipe_file(self._path(path), bytes(data))

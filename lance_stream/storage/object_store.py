@@ -212,7 +212,7 @@ class ObjectStore:
         path: str,
         data: BytesLike,
         *,
-        flush: bool = True,  # noqa: ARG002  # there is nothing to flush
+        is_hint: bool = False,  # noqa: ARG002  # nothing is flushed anyway
     ) -> None:
         """Write a whole file; see `Store.write`."""
         self._put(path, memoryview(data).cast("B"), once=False)

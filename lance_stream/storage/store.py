@@ -214,13 +214,14 @@ class Store(Protocol):
         """Return a writer of a new file."""
         ...
 
-    def write(self, path: str, data: BytesLike, *, flush: bool = True) -> None:
+    def write(self, path: str, data: BytesLike, *, is_hint: bool = False) -> None:
         """Write a whole file, replacing an older one.
 
         Args:
             path: The file.
             data: Its bytes.
-            flush: Whether it may be flushed, on a disk whose files are; see `create_once`.
+            is_hint: Whether readers can do without it: it is never flushed, and a local disk may
+                overwrite the older file in place, so that a reader sees some bytes of each.
         """
         ...
 

@@ -72,6 +72,29 @@ def test_the_hint_is_written_but_not_trusted(tmp_path: Path) -> None:
     assert log.store.read(HINT) == b'{"version":2}'
 
 
+def test_the_hint_is_overwritten_in_place(tmp_path: Path) -> None:
+    """A new file in its place would be written to the disk before the next flush returns."""
+    log = create(3, store=open_store(tmp_path / "t"))
+    hint = tmp_path / "t" / HINT
+    before = hint.stat().st_ino
+    hint.write_bytes(b'{"version":1234567}')
+    commit_to(log, append(1, 3))
+    assert (hint.stat().st_ino, hint.read_bytes()) == (before, b'{"version":2}')
+
+
+def test_the_hint_of_a_copy_stays_as_it_is(tmp_path: Path) -> None:
+    """A copy can be made of hard links, and a hint can be a link to another table's."""
+    log = create(3, store=open_store(tmp_path / "t"))
+    hint, copy = tmp_path / "t" / HINT, tmp_path / "copy"
+    for link in (copy.hardlink_to, lambda target: target.rename(copy) and target.symlink_to(copy)):
+        link(hint)
+        before = hint.read_bytes()
+        commit_to(log, append(log.latest(), 3))
+        assert copy.read_bytes() == before
+        assert hint.read_bytes() == b'{"version":%d}' % log.latest()
+        copy.unlink()
+
+
 def test_ordered_listings_need_no_hint() -> None:
     log = create(3)
     commit_to(log, append(1, 3))

@@ -87,8 +87,8 @@ class WatchedStore:
     def open_writer(self, path: str) -> FileWriter:
         return self._pass("open_writer", path)
 
-    def write(self, path: str, data: Any, *, flush: bool = True) -> None:
-        self._pass("write", path, data, flush=flush)
+    def write(self, path: str, data: Any, *, is_hint: bool = False) -> None:
+        self._pass("write", path, data, is_hint=is_hint)
 
     def delete(self, path: str) -> None:
         self._pass("delete", path)
