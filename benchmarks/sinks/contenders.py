@@ -86,6 +86,9 @@ class Contender:
         """Update the rows whose ids exist, and insert the others."""
         raise NotImplementedError
 
+    def rest(self) -> None:
+        """Wait for what goes on beside its batches; not timed, and no other contender pays."""
+
     def feed(self, spark: SparkSession) -> DataFrame:
         """Return the changes of the last upsert, with pre-images and post-images."""
         raise NotImplementedError
@@ -106,6 +109,7 @@ class Ours(Contender):
 
     name = "lance-stream"
     verbs = ("load", "append", "upsert", "feed")
+    arguments: ClassVar[Mapping[str, Mapping[str, Any]]] = SINK_ARGUMENTS
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -131,7 +135,7 @@ class Ours(Contender):
 
     def _run(self, verb: str, df: DataFrame, batch_id: int) -> None:
         if verb not in self._sinks:
-            self._sinks[verb] = lance_sink(self.target, **SINK_ARGUMENTS[verb])
+            self._sinks[verb] = lance_sink(self.target, **self.arguments[verb])
         sink = self._sinks[verb]
         sink(df, batch_id)
         assert sink.last_commit is not None
@@ -149,6 +153,18 @@ class Ours(Contender):
         del spark
         rows = lance_stream.open_dataset(self.target).to_table(columns=["id", "value"])
         return _sums(rows["id"], rows["value"])
+
+
+class Compacted(Ours):
+    """Our sink with automatic compaction."""
+
+    name = "lance-stream, auto"
+    arguments = SINK_ARGUMENTS | {"upsert": SINK_ARGUMENTS["upsert"] | {"compact": "auto"}}
+
+    def rest(self) -> None:
+        """Wait for a round of compaction, which would run beside the batches of others."""
+        for sink in self._sinks.values():
+            sink.wait_for_compaction()
 
 
 class WithoutDigest(Ours):
@@ -304,6 +320,13 @@ class DeltaWithoutFeed(Delta):
     properties = "'delta.enableDeletionVectors' = 'true'"
 
 
+class CompactedDelta(Delta):
+    """Delta with its automatic compaction, which is part of a batch."""
+
+    name = "Delta, auto"
+    properties = Delta.properties + ", 'delta.autoOptimize.autoCompact' = 'true'"
+
+
 class Noop(Contender):
     """Spark's sink that drops the rows: shows the cost of reading them."""
 
@@ -328,6 +351,17 @@ def _sums(ids: object, values: object) -> Sums:
 
 CONTENDERS: dict[str, type[Contender]] = {
     each.name: each
-    for each in (Ours, WithoutDigest, Pylance, Parquet, Iceberg, Delta, DeltaWithoutFeed, Noop)
+    for each in (
+        Ours,
+        Compacted,
+        WithoutDigest,
+        Pylance,
+        Parquet,
+        Iceberg,
+        Delta,
+        CompactedDelta,
+        DeltaWithoutFeed,
+        Noop,
+    )
 }
 """All contenders, by name."""

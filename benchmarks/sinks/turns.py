@@ -147,6 +147,7 @@ def _take_turns(
             start = time.perf_counter()
             run(df, batch_id)
             times.setdefault(each.name, []).append(time.perf_counter() - start)
+            each.rest()
 
     return take_turns
 

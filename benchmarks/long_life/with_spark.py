@@ -1,0 +1,83 @@
+"""The life of a table with Spark: upserts in `foreachBatch`, with lance-stream and its rivals.
+
+    PYTHON -m benchmarks.long_life.with_spark [--rows 100000] [--batch-rows 2000] [--batches 100]
+                                              [--window 20] [--with NAME ...] [--json FILE]
+
+PYTHON is that of `make bench-rivals`, whose PySpark has Delta and Iceberg. The contenders are those
+of `benchmarks.sinks` that can upsert, and write the same batches in turn: nine rows in ten change a
+row of the table, at random places, the others are new. `lance-stream, auto` and `Delta, auto`
+compact on their own, ours beside the batches and therefore outside of the times shown; nobody else
+compacts.
+
+For each window of batches: the median time of a batch, and how many times as long as that of the
+contender's first window. Only ratios carry over to other machines.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyspark
+
+from benchmarks.sink import measure
+from benchmarks.sinks.contenders import CONTENDERS, Compacted, Delta, Iceberg, Ours, Pylance
+from benchmarks.sinks.workload import Workload
+
+Seconds = Mapping[str, Sequence[float]]
+"""By contender, the seconds of each batch, in order."""
+
+
+def windows(seconds: Sequence[float], window: int) -> list[float]:
+    """Return the median of each window of batches, without the first, which starts workers."""
+    counted = seconds[1:]
+    return [
+        statistics.median(counted[first : first + window])
+        for first in range(0, len(counted), window)
+    ]
+
+
+def lines(upserts: Seconds, window: int) -> list[str]:
+    """Return a table: a line for each window, a column for each contender."""
+    medians = {name: windows(each, window) for name, each in upserts.items()}
+    rows = [f"{'batches':>9}" + "".join(f"{name:>24}" for name in medians)]
+    for place in range(len(next(iter(medians.values())))):
+        stop = min(1 + (place + 1) * window, len(next(iter(upserts.values()))))
+        cells = (
+            f"{each[place] * 1000:.0f} ms, {each[place] / each[0]:.2f} x"
+            for each in medians.values()
+        )
+        rows.append(f"{stop:>9}" + "".join(f"{cell:>24}" for cell in cells))
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--batch-rows", type=int, default=2_000)
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--window", type=int, default=20)
+    parser.add_argument("--memory", default="2g", help="of Spark's driver")
+    able = [name for name, each in CONTENDERS.items() if "upsert" in each.verbs]
+    names = [each.name for each in (Ours, Compacted, Pylance, Delta, Iceberg)]
+    parser.add_argument("--with", dest="names", nargs="+", choices=able, default=names)
+    parser.add_argument("--json", type=Path, help="write the seconds to this file")
+    asked = parser.parse_args()
+    workload = Workload(asked.rows, asked.batch_rows, 0, asked.batches)
+    folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
+    try:
+        figures = measure(asked.names, workload, loads=1, memory=asked.memory, folder=folder)
+    finally:
+        shutil.rmtree(folder)
+    print(f"\nPySpark {pyspark.__version__}, medians inside foreachBatch")
+    print("\n".join(lines(figures.seconds["upsert"], asked.window)))
+    if asked.json:
+        asked.json.write_text(json.dumps({"pyspark": pyspark.__version__, **figures.seconds}))
+
+
+if __name__ == "__main__":
+    main()
