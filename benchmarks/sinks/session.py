@@ -41,6 +41,8 @@ def make_session(
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.python.unix.domain.socket.enabled", "true")
+        # With packages, PySpark 4.1 answers no heartbeat of a local executor, and ends after 60.
+        .config("spark.executor.heartbeat.maxFailures", "1000000")
     )
     contenders = tuple(contenders)
     packages = sorted({name for each in contenders for name in each.packages})
