@@ -233,8 +233,7 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         cpu = time.process_time()
         found = 0
         for number in range(round(most * repeats)):
-            at, _ = runs[number % most][0].find(store, wanted)
-            found += len(at)
+            found += len(runs[number % most][0].find(store, wanted).which)
         cpu = time.process_time() - cpu
         assert found >= keys // 2
         print(

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from lance_stream.upsert.key_runs import (
     U64,
     Covered,
     KeyColumns,
+    Keys,
     RunEncoder,
     RunFooter,
     decode_chunk,
@@ -57,6 +58,10 @@ _MOST_OF_FREE: Final = 0.5
 _MAX_RUNS: Final = 1 << 12
 _END_BYTES: Final = 1 << 18
 _CHUNKS_AT_ONCE: Final = 32
+# Where a request costs no more than this, reading a run twice is cheap.
+_NEAR_BYTES: Final = 1 << 16
+# A run of fewer chunks is copied at once.
+_MANY_CHUNKS: Final = 16
 
 
 class LostRunError(Exception):
@@ -71,6 +76,20 @@ class LostRunError(Exception):
         super().__init__(run.path)
         self.run = run
         self.is_damaged = is_damaged
+
+
+class Hits(NamedTuple):
+    """Keys of a run that have one of some words.
+
+    Attributes:
+        which: (n,) i64, the places of their words among those that were wanted.
+        others: (n,) u32, further bits of the keys; None if words are exact.
+        rows: (n,) u32, the numbers of their rows.
+    """
+
+    which: Places
+    others: U32 | None
+    rows: U32
 
 
 class LocalRun:
@@ -94,6 +113,7 @@ class LocalRun:
         counts = [each.num_rows for each in footer.files]
         self.starts: Places = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.numbers: Places = np.full(len(counts), -1, np.int64)
+        self._was_searched = False
         self._is_here = np.zeros(len(footer.firsts), np.bool_)
         self._lock = threading.Lock()
         self._file = file
@@ -138,21 +158,21 @@ class LocalRun:
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
 
-    def find(self, store: Store, wanted: U64) -> tuple[Places, Places]:
-        """Return which keys have one of some words.
+    def find(self, store: Store, wanted: U64) -> Hits:
+        """Return the keys that have one of some words.
+
+        The first look-up of a large run in a near store copies nothing: a process that applies one
+        batch and ends would not use the copy.
 
         Args:
             store: The table's.
             wanted: (n,) u64, ascending.
 
-        Returns:
-            (m,) places in the run, and (m,) places in the wanted words.
-
         Raises:
             LostRunError: Chunks that are needed cannot be had; or more keys than `MAX_HITS` have
                 one of the words.
         """
-        firsts, count = self.footer.firsts, self.footer.num_keys
+        firsts = self.footer.firsts
         # Equal words may begin at the end of a chunk, and go on in the next ones.
         first = np.maximum(np.searchsorted(firsts, wanted, "left") - 1, 0)
         stop = np.searchsorted(firsts, wanted, "right")
@@ -160,8 +180,52 @@ class LocalRun:
         edges = np.zeros(len(firsts) + 1, np.int64)
         np.add.at(edges, first[asked], 1)
         np.add.at(edges, stop[asked], -1)
-        self._fetch(store, np.flatnonzero(np.cumsum(edges[:-1]) > 0))
-        low, high = first[asked] * CHUNK_ROWS, np.minimum(stop[asked] * CHUNK_ROWS, count)
+        chunks = np.flatnonzero(np.cumsum(edges[:-1]) > 0)
+        is_first, self._was_searched = not self._was_searched, True
+        num_missing = int((~self._is_here[chunks]).sum())
+        if is_first and num_missing >= _MANY_CHUNKS and store.bytes_per_request <= _NEAR_BYTES:
+            return self._find_in_passing(store, wanted, chunks)
+        self._fetch(store, chunks)
+        low = first[asked] * CHUNK_ROWS
+        high = np.minimum(stop[asked] * CHUNK_ROWS, self.footer.num_keys)
+        return self._find_in_copy(wanted, asked, low, high)
+
+    def _find_in_passing(self, store: Store, wanted: U64, chunks: Places) -> Hits:
+        """Return the keys with one of some words; keeps none of the chunks."""
+        firsts = self.footer.firsts
+        begins = np.searchsorted(wanted, firsts, "left")
+        ends = np.append(np.searchsorted(wanted, firsts[1:], "right"), len(wanted))
+        found: list[Hits] = []
+        num_hits = 0
+        for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
+            some = chunks[start : start + _CHUNKS_AT_ONCE].tolist()
+            for chunk, _, keys in self._read(store, some):
+                own = wanted[begins[chunk] : ends[chunk]]
+                at = np.searchsorted(keys.words, own, "left")
+                sizes = np.searchsorted(keys.words, own, "right") - at
+                num_hits += int(sizes.sum())
+                if num_hits > MAX_HITS:
+                    raise LostRunError(self, is_damaged=False)
+                places, which = _spread(at, sizes)
+                others = None if keys.others is None else keys.others[places]
+                found.append(Hits(which + begins[chunk], others, keys.rows[places]))
+        all_others = [each.others for each in found if each.others is not None]
+        return Hits(
+            np.concatenate([each.which for each in found]),
+            np.concatenate(all_others) if all_others else None,
+            np.concatenate([each.rows for each in found]),
+        )
+
+    def _find_in_copy(self, wanted: U64, asked: Places, low: Places, high: Places) -> Hits:
+        """Return the keys with one of some words, in chunks that are copied.
+
+        Args:
+            wanted: (n,) u64, ascending.
+            asked: (m,) i64, which of them may be in the run.
+            low: (m,) i64, the place from which each may be in it.
+            high: (m,) i64, one past the last such place.
+        """
+        count = self.footer.num_keys
         at = _lower_bound(self.words, wanted[asked], low, high)
         hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == wanted[asked])
         hits = hits[at[hits] < high[hits]]
@@ -173,26 +237,41 @@ class LocalRun:
         sizes = stops - at
         if int(sizes.sum()) > MAX_HITS:
             raise LostRunError(self, is_damaged=False)
-        ends = np.cumsum(sizes)
-        places = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes) + np.repeat(at, sizes)
-        return places, np.repeat(which, sizes)
+        places, of_hit = _spread(at, sizes)
+        others = None if self.others is None else self.others[places]
+        return Hits(which[of_hit], others, self.rows[places])
 
     def _fetch(self, store: Store, chunks: Places) -> None:
         with self._lock:
             missing = chunks[~self._is_here[chunks]].tolist()
             for start in range(0, len(missing), _CHUNKS_AT_ONCE):
-                self._copy(store, missing[start : start + _CHUNKS_AT_ONCE])
+                for chunk, data, _ in self._read(store, missing[start : start + _CHUNKS_AT_ONCE]):
+                    self.put(chunk, data)
 
-    def _copy(self, store: Store, chunks: Sequence[int]) -> None:
+    def _read(self, store: Store, chunks: Sequence[int]) -> list[tuple[int, Any, Keys]]:
+        """Return some chunks, their bytes and their keys, checked."""
         try:
             ranges = [self.footer.chunk_range(each) for each in chunks]
-            for chunk, data in zip(chunks, store.read_ranges(self.path, ranges), strict=True):
-                decode_chunk(data, self.footer, chunk)
-                self.put(chunk, data)
+            return [
+                (chunk, data, decode_chunk(data, self.footer, chunk))
+                for chunk, data in zip(chunks, store.read_ranges(self.path, ranges), strict=True)
+            ]
         except CorruptDataError as error:
             raise LostRunError(self, is_damaged=True) from error
         except Exception as error:  # from any store: the run is optional
             raise LostRunError(self, is_damaged=False) from error
+
+
+def _spread(firsts: Places, sizes: Places) -> tuple[Places, Places]:
+    """Return the places of ranges, and the number of the range that each belongs to.
+
+    Args:
+        firsts: (n,) i64, where each range begins.
+        sizes: (n,) i64, how many places it has.
+    """
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    ends = np.cumsum(sizes)
+    return np.arange(len(which)) - (ends - sizes)[which] + firsts[which], which
 
 
 def _sections(width: int, count: int) -> list[tuple[int, int]]:

@@ -155,9 +155,9 @@ class _Wanted(NamedTuple):
         which = np.repeat(np.arange(len(self.words)), counts)
         ends = np.cumsum(counts)
         at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
-        at, which = self._same(run.others, at, which)
-        found = MemoryRun(run.words[at], None, run.rows[at])
-        return FoundRows(found.files, found.offsets, self.numbers[which])
+        same = self._same(None if run.others is None else run.others[at], which)
+        found = MemoryRun(run.words[at[same]], None, run.rows[at[same]])
+        return FoundRows(found.files, found.offsets, self.numbers[which[same]])
 
     def in_index(self, run: LocalRun, store: Store) -> FoundRows:
         """Return the rows of a run with one of the keys.
@@ -165,23 +165,27 @@ class _Wanted(NamedTuple):
         Raises:
             LostRunError: Chunks cannot be had; or the run has a row with two of the keys.
         """
-        at, which = run.find(store, self.words)
-        at, which = self._same(run.others, at, which)
-        rows = run.rows[at].astype(np.int64)
+        hits = run.find(store, self.words)
+        same = self._same(hits.others, hits.which)
+        rows = hits.rows[same].astype(np.int64)
         if len(distinct(rows)) < len(rows):
             raise LostRunError(run, is_damaged=True)
         files = np.searchsorted(run.starts, rows, "right") - 1
         offsets = (rows - run.starts[files]).astype(np.uint64)
         numbers = run.numbers[files]
         own = np.flatnonzero(numbers >= 0)
-        return FoundRows(numbers[own], offsets[own], self.numbers[which[own]])
+        return FoundRows(numbers[own], offsets[own], self.numbers[hits.which[same[own]]])
 
-    def _same(self, others: U32 | None, at: Places, which: Places) -> tuple[Places, Places]:
-        """Return the places whose further bits are equal, too."""
+    def _same(self, others: U32 | None, which: Places) -> Places:
+        """Return the places of the keys whose further bits are equal, too.
+
+        Args:
+            others: (n,) u32, the further bits of keys with equal words; None if there are none.
+            which: (n,) i64, the places of these words among those of the batch.
+        """
         if others is None or self.others is None:
-            return at, which
-        same = np.flatnonzero(others[at] == self.others[which])
-        return at[same], which[same]
+            return np.arange(len(which))
+        return np.flatnonzero(others == self.others[which])
 
 
 class RememberedKeys:

@@ -32,6 +32,7 @@ def use_small_runs(set_attribute: SetAttribute) -> None:
     """Have runs of a few rows written, shared and merged, in chunks of 16 keys."""
     for module in (key_runs, key_index, merged_runs):
         set_attribute(module, "CHUNK_ROWS", 16)
+    set_attribute(key_index, "_MANY_CHUNKS", 1)
     set_attribute(remembered_keys, "LEAST_SAVED_ROWS", 50)
     set_attribute(remembered_keys, "LEAST_SHARED_ROWS", 1)
     set_attribute(known_key_bounds, "LEAST_UNSAVED_WORK", 1)

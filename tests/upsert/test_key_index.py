@@ -242,10 +242,11 @@ def test_words_are_found_wherever_they_are(columns: KeyColumns) -> None:
         wanted = sorted(
             {7, 8, 0, (1 << 64) - 1, *(each[0] for each in made[:: dice.randrange(1, 9)])}
         )
-        for run in (written, opened):
-            at, which = run.find(store, np.array(wanted, np.uint64))
+        for run in (written, opened, opened):  # the first time, in passing
+            hits = run.find(store, np.array(wanted, np.uint64))
             found = sorted(
-                (wanted[one], int(run.rows[place])) for one, place in zip(which, at, strict=True)
+                (wanted[one], row)
+                for one, row in zip(hits.which.tolist(), hits.rows.tolist(), strict=True)
             )
             assert found == sorted((word, row) for word, _, row in made if word in wanted)
 
@@ -262,7 +263,7 @@ def test_a_run_may_have_no_key() -> None:
     opened = key_index.open_run(written.path, footer, 0)
     assert opened is not None
     for run in (written, opened):
-        assert [len(each) for each in run.find(store, np.arange(5, dtype=np.uint64))] == [0, 0]
+        assert len(run.find(store, np.arange(5, dtype=np.uint64)).which) == 0
 
 
 def test_without_room_for_copies_keys_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,3 +582,36 @@ def test_a_run_with_too_many_equal_keys_is_left_out(monkeypatch: pytest.MonkeyPa
     done = upsert(table, rows(range(300), 6), ON_ID)
     assert (done.num_updated, done.num_inserted) == (300, 0)
     assert path in runs_of(table)  # its keys may be equal
+
+
+def test_the_first_look_up_of_a_process_copies_nothing() -> None:
+    """A process that applies one batch and ends would not use the copy."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    written, made = run_of(store, TEXTS, random.Random(8))
+    run = key_index.open_run(written.path, written.footer, 0)
+    assert run is not None
+    wanted = np.array(sorted({each[0] for each in made}), np.uint64)
+    num_missing = []
+    for _ in range(2):
+        hits = run.find(store, wanted)
+        assert sorted(hits.rows.tolist()) == sorted(row for _, _, row in made)
+        num_missing.append(run.num_missing)
+    assert num_missing == [written.footer.num_keys, 0]
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_more_hits_than_allowed_lose_the_run(
+    num_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In passing, and in the copy."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    written, made = run_of(store, TEXTS, random.Random(9))
+    run = key_index.open_run(written.path, written.footer, 0)
+    assert run is not None
+    wanted = np.array(sorted({each[0] for each in made}), np.uint64)
+    for _ in range(num_before):
+        run.find(store, wanted)
+    monkeypatch.setattr(key_index, "MAX_HITS", len(made) - 1)
+    with pytest.raises(LostRunError) as lost:
+        run.find(store, wanted)
+    assert not lost.value.is_damaged
