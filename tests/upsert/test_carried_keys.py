@@ -1,7 +1,8 @@
 """Compaction carries the index of keys over: its new files are known before a key is read."""
 
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,9 +13,10 @@ import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
-from lance_stream.maintenance.compaction.rewrites import prepare
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.carried_rows import RewrittenRows
+from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import carried_keys, key_index, remembered_keys
 from lance_stream.upsert.carried_keys import RewrittenFiles
 from lance_stream.upsert.merged_runs import GONE
@@ -80,6 +82,17 @@ def test_a_process_without_upserts_carries_the_index_over() -> None:
     assert len(runs_of(table)) == len(before) + 1
     restart()
     assert num_reads_of_an_upsert(table) <= 3  # of the newest files, which no process has saved
+
+
+def test_what_tasks_have_written_is_carried_over_by_the_driver() -> None:
+    def by_tasks(tasks: Sequence[RewriteTask]) -> list[list[Fragment]]:
+        return [write_task(pickle.loads(pickle.dumps(each))) for each in tasks]
+
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
+    table = commit_prepared(prepare(table, write=by_tasks)).table
+    assert num_reads_of_an_upsert(table) == 0
 
 
 def test_several_key_columns_are_carried_over() -> None:

@@ -432,11 +432,12 @@ def test_random_histories_with_an_index_that_suffers(
         step = dice.choice(STEPS)
         some = dice.sample(range(300), dice.randrange(1, 60))
         if step == "upsert":
-            done = upsert(ds.table, rows(some, number), ON_ID)
+            disturbed = with_suffering(ds.table, dice, old_runs)
+            done = upsert(disturbed, rows(some, number), ON_ID)
             names = rows(some, number)["id"].to_pylist()
             assert done.num_inserted == len(set(names) - set(model))
             num_found += done.num_updated
-            ds = lance_stream.Dataset(done.table)
+            ds = lance_stream.Dataset(replace(done.table, store=ds.table.store))
             model = model | dict.fromkeys(names, number)
         elif step == "append":
             new = [each for each in some if rows([each], 0)["id"][0].as_py() not in model]
@@ -454,7 +455,7 @@ def test_random_histories_with_an_index_that_suffers(
             ds = ds.compact()
             restart()
         elif step == "prepare":
-            prepared = prepare(ds.table)
+            prepared = prepare(with_suffering(ds.table, dice, old_runs))
         elif step == "commit" and prepared is not None:
             commit_prepared(prepared)
             ds, prepared = lance_stream.open_dataset(ds.table.store.uri), None
@@ -480,11 +481,25 @@ def test_random_histories_with_an_index_that_suffers(
     assert old_runs
 
 
+SUFFERING = ["lose", "damage", "return", "swap"]
 STEPS = [
     *["upsert"] * 7, *["restart"] * 3, "append", "append", "delete", "compact", "restore",
     "compact elsewhere", "prepare", "prepare", "commit", "commit", "kill",
-    "cleanup", "lose", "damage", "return", "swap",
+    "cleanup", *SUFFERING,
 ]  # fmt: skip
+
+
+def with_suffering(table: TableVersion, dice: random.Random, old: dict[str, bytes]) -> TableVersion:
+    """Return a table whose runs are deleted, damaged or exchanged at some request, or are not."""
+    left = dice.randrange(1, 80)
+
+    def disturb(call: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            suffer(table, dice.choice(SUFFERING), dice, old)
+
+    return replace(table, store=WatchedStore(table.store, before=disturb))
 
 
 class KilledError(BaseException):
