@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.long_life.picture import draw
 from benchmarks.long_life.windows import by_window, curves
+from benchmarks.long_life.with_spark import lines, windows
 from benchmarks.long_life.workload import KEY_KINDS, Workload
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,18 @@ def test_curves_are_drawn_to_scale() -> None:
     assert {y for _, y in flat} == {flat[0][1]}
     assert [x for x, _ in growing] == [x for x, _ in flat]
     assert "slow &amp; old" in svg
+
+
+def test_lives_with_spark_are_compared_with_their_own_beginning() -> None:
+    """The first batch starts Spark's workers, and is left out."""
+    upserts = {"ours": [9.0, 0.1, 0.1, 0.3, 0.2, 0.2], "theirs": [9.0, 1.0, 3.0, 2.0, 6.0, 4.0]}
+    assert windows(upserts["theirs"], 3) == [2.0, 5.0]
+    shown = [re.split(r" {2,}", each.strip()) for each in lines(upserts, 3)]
+    assert shown == [
+        ["batches", "ours", "theirs"],
+        ["4", "100 ms, 1.00 x", "2000 ms, 1.00 x"],
+        ["6", "200 ms, 2.00 x", "5000 ms, 2.50 x"],
+    ]
 
 
 @pytest.mark.oracle
