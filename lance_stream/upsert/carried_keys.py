@@ -231,17 +231,7 @@ def _carried(
         groups: What was rewritten.
         covered: The old files of all groups, in order.
     """
-    num_carried = dict(
-        zip(known.numbers.tolist(), (each.num_rows if each else 0 for each in covered), strict=True)
-    )
-    columns = memory.columns(known.seeds)
-    runs = [
-        each
-        for each in known.saved
-        if each.footer.columns == columns
-        and each.num_missing
-        <= MOST_COPIED * sum(num_carried.get(one, 0) for one in each.numbers.tolist())
-    ]
+    runs = _usable_runs(memory, known, covered)
     left_out = [each for each in known.saved if each not in runs]
     usable = set(known.numbers.tolist()) - {-1}
     usable -= {number for each in left_out for number in each.numbers.tolist()}
@@ -257,6 +247,7 @@ def _carried(
         rows = [each.physical_rows for each in group.rows]
         if (
             usable.issuperset(own)
+            and sum(rows) <= remembered_keys.MOST_MERGED_KEYS
             and rows == [each.num_rows for each in old if each is not None]
             and None not in new
         ):
@@ -277,3 +268,24 @@ def _carried(
         known,
         tuple(each for each in runs if np.isin(each.numbers, number_of).any()),
     )
+
+
+def _usable_runs(
+    memory: RememberedKeys, known: Known, covered: Sequence[Covered | None]
+) -> list[LocalRun]:
+    """Return the runs with the same hashes as the keys in memory, of which enough is needed.
+
+    Args:
+        memory: What the process knows.
+        known: What it knows of the old files.
+        covered: The old files.
+    """
+    num_rows = [0 if each is None else each.num_rows for each in covered]
+    rows_of = dict(zip(known.numbers.tolist(), num_rows, strict=True))
+    columns = memory.columns(known.seeds)
+    usable = []
+    for each in known.saved:
+        num_carried = sum(rows_of.get(number, 0) for number in each.numbers.tolist() if number >= 0)
+        if each.footer.columns == columns and each.num_missing <= MOST_COPIED * num_carried:
+            usable.append(each)
+    return usable
