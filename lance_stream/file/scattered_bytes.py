@@ -24,6 +24,10 @@ Places = npt.NDArray[np.int64]
 MAX_GAP_BYTES: Final = 32 << 10
 MAX_JOINED_BYTES: Final = 1 << 20
 
+MAX_GAP_SHARE: Final = 1 / 2
+"""Chunks are read as one range if this share of it at most is between them: that costs less than
+copying several ranges together."""
+
 _MAX_INT32: Final = 2**31 - 1
 
 
@@ -55,8 +59,8 @@ def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
 def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
     """Return pieces of a file with the bytes between near ones: one round.
 
-    Nothing is copied if all are near. This is for large pieces, such as chunks, most of which are
-    wanted.
+    Nothing is copied if all are near, or if they are most of what they span. This is for large
+    pieces, such as chunks, most of which are wanted.
 
     Args:
         starts: (num_pieces,) their first bytes, ascending; at least one piece.
@@ -65,7 +69,10 @@ def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
     Returns:
         Bytes, and (num_pieces,) the start of each piece in them.
     """
-    heads = np.append(0, np.flatnonzero(starts[1:] - stops[:-1] > MAX_GAP_BYTES) + 1)
+    gaps = starts[1:] - stops[:-1]
+    heads = np.zeros(1, np.intp)
+    if int(gaps.sum()) > MAX_GAP_SHARE * int(stops[-1] - starts[0]):
+        heads = np.append(heads, np.flatnonzero(gaps > MAX_GAP_BYTES) + 1)
     begins = starts[heads]
     sizes = stops[np.append(heads[1:], len(starts)) - 1] - begins
     buffers = yield [

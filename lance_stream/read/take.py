@@ -125,15 +125,16 @@ def _addresses_of_places(
         )
     which = np.searchsorted(stops, places.astype(np.int64), side="right")
     addresses = np.empty(len(places), np.uint64)
-    for place in np.unique(which).tolist():
+    for place in np.flatnonzero(np.bincount(which)).tolist():
         chosen = np.flatnonzero(which == place)
         fragment = fragments[place]
         alive = places[chosen].astype(np.int64) - (int(stops[place]) - int(counts[place]))
         dead = table.dead_offsets(fragment).astype(np.int64)
-        # how many live rows precede each deleted one; ascending, like the deleted rows
-        before = dead - np.arange(len(dead))
-        offsets = alive + np.searchsorted(before, alive, side="right")
-        addresses[chosen] = pack_addresses(fragment.id, offsets)
+        if len(dead):
+            # how many live rows precede each deleted one; ascending, like the deleted rows
+            before = dead - np.arange(len(dead))
+            alive += np.searchsorted(before, alive, side="right")
+        addresses[chosen] = pack_addresses(fragment.id, alive)
     return addresses
 
 

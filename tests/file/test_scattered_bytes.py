@@ -68,6 +68,15 @@ def test_nearby_chunks_include_the_gap_between() -> None:
         assert data[place : place + stop - start].tobytes() == FILE[start:stop].tobytes()
 
 
+@pytest.mark.parametrize("gap_bytes", [MAX_GAP_BYTES + 1, 3 * MAX_GAP_BYTES + 1])
+def test_chunks_that_are_most_of_what_they_span_share_a_request(gap_bytes: int) -> None:
+    starts = np.arange(3) * (2 * MAX_GAP_BYTES + gap_bytes)
+    stops = starts + 2 * MAX_GAP_BYTES
+    whole = [ByteRange(0, int(stops[-1]))]
+    apart = [ByteRange(*each) for each in zip(starts.tolist(), stops.tolist(), strict=True)]
+    assert next(read_joined(starts, stops)) == (whole if gap_bytes < 2 * MAX_GAP_BYTES else apart)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), min_size=1, max_size=60))
 def test_gathered_pieces_match_the_file(distances: list[tuple[int, int]]) -> None:

@@ -51,7 +51,7 @@ class Chunks(NamedTuple):
             if isinstance(rows, range):
                 ends = _holders(self.rows, np.array([rows.start, rows.stop - 1]))
                 return np.arange(ends[0], ends[1] + 1)
-            return np.unique(_holders(self.rows, rows))
+            return _without_repeats(_holders(self.rows, rows))
         first = int(_holders(self.rows, np.array([first_of(rows)]))[0])
         places = np.array([last_of(rows)]) if isinstance(rows, range) else rows
         firsts = _holders(self.rows, places)
@@ -62,7 +62,7 @@ class Chunks(NamedTuple):
         lasts = np.where(goes_on, ends[after], firsts)
         if isinstance(rows, range):
             return np.arange(first, int(lasts[-1]) + 1)
-        return np.unique(spread(firsts, lasts + 1))
+        return _without_repeats(spread(firsts, lasts + 1))
 
 
 def parse_chunk_table(
@@ -172,3 +172,9 @@ def encode_row_index(levels: Levels, starts: Places) -> npt.NDArray[Any]:
 def _holders(rows: Places, places: Places) -> Places:
     """Return the chunk in which each row starts, given the rows that start before each chunk."""
     return np.searchsorted(rows, places, side="right") - 1
+
+
+def _without_repeats(places: Places) -> Places:
+    """Return each of some ascending positions once."""
+    kept: Places = places[np.append(True, places[1:] != places[:-1])]
+    return kept

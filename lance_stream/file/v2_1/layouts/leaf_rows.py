@@ -143,25 +143,34 @@ def pick_rows(
     if len(rows) and last_of(rows) >= len(starts):
         raise CorruptDataError(f"row {last_of(rows)} was not found among {len(starts)} rows")
     visible = levels.visible()
-    bounds = np.append(starts, levels.num_levels)
     if isinstance(rows, range):
-        entries = range(int(bounds[rows.start]), int(bounds[rows.stop]))
+        start, stop = _starts_at(starts, np.array([rows.start, rows.stop]), levels.num_levels)
+        entries = range(int(start), int(stop))
         if visible is None:
             return entries, entries
         before = int(np.count_nonzero(visible[: entries.start]))
         inside = int(np.count_nonzero(visible[entries.start : entries.stop]))
         return entries, range(before, before + inside)
     firsts = starts[rows]
-    stops = bounds[rows + 1]
+    stops = _starts_at(starts, rows + 1, levels.num_levels)
     if breaks is not None:
         next_breaks = np.append(breaks, levels.num_levels)
         stops = np.minimum(stops, next_breaks[np.searchsorted(breaks, firsts, side="right")])
     places = spread(firsts, stops)
     if visible is None:
         return places, places
-    values_before = np.zeros(levels.num_levels + 1, np.int64)
-    np.cumsum(visible, out=values_before[1:])
-    return places, spread(values_before[firsts], values_before[stops])
+    hidden = np.flatnonzero(~visible)
+    return places, spread(
+        firsts - np.searchsorted(hidden, firsts), stops - np.searchsorted(hidden, stops)
+    )
+
+
+def _starts_at(starts: Places, rows: Places, num_levels: int) -> Places:
+    """Return the first entry of each row; the number of entries for the one after the last."""
+    if len(starts) == 0:
+        return np.full(len(rows), num_levels)
+    inside = starts[np.minimum(rows, len(starts) - 1)]
+    return np.where(rows < len(starts), inside, num_levels)
 
 
 def join_leaf_rows(parts: list[LeafRows]) -> LeafRows:

@@ -275,6 +275,7 @@ def _decode_out_of_line(
     if has_packed_tail.all() or not num_rest.any():
         return slices_joined(levels, starts, stops).view(np.uint16)
     pieces = []
+    packed, raw = levels.data, buffer.data.data
     for start, stop, tail, end in zip(
         starts.tolist(),
         stops.tolist(),
@@ -282,7 +283,7 @@ def _decode_out_of_line(
         (buffer.starts + buffer.sizes).tolist(),
         strict=True,
     ):
-        pieces += [levels.data[start:stop], buffer.data.data[tail:end]]
+        pieces += [packed[start:stop], raw[tail:end]]
     return np.frombuffer(b"".join(pieces), np.uint16)
 
 

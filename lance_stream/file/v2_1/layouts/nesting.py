@@ -98,34 +98,36 @@ class LayerReader:
         starts = np.flatnonzero(repetition != 0)
         if definition is None:
             offsets = np.append(starts, self._num_levels)
-            self._keep(starts)
+            self._keep(starts, None)
             return offsets, None
         started = definition[starts]
+        self._keep(starts, started)
+        num_levels = len(definition)
         without_items = started > layers.below[place]
         num_without = int(np.count_nonzero(without_items))
         if num_without != np.count_nonzero(definition > layers.below[place]):
             raise CorruptDataError("a list is marked as null or empty in the middle of its items")
         firsts = starts
         if num_without:
-            firsts = starts - np.cumsum(without_items) + without_items
+            firsts -= np.cumsum(without_items)
+            firsts += without_items
         limit = layers.limits[place]
         if limit < layers.max_definition:
             seen = started <= limit
             firsts, started = firsts[seen], started[seen]
-        offsets = np.append(firsts, self._num_levels - num_without)
+        offsets = np.append(firsts, num_levels - num_without)
         valid: Mask | None = started <= layers.below[place]
         if layers.empty_levels[place]:
             valid |= started == layers.empty_levels[place]
         if layers.below[place] == limit or bool(np.all(valid)):
             valid = None
-        self._keep(starts)
         return offsets, valid
 
-    def _keep(self, starts: Places) -> None:
-        if self._repetition is not None:
+    def _keep(self, starts: Places, definition: LevelArray | None) -> None:
+        """Keep one entry for each list, with its definition level, for the layers around it."""
+        if self._repetition is not None and self._place < len(self._layers.kinds):
             self._repetition = self._repetition[starts] - np.uint16(1)
-        if self._definition is not None:
-            self._definition = self._definition[starts]
+        self._definition = definition
         self._num_levels = len(starts)
 
 
