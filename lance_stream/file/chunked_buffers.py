@@ -4,7 +4,7 @@ The chunks of a page are consecutive, each with a header and padding between its
 A codec gets one buffer of all chosen chunks, so that it can process them at once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -132,23 +132,53 @@ def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
         places = zip(starts.tolist(), stops.tolist(), strict=True)
         return np.frombuffer(b"".join([source[start:stop] for start, stop in places]), np.uint8)
     whole = np.empty(num_bytes, dtype=np.uint8)
-    size, stride = int(sizes[0]), int(starts[1] - starts[0])
-    done = num_regular * size
-    regular = as_strided(data[int(starts[0]) :], (num_regular, size), (stride, 1), writeable=False)
-    np.copyto(whole[:done].reshape(num_regular, size), regular)
-    target = whole.data
-    places = zip(starts[num_regular:].tolist(), stops[num_regular:].tolist(), strict=True)
-    for start, stop in places:
-        target[done : done + stop - start] = source[start:stop]
-        done += stop - start
+    _fill(whole, data, starts, stops, num_regular)
     return whole
+
+
+def in_one(buffers: Sequence[ChunkedBuffer]) -> ChunkedBuffer:
+    """Return the chunks of several buffers one after the other, their bytes copied once.
+
+    Args:
+        buffers: At least one; chunks are inside their bytes.
+    """
+    if len(buffers) == 1:
+        return buffers[0]
+    sizes = np.concatenate([each.sizes for each in buffers])
+    whole = np.empty(int(sizes.sum()), dtype=np.uint8)
+    done = 0
+    for each in buffers:
+        stop = done + int(each.sizes.sum())
+        num_regular = _num_regular(each.starts, each.sizes)
+        _fill(whole[done:stop], each.data, each.starts, each.starts + each.sizes, num_regular)
+        done = stop
+    return consecutive(whole, sizes)
+
+
+def _fill(target: Bytes, data: Bytes, starts: Counts, stops: Counts, num_regular: int) -> None:
+    """Copy slices of bytes one after the other: as many as are regular at once."""
+    done = 0
+    if num_regular > 1:
+        size, stride = int(stops[0] - starts[0]), int(starts[1] - starts[0])
+        done = num_regular * size
+        regular = as_strided(
+            data[int(starts[0]) :], (num_regular, size), (stride, 1), writeable=False
+        )
+        np.copyto(target[:done].reshape(num_regular, size), regular)
+        starts, stops = starts[num_regular:], stops[num_regular:]
+    source, room = data.data, target.data
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        room[done : done + stop - start] = source[start:stop]
+        done += stop - start
 
 
 def _num_regular(starts: Counts, sizes: Counts) -> int:
     """Return how many slices, from the first on, have equal sizes and distances and do not overlap.
 
-    There are at least two slices.
+    A single slice counts as none.
     """
+    if len(starts) < 2:
+        return 0
     distances = np.diff(starts)
     if distances[0] < sizes[0]:
         return 1

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, starts_of
+from lance_stream.file.chunked_buffers import ChunkedBuffer, in_one
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafRows,
     RowsAsked,
@@ -51,16 +51,13 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     """
     first = parts[0].page
     measures = [each.page.measure(each.chosen) for each in parts]
-    sizes, counts, started = (
-        np.concatenate([each[place] for each in measures]) for place in range(3)
+    counts, started = (np.concatenate([each[place] for each in measures]) for place in (1, 2))
+    chunks = _side_by_side(
+        [
+            each.page.part(each.data, each.starts, measure[0])
+            for each, measure in zip(parts, measures, strict=True)
+        ]
     )
-    if len(parts) == 1:
-        data, starts = parts[0].data, parts[0].starts
-    else:
-        data = np.concatenate([each.data for each in parts])
-        before = starts_of(np.array([len(each.data) for each in parts]))
-        starts = np.concatenate([each.starts + at for each, at in zip(parts, before, strict=True)])
-    chunks = first.part(data, starts, sizes)
     levels = first.decode_levels(chunks, counts)
     if levels.num_rows() != int(started.sum()):
         raise CorruptDataError(
@@ -82,6 +79,24 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     stops = np.cumsum([len(each.chosen) for each in parts])
     values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
     return LeafRows(pick_levels(levels, entries), pick_values(values, places))
+
+
+def _side_by_side(pages: Sequence[ChunkParts]) -> ChunkParts:
+    """Return the buffers of the chunks of several pages, each kind in one."""
+    if len(pages) == 1:
+        return pages[0]
+    return ChunkParts(
+        np.concatenate([page.num_levels for page in pages]),
+        _levels_in_one([page.repetition for page in pages]),
+        _levels_in_one([page.definition for page in pages]),
+        [in_one(each) for each in zip(*(page.values for page in pages), strict=True)],
+    )
+
+
+def _levels_in_one(buffers: Sequence[ChunkedBuffer | None]) -> ChunkedBuffer | None:
+    """Return the level streams of several pages in one; all of them have it, or none."""
+    present = [each for each in buffers if each is not None]
+    return in_one(present) if present else None
 
 
 def _decode_values_of_pages(
