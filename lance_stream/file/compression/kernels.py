@@ -115,7 +115,7 @@ def decode(
     return np.int64(at)
 
 
-_TABLES = (_in(_U16), _in(_U64), _in(_U64), _in(_U16))
+_TABLES = (_in(_U16), _in(_U8), _in(_U64), _in(_U64), _in(_U16))
 
 
 @_compiled(_U16(_in(_U8), _I64, _I64, _I64, *_TABLES))  # type: ignore[untyped-decorator]  # of numba
@@ -125,17 +125,19 @@ def _entry_at(
     stop: int,
     terminator: int,
     short: Any,
+    long: Any,
     values: Any,
     masks: Any,
     entries: Any,
 ) -> Any:
     """Return `code | bytes << 8` of the symbol at a place of a string that stops after it.
 
-    The tables are those of `fsst_matching.Matcher`; the string counts as followed by `terminator`,
-    which no symbol of several bytes has.
+    The tables are those of `fsst_matching.Matcher.tables`; the string counts as followed by
+    `terminator`, which no symbol of several bytes has.
     """
     word = np.uint64(0)
-    if stop - place >= 8:
+    left = stop - place
+    if place + 8 <= len(data):
         # The compiler makes this one instruction.
         at = np.uint64(place)
         word = np.uint64(data[at])
@@ -146,15 +148,18 @@ def _entry_at(
         word |= np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
         word |= np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
         word |= np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
+        if left < 8:
+            word &= (_ONE << np.uint64(8 * left)) - _ONE
+            word |= np.uint64(terminator) << np.uint64(8 * left)
     else:
-        for byte in range(stop - place):
+        for byte in range(left):
             word |= np.uint64(data[np.uint64(place + byte)]) << np.uint64(8 * byte)
-        word |= np.uint64(terminator) << np.uint64(8 * (stop - place))
+        word |= np.uint64(terminator) << np.uint64(8 * left)
     first_3 = word & np.uint64(0xFFFFFF)
-    slot = (first_3 * _SPREAD & np.uint64(0xFFFFFFFF)) >> _SLOT_SHIFT
-    if word & masks[slot] == values[slot]:
-        return entries[slot]
-    return short[word & np.uint64(0xFFFF)]
+    number = long[(first_3 * _SPREAD & np.uint64(0xFFFFFFFF)) >> _SLOT_SHIFT]
+    # Both are loaded, so that no branch is mispredicted.
+    entry, short_entry = entries[number], short[word & np.uint64(0xFFFF)]
+    return entry if word & masks[number] == values[number] else short_entry
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
@@ -166,6 +171,7 @@ def match(
     stops: Any,
     terminator: int,
     short: Any,
+    long: Any,
     values: Any,
     masks: Any,
     entries: Any,
@@ -179,6 +185,7 @@ def match(
         stops: (num_strings,) where each stops in it.
         terminator: As in `_entry_at`, with the tables.
         short: There.
+        long: There.
         values: There.
         masks: There.
         entries: There.
@@ -187,9 +194,63 @@ def match(
     for string in range(len(starts)):
         place, stop = starts[string], stops[string]
         while place < stop:
-            entry = _entry_at(data, place, stop, terminator, short, values, masks, entries)
+            entry = _entry_at(data, place, stop, terminator, short, long, values, masks, entries)
             found[np.uint64(place)] = entry
             place += np.int64(entry >> 8)
+
+
+@_compiled(  # type: ignore[untyped-decorator]  # of numba
+    _U64(_in(_U8), _in(_I64), _I64, _I64, _I64, _U64, _I64, *_TABLES, _out(_U8), _out(_I64))
+)
+def _encode_strings(
+    data: Any,
+    bounds: Any,
+    string: int,
+    last: int,
+    place: int,
+    at: Any,
+    terminator: int,
+    short: Any,
+    long: Any,
+    values: Any,
+    masks: Any,
+    entries: Any,
+    codes: Any,
+    ends: Any,
+) -> Any:
+    """Encode the strings from `string` up to but not including `last`; see `encode`.
+
+    Args:
+        data: There.
+        bounds: There.
+        string: The first, of which the bytes before `place` are encoded already.
+        last: One past the last.
+        place: The next byte.
+        at: Where its code goes.
+        terminator: There.
+        short: There.
+        long: There.
+        values: There.
+        masks: There.
+        entries: There.
+        codes: There.
+        ends: There.
+
+    Returns:
+        Where the last code ends.
+    """
+    while string < last:
+        stop = bounds[string + 1]
+        while place < stop:
+            entry = _entry_at(data, place, stop, terminator, short, long, values, masks, entries)
+            code = np.uint64(entry) & _ESCAPE
+            # The byte after an escape is stored in any case, which saves a branch.
+            codes[at], codes[at + _ONE] = code, data[np.uint64(place)]
+            at += np.uint64(1 + (code == _ESCAPE))
+            place += int(entry >> 8)
+        ends[string] = at
+        string += 1
+    return at
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
@@ -200,6 +261,7 @@ def encode(
     bounds: Any,
     terminator: int,
     short: Any,
+    long: Any,
     values: Any,
     masks: Any,
     entries: Any,
@@ -213,6 +275,7 @@ def encode(
         bounds: (num_strings + 1,) ascending, from 0 to at most `len(data)`.
         terminator: As in `_entry_at`, with the tables.
         short: There.
+        long: There.
         values: There.
         masks: There.
         entries: There.
@@ -222,20 +285,71 @@ def encode(
     Returns:
         The number of bytes in `codes`.
     """
-    at = _ZERO
-    for string in range(len(ends)):
-        place, stop = bounds[string], bounds[string + 1]
-        while place < stop:
-            entry = _entry_at(data, place, stop, terminator, short, values, masks, entries)
-            code = np.uint64(entry) & _ESCAPE
-            codes[at] = code
-            at += _ONE
-            if code == _ESCAPE:
-                codes[at] = data[np.uint64(place)]
-                at += _ONE
-            place += np.int64(entry >> 8)
-        ends[string] = at
-    return np.int64(at)
+    # Two strings at a time, from both halves: the processor looks up the symbols of one while it
+    # waits for those of the other.
+    middle = len(ends) // 2
+    one, other = 0, middle
+    at, place = _ZERO, bounds[0]
+    at_2, place_2 = np.uint64(2 * bounds[middle]), bounds[middle]
+    while one < middle:
+        if place == bounds[one + 1]:
+            ends[one] = at
+            one += 1
+            continue
+        if place_2 == bounds[other + 1]:
+            ends[other] = at_2
+            other += 1
+            if other == len(ends):
+                break
+            continue
+        stop, stop_2 = bounds[one + 1], bounds[other + 1]
+        entry = _entry_at(data, place, stop, terminator, short, long, values, masks, entries)
+        entry_2 = _entry_at(data, place_2, stop_2, terminator, short, long, values, masks, entries)
+        code, code_2 = np.uint64(entry) & _ESCAPE, np.uint64(entry_2) & _ESCAPE
+        codes[at], codes[at + _ONE] = code, data[np.uint64(place)]
+        codes[at_2], codes[at_2 + _ONE] = code_2, data[np.uint64(place_2)]
+        at += np.uint64(1 + (code == _ESCAPE))
+        at_2 += np.uint64(1 + (code_2 == _ESCAPE))
+        place += np.int64(entry >> 8)
+        place_2 += np.int64(entry_2 >> 8)
+    at = _encode_strings(
+        data,
+        bounds,
+        one,
+        middle,
+        place,
+        at,
+        terminator,
+        short,
+        long,
+        values,
+        masks,
+        entries,
+        codes,
+        ends,
+    )
+    at_2 = _encode_strings(
+        data,
+        bounds,
+        other,
+        len(ends),
+        place_2,
+        at_2,
+        terminator,
+        short,
+        long,
+        values,
+        masks,
+        entries,
+        codes,
+        ends,
+    )
+    num_codes, begin = np.int64(at), 2 * bounds[middle]
+    num_more = np.int64(at_2) - begin
+    codes[num_codes : num_codes + num_more] = codes[begin : begin + num_more]
+    for string in range(middle, len(ends)):
+        ends[string] -= begin - num_codes
+    return num_codes + num_more
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
@@ -277,3 +391,44 @@ def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:
                 for lane in range(lanes):
                     low = words[np.uint64(source + lane)] >> right
                     values[block, np.uint64(to + lane)] = low & mask
+
+
+@_compiled(  # type: ignore[untyped-decorator]  # of numba
+    *(types.void(_in(word, 2), _in(_I64), _in(_I64), _out(word)) for word in (_U32, _U64))
+)
+def pack(values: Any, starts: Any, widths: Any, words: Any) -> None:
+    """Pack blocks of 1,024 words in FastLanes order, each in its own width.
+
+    Args:
+        values: (num_blocks, 1024) words of T bits, each less than 2 to the width of its block.
+        starts: (num_blocks,) the first word of each; its `width * 1024 / T` words are in `words`.
+        widths: (num_blocks,) from 0 to T.
+        words: Words of T bits, to fill there.
+    """
+    bits = words.itemsize * 8
+    lanes = VALUES // bits
+    for block in range(len(starts)):
+        width = widths[block]
+        if width == 0:
+            continue
+        for row in range(bits):
+            plane = row * width // bits
+            shift = row * width - plane * bits
+            group = row // 8
+            # The groups of 8 rows come in the order 0, 4, 2, 6, 1, 5, 3, 7.
+            group = (group & 1) << 2 | (group & 2) | (group & 4) >> 2
+            source = group * 16 + (row % 8) * 128
+            to = starts[block] + plane * lanes
+            if shift == 0:
+                for lane in range(lanes):
+                    words[np.uint64(to + lane)] = values[block, np.uint64(source + lane)]
+            else:
+                left = words.dtype.type(shift)
+                for lane in range(lanes):
+                    low = values[block, np.uint64(source + lane)] << left
+                    words[np.uint64(to + lane)] |= low
+            if shift + width > bits:
+                right = words.dtype.type(bits - shift)
+                for lane in range(lanes):
+                    high = values[block, np.uint64(source + lane)] >> right
+                    words[np.uint64(to + lanes + lane)] = high

@@ -13,6 +13,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.chunked_buffers import ChunkedBuffer
 from lance_stream.file.compression import compiled, fastlanes, fsst
 from lance_stream.file.compression.compiled import LOADING_NANOSECONDS, CompiledLoops
+from lance_stream.file.compression.fsst_matching import Matcher
 from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.data_blocks import FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.encoding_options import EncodingOptions
@@ -79,14 +80,33 @@ def test_values_are_encoded_alike(words, longest):
     assert by_numpy[1] == by_loops[1]
 
 
+@given(values=st.lists(st.lists(st.sampled_from(WORDS), max_size=4), max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_the_uncompiled_loop_encodes_few_values_inside_its_arrays(values):
+    """One half of the values may be empty, and the last end less than 8 bytes before the data."""
+    choice = fsst.trained(block_of([b"".join(WORDS[:6])] * 800))
+    assert choice is not None
+    values = [b"".join(each) for each in values]
+    block = block_of([*values, b"z"])
+    matcher = Matcher(choice.symbols, choice.sizes)
+    bounds = block.offsets.astype(np.int64)
+    by_numpy, ends_by_numpy = fsst._codes(bounds, block.data, matcher, choice.terminator)
+    codes, ends = np.zeros(2 * len(block.data), np.uint8), np.zeros(block.num_values, np.int64)
+    arguments = (block.data, bounds, choice.terminator, *matcher.tables)
+    size = kernels.encode.py_func(*arguments, codes, ends)
+    assert codes[:size].tolist() == by_numpy.tolist()
+    assert np.diff(ends, prepend=0).tolist() == ends_by_numpy.tolist()
+
+
 @pytest.mark.parametrize("word", [np.uint32, np.uint64])
-def test_chunks_of_every_width_are_unpacked_alike(word):
+def test_chunks_of_every_width_are_packed_and_unpacked_alike(word):
     bits = np.dtype(word).itemsize * 8
     values = np.random.default_rng(bits).integers(0, 2**bits, (bits + 1) * 1024 - 300, np.uint64)
     values = values.astype(word) >> np.repeat(np.arange(bits + 1), 1024)[: len(values)].astype(word)
     values[bits * 1024 :] = 0
     block = FixedWidthBlock(bits, len(values), values.view(np.uint8))
-    encoded = bitpacking.encode_mini_block(block)
+    encoded, packed_by_loops = both_ways(lambda: bitpacking.encode_mini_block(block))
+    assert encoded.buffers[0].data.tobytes() == packed_by_loops.buffers[0].data.tobytes()
     by_numpy, by_loops = both_ways(
         lambda: encoded.codec.decode_mini_block(encoded.buffers, encoded.num_values).words()
     )
@@ -147,7 +167,7 @@ def test_no_offsets_let_the_loop_leave_its_arrays(codes, offsets, num_symbols):
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_the_uncompiled_loop_unpacks_inside_its_words(bits):
+def test_the_uncompiled_loops_pack_and_unpack_inside_their_words(bits):
     word = np.dtype(f"<u{bits // 8}")
     for width in (0, 1, bits // 2 + 1, bits):
         values = np.full((1, 1024), (1 << width) - 1, word)
@@ -156,6 +176,9 @@ def test_the_uncompiled_loop_unpacks_inside_its_words(bits):
         one = np.ones(1, np.int64)
         kernels.unpack.py_func(packed, one * 0, one * width, found)
         assert (found == values).all()
+        repacked = np.zeros_like(packed)
+        kernels.pack.py_func(values, one * 0, one * width, repacked)
+        assert (repacked == packed).all()
 
 
 def test_loops_are_loaded_once_they_have_cost_what_loading_costs(monkeypatch):

@@ -185,7 +185,8 @@ def _encode_words(
         packed_bytes = int(bitpacking.inline_sizes(widths, words.itemsize).sum())
         least = min((_size_of(each) for each in candidates), default=raw_bytes)
         if packed_bytes < least:
-            packed = bitpacking.encode_mini_block(replace(block, data=filled.view(np.uint8)))
+            block_of_zeros = replace(block, data=filled.view(np.uint8))
+            packed = bitpacking.encode_mini_block(block_of_zeros, widths)
             return _if_saving(packed, block)
     return _if_saving(candidates[0], block) if candidates else None
 
