@@ -40,7 +40,7 @@ from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesse
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
 from lance_stream.read.row_ranges import RowRanges, bounded_leaves
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
-from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit
+from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.blobs import description_of, is_description
 from lance_stream.schema.fields import Field, as_in_file
@@ -119,8 +119,9 @@ class FragmentReader:
                 f"fragment {self._fragment.id} of version {unit.version} has data overlay files, "
                 "which are not supported: without them its values would be stale"
             )
-        self._output = unit.projected.fields
-        self._arrow = unit.arrow_schema
+        projected = unit.projected
+        self._output = projected.fields
+        self._arrow = output_schema(projected, unit.system_columns)
         if len(set(self._arrow.names)) != len(self._arrow.names):
             raise CorruptDataError(
                 f"version {unit.version} has two columns of the same name: "

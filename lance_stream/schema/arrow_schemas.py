@@ -152,6 +152,10 @@ def field_to_arrow(each: Field) -> pa.Field:
         UnsupportedFeatureError: Its type is unknown, or not supported yet.
         CorruptDataError: It has too few or too many fields below it.
     """
+    return _ARROW_FIELDS.of(each)
+
+
+def _field_to_arrow(each: Field) -> pa.Field:
     if each.is_blob_v2:
         return surface_field(each)
     try:
@@ -167,6 +171,9 @@ def field_to_arrow(each: Field) -> pa.Field:
     if each.extension_name:
         metadata.setdefault(names.EXTENSION_NAME, each.extension_name.encode())
     return pa.field(each.name, arrow, nullable, metadata=_metadata_to_arrow(metadata))
+
+
+_ARROW_FIELDS: Final = ByIdentity(_field_to_arrow)
 
 
 def has_narrow_indices(each: Field) -> bool:

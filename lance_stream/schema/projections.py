@@ -8,6 +8,7 @@ precedence over a path.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import is_
 from typing import TypeAlias
 
 from lance_stream.errors import InvalidInputError, NotFoundError
@@ -42,12 +43,12 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
         if path in paths:
             raise InvalidInputError(f"the column {column!r} is selected twice")
         paths.append(path)
-    return replace(
-        schema,
-        fields=tuple(
-            _part(by_name[name], [path[1:] for path in paths]) for name, paths in wanted.items()
-        ),
+    fields = tuple(
+        _part(by_name[name], [path[1:] for path in paths]) for name, paths in wanted.items()
     )
+    if len(fields) == len(schema.fields) and all(map(is_, fields, schema.fields)):
+        return schema  # for which more is known already, such as its Arrow form
+    return replace(schema, fields=fields)
 
 
 def find(schema: Schema, column: str) -> tuple[Field, ...]:
