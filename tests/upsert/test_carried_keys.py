@@ -1,7 +1,9 @@
 """Compaction carries the index of keys over: its new files are known before a key is read."""
 
 import pickle
+import random
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +24,7 @@ from lance_stream.upsert.carried_keys import RewrittenFiles
 from lance_stream.upsert.merged_runs import GONE
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
-from tests.upsert.keyed_tables import ON_ID, num_read, rows, table_of, watched
+from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
 from tests.upsert.small_runs import indexed, restart, runs_of, small_runs
 
 _small_runs = pytest.fixture(autouse=True)(small_runs)
@@ -260,3 +262,42 @@ def test_new_numbers_are_those_of_the_rows_as_written() -> None:
         rows_of = [(at, row) for at, size in enumerate(sizes) for row in range(size)]
         expected = [100 + written.index(each) if each in written else int(GONE) for each in rows_of]
         assert found == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_compactions_beside_upserts_lose_no_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread compacts without pause; runs are written, merged and carried over meanwhile."""
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", [1, 40, 400][seed])
+    dice = random.Random(seed)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    uri, is_over = ds.uri, threading.Event()
+    num_compactions = 0
+    errors: list[Exception] = []
+
+    def compact_all_the_time() -> None:
+        nonlocal num_compactions
+        try:
+            while not is_over.is_set():
+                done = commit_prepared(prepare(lance_stream.open_dataset(uri).table))
+                num_compactions += bool(done.num_removed)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=compact_all_the_time)
+    thread.start()
+    try:
+        model: dict[str, int] = {}
+        for number in range(30):
+            some = rows(dice.sample(range(300), dice.randrange(1, 80)), number)
+            done = upsert(lance_stream.open_dataset(uri).table, some, ON_ID)
+            names = some["id"].to_pylist()
+            assert done.num_inserted == len(set(names) - set(model))
+            model |= dict.fromkeys(names, number)
+    finally:
+        is_over.set()
+        thread.join()
+    assert not errors
+    stored = lance_stream.open_dataset(uri).to_table().to_pydict()
+    assert dict(zip(stored["id"], stored["x"], strict=True)) == model
+    assert len(stored["id"]) == len(model)
+    assert num_compactions
