@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tests.cluster.drivers import Site
-from tests.cluster.machines import alone, find_problem
+from tests.cluster.machines import WORKERS, Machine, alone, find_problem
 from tests.cluster.standalone import Cluster, started
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
@@ -21,22 +22,40 @@ def proxy(moto: MotoServer) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture(scope="session")
-def whole_cluster(proxy: FaultProxy) -> Iterator[Cluster]:
-    """The cluster, as the last test has left it."""
+def machines(proxy: FaultProxy) -> Iterator[FaultProxy]:
+    """The right to start machines, and what they reach the store by."""
     with alone():
         problem = find_problem()
         if problem is not None and os.environ.get("CI") == "true":
             pytest.fail(problem, pytrace=False)
         if problem is not None:
             pytest.skip(problem)
-        with started(proxy.url) as cluster:
-            yield cluster
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def whole_cluster(machines: FaultProxy) -> Iterator[Cluster]:
+    """The cluster, as the last test has left it."""
+    with ExitStack() as stack:
+        workers = [Machine(name, endpoint=machines.url) for name in WORKERS]
+        yield stack.enter_context(
+            started("master", [stack.enter_context(each) for each in workers])
+        )
+
+
+@pytest.fixture(scope="session")
+def driver(machines: FaultProxy) -> Iterator[Machine]:
+    """A machine for drivers."""
+    with Machine("driver", endpoint=machines.url) as machine:
+        yield machine
 
 
 @pytest.fixture
-def site(whole_cluster: Cluster, proxy: FaultProxy, s3_bucket: Bucket) -> Iterator[Site]:
+def site(
+    whole_cluster: Cluster, driver: Machine, proxy: FaultProxy, s3_bucket: Bucket
+) -> Iterator[Site]:
     """The whole cluster, and an empty bucket."""
     whole_cluster.restore()
     proxy.clear()
-    yield Site(whole_cluster, proxy, s3_bucket)
+    yield Site(whole_cluster, driver, proxy, s3_bucket)
     proxy.clear()

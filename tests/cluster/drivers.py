@@ -12,10 +12,10 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.table.named_files import nameable, names_of
 from tests.cluster import events
-from tests.cluster.events import Rows, in_order
+from tests.cluster.events import ByRowId, Rows, in_order
 from tests.cluster.jobs import MODES
 from tests.cluster.machines import JAVA, Machine, Program
-from tests.cluster.standalone import EXECUTOR_MEMORY, NUM_WORKERS, Cluster, Worker
+from tests.cluster.standalone import EXECUTOR_MEMORY, Cluster, Worker
 from tests.java import QUICK_SETTINGS
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
@@ -33,6 +33,7 @@ class Site:
 
     Attributes:
         cluster: The cluster.
+        driver: The machine that drivers run on.
         proxy: The way of all machines to the store.
         bucket: A bucket, as tests reach it: not through the proxy.
         batches: The rows of the table "events", a version each.
@@ -40,6 +41,7 @@ class Site:
     """
 
     cluster: Cluster
+    driver: Machine
     proxy: FaultProxy
     bucket: Bucket
     batches: list[Rows] = field(default_factory=list)
@@ -55,12 +57,16 @@ class Site:
         self.batches = events.make_batches(seed, num_batches)
         events.store(f"{self.folder}/events", self.bucket.storage_options, self.batches)
 
+    def add_upserted(self, table: str) -> None:
+        """Make a table that each batch of events was upserted into, a version each."""
+        events.store_upserted(f"{self.folder}/{table}", self.bucket.storage_options, self.batches)
+
     def start_driver(
         self, jobs: Sequence[Mapping[str, Any]], conf: Mapping[str, str] | None = None
     ) -> Program:
         """Start a driver that runs jobs."""
         settings = {**driver_settings(self.cluster), **(conf or {})}
-        return start_program(self.cluster.driver, {"conf": settings, "jobs": list(jobs)})
+        return start_program(self.driver, {"conf": settings, "jobs": list(jobs)})
 
     def run(
         self, jobs: Sequence[Mapping[str, Any]], conf: Mapping[str, str] | None = None
@@ -72,9 +78,17 @@ class Site:
         """Return the worker that a request came from; None if it came from another machine."""
         return self.cluster.workers.get(re.sub(r"(\d)", r"-\1", machine_of(request)))
 
-    def requests_of(self, machine: str, key: str = "") -> list[StoreRequest]:
-        """Return a machine's requests for keys that contain something."""
-        return [each for each in self.proxy.seen(key=key) if machine_of(each) == machine]
+    def by_worker(self, *methods: str) -> Callable[[StoreRequest], bool]:
+        """Return whether a request is a worker's, by one of some methods."""
+        return lambda request: request.method in methods and self.worker_of(request) is not None
+
+    def key(self, path: str) -> str:
+        """Return the key of a path in the folder of tables, as requests have it."""
+        return f"{self.name}/{path}"
+
+    def at_commit(self, table: str, at: int, fault: Fault) -> None:
+        """Let the n-th creation of a manifest of a table meet a fault."""
+        self.proxy.add(fault, at=at, kind="put once", key=self.key(f"{table}/_versions/"))
 
     def at_data(
         self,
@@ -93,7 +107,7 @@ class Site:
         self.proxy.add(
             Act(on_worker, then),
             at=at,
-            key=f"{self.name}/{table}/data/",
+            key=self.key(f"{table}/data/"),
             matches=lambda request: self.worker_of(request) is not None,
         )
 
@@ -117,17 +131,25 @@ class Site:
 
     def version_of(self, table: str) -> int:
         """Return the number of a table's newest version."""
-        return self._open(table).version
+        return self.open(table).version
 
     def unnamed_files(self, table: str) -> list[str]:
         """Return the data files of a table that no version names: of attempts without effect."""
-        table_version = self._open(table).table
+        table_version = self.open(table).table
         log = table_version.log
         named = {name for version in log.versions() for name in names_of(log.read(version), set())}
         found = [(each.path, nameable(each.path)) for each in table_version.store.list("data")]
         return [path for path, what in found if what is not None and what.name not in named]
 
-    def _open(self, table: str) -> Dataset:
+    def snapshot(self, table: str, version: int) -> ByRowId:
+        """Return the rows of a version, as pylance reads them; none of version 0."""
+        if not version:
+            return {}
+        options = self.bucket.storage_options
+        ds = lance.dataset(f"{self.folder}/{table}", version=version, storage_options=options)
+        return events.by_row_id(ds.to_table(with_row_id=True).to_pylist())
+
+    def open(self, table: str) -> Dataset:
         options = self.bucket.storage_options
         return lance_stream.open_dataset(f"{self.folder}/{table}", storage_options=options)
 
@@ -143,19 +165,30 @@ def driver_settings(cluster: Cluster) -> dict[str, str]:
         "spark.executor.extraJavaOptions": JAVA,
         "spark.ui.showConsoleProgress": "false",
         **QUICK_SETTINGS,
-        "spark.sql.shuffle.partitions": str(NUM_WORKERS),
-        # The machines have one address, and no disk in common.
-        "spark.shuffle.readHostLocalDisk": "false",
-        "spark.cores.max": str(NUM_WORKERS),
+        "spark.sql.shuffle.partitions": str(len(cluster.workers)),
+        "spark.cores.max": str(len(cluster.workers)),
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
 
 
-def start_program(machine: Machine, given: Mapping[str, Any]) -> Program:
-    """Start the program of jobs on a machine."""
+def start_program(
+    machine: Machine,
+    given: Mapping[str, Any],
+    command: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Program:
+    """Start the program of jobs on a machine.
+
+    Args:
+        machine: The machine.
+        given: What the file of jobs has.
+        command: What runs the program; the machine's Python by default.
+        variables: See `Machine.start`.
+    """
     (machine.folder / "jobs.json").write_text(json.dumps(given))
-    return machine.start([machine.python, "programs/driver.py", "jobs.json"], "driver")
+    program = [*(command or [machine.python]), "programs/driver.py", "jobs.json"]
+    return machine.start(program, "driver", variables)
 
 
 def finish(program: Program) -> list[dict[str, Any]]:

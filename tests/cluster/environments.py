@@ -3,6 +3,7 @@
     .cluster/tools              uv
     .cluster/wheels             the wheel of this checkout, and PySpark's, which is built only once
     .cluster/worker-1/env       a virtual environment with these and what they need
+    .cluster/packed             another one, and an archive of it
 
 They hold the versions that the tests run on. An environment whose wheel and versions are the same
 is left as it is; if only the wheel has changed, only the wheel is installed again.
@@ -22,18 +23,21 @@ MACHINES = ROOT / ".cluster"
 _SECONDS = 900
 
 
-def environment_of(machine: str, extras: str, packages: Sequence[str] = ()) -> Path:
+def environment_of(
+    machine: str, extras: str, packages: Sequence[str] = (), without: Sequence[str] = ()
+) -> Path:
     """Make a machine's environment, and return its folder.
 
     Args:
         machine: The machine's name.
         extras: Of this package, for example "s3".
         packages: What is installed besides.
+        without: What is removed again.
     """
     wheel, of_pyspark = _wheels()
     folder = MACHINES / machine / "env"
     versions = _versions()
-    wanted = _digest(sys.version, versions, extras, *packages)
+    wanted = _digest(sys.version, versions, extras, *packages, "without", *without)
     installed = _digest(wanted, wheel.read_bytes())
     stamp = folder / ".installed"
     stamps = stamp.read_text().split() if stamp.exists() else []
@@ -48,8 +52,20 @@ def environment_of(machine: str, extras: str, packages: Sequence[str] = ()) -> P
         _uv("venv", "--clear", "--python", sys.executable, folder)
         what = (f"{wheel}[{extras}]", of_pyspark, *packages)
         _uv("pip", "install", "--python", python, "--constraint", constraints, *what)
+    if without:
+        _uv("pip", "uninstall", "--python", python, *without)
     stamp.write_text(f"{wanted} {installed}")
     return folder
+
+
+def packed_environment(extras: str) -> Path:
+    """Make an archive of an environment without PySpark, which workers have; return its path."""
+    folder = environment_of("packed", extras, ["venv-pack"], ["pyspark"])
+    archive = MACHINES / "packed" / "environment.tar.gz"
+    if not archive.exists() or archive.stat().st_mtime < (folder / ".installed").stat().st_mtime:
+        pack = (folder / "bin" / "venv-pack", "--force", "--compress-level", 1)
+        _run(*pack, "--prefix", folder, "--output", archive)
+    return archive
 
 
 @cache

@@ -12,7 +12,10 @@ NUM_BATCHES = 4
 ROWS_A_BATCH = 80
 NUM_KEYS = 200
 
+COLUMNS = ("id", "key", "seq", "value")
+
 Rows = list[dict[str, Any]]
+ByRowId = dict[int, dict[str, Any]]
 
 
 def make_batches(seed: int, num_batches: int = NUM_BATCHES) -> list[Rows]:
@@ -44,6 +47,15 @@ def store(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None
         ds = ds.append(each)
 
 
+def store_upserted(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None:
+    """Upsert batches into a table, a version each."""
+    first = pa.Table.from_pylist(upserted(batches[:1]))
+    ds = lance_stream.create_dataset(uri, first, storage_options=dict(options))
+    for each in batches[1:]:
+        rows = pa.Table.from_pylist(each)
+        ds = ds.upsert(rows, on=["key"], delete_when="op = 'd'", except_columns=["op"])
+
+
 def appended(batches: Sequence[Rows]) -> Rows:
     """Return what is in a table to which all rows were appended."""
     return [row for batch in batches for row in batch]
@@ -60,10 +72,29 @@ def upserted(batches: Sequence[Rows]) -> Rows:
     for row in appended(batches):
         rows.pop(row["key"], None)
         if row["op"] != "d":
-            rows[row["key"]] = {name: row[name] for name in ("id", "key", "seq", "value")}
+            rows[row["key"]] = {name: row[name] for name in COLUMNS}
     return list(rows.values())
 
 
 def in_order(rows: Rows) -> Rows:
     """Return rows by their ids."""
     return sorted(rows, key=lambda row: row["id"])
+
+
+def by_row_id(rows: Rows) -> ByRowId:
+    """Return rows by the row ids that they have as a column."""
+    return {row["_rowid"]: {name: row[name] for name in COLUMNS} for row in rows}
+
+
+def after(before: ByRowId, changes: Rows) -> ByRowId:
+    """Return rows after the changes of a feed, which must fit them."""
+    rows = dict(before)
+    for change in sorted(changes, key=lambda each: each["_commit_version"]):
+        row_id, kind = change["_rowid"], change["_change_type"]
+        row = {name: change[name] for name in COLUMNS}
+        if kind in ("delete", "update_preimage"):
+            assert rows.pop(row_id) == row
+        else:
+            assert row_id not in rows
+            rows[row_id] = row
+    return rows

@@ -2,9 +2,9 @@
 
     python isolated.py PARENT ROOT FOLDER PROGRAM ARGUMENT...
 
-The program sees nothing of ROOT but FOLDER, FOLDER/tmp as /tmp, and no process but its own. All of
-them end when this process or the one with the id PARENT ends, however that ends. No privileges are
-needed where the kernel lets its users make namespaces.
+The program sees nothing of ROOT but FOLDER, FOLDER/tmp as /tmp, FOLDER/hosts as /etc/hosts, and no
+process but its own. All of them end when this process or the one with the id PARENT ends, however
+that ends. No privileges are needed where the kernel lets its users make namespaces.
 """
 
 import ctypes
@@ -35,6 +35,7 @@ def main(parent: int, root: str, folder: str, command: list[str]) -> None:
     mount("none", root, "tmpfs", 0)
     Path(folder).mkdir(parents=True)
     mount(f"/proc/self/fd/{own}", folder, None, _BIND)
+    mount(f"{folder}/hosts", "/etc/hosts", None, _BIND)
     mount("none", "/proc", "proc", 0)
     os.chdir(folder)
     be_init(command)

@@ -45,22 +45,24 @@ MODES: Mapping[str, Mode] = {
 }
 
 
-def stream_job(mode: str, folder: str) -> dict[str, Any]:
+def stream_job(mode: str, folder: str, source: str = "", **sink: Any) -> dict[str, Any]:
     """Return the job that streams the events of a folder into the table of a mode.
 
     Args:
         mode: A name in `MODES`.
         folder: A URI below which the tables are.
+        source: Whose table is read; "" for the mode's usual one.
+        sink: Arguments of the sink, instead of the mode's.
     """
     what = MODES[mode]
     job = {
         "kind": "stream",
         "name": mode,
-        "source": f"{folder}/{what.source or 'events'}",
+        "source": f"{folder}/{source or what.source or 'events'}",
         "table": f"{folder}/{mode}",
         "read": what.read or _APPENDED,
         "num_partitions": NUM_PARTITIONS,
     }
     if what.sink is not None:
-        return {**job, "sink": {"app_id": mode, **what.sink}}
+        return {**job, "sink": {"app_id": mode, **what.sink, **sink}}
     return {**job, "options": {"appId": mode, **(what.options or {})}}

@@ -1,8 +1,9 @@
 """Machines: an environment, a folder and processes each, and nothing in common but the network.
 
-What they have for a network is 127.0.0.1, and what they have for a store is behind one endpoint
-that each of them knows from its own profile, with an access key of its own: by that a proxy tells
-their requests apart. (Spark hands keys in the environment of a driver on to its tasks.)
+What they have for a network is 127.0.0.1, where each finds the others by name. What they have for a
+store is behind one endpoint that each of them knows from its own profile, with an access key of its
+own: by that a proxy tells their requests apart. (Spark hands keys in the environment of a driver on
+to its tasks.)
 """
 
 import fcntl
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,9 @@ from tests.servers.environment import forget_credentials
 from tests.servers.server import HOST
 
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+WORKERS = ("worker-1", "worker-2", "worker-3")
+PLAIN_WORKERS = ("plain-1", "plain-2")
+_NAMES = ("trial", "master", "driver", *WORKERS, "plain-master", *PLAIN_WORKERS)
 _ISOLATED = Path(__file__).with_name("isolated.py")
 _PROGRAMS = Path(__file__).with_name("programs")
 _CONF = Path(__file__).with_name("conf")
@@ -114,6 +118,7 @@ class Machine:
         name: Its name, which is also its access key.
         environment: The extras that its environment has; "" for no environment.
         packages: What its environment has besides.
+        without: What its environment lacks nevertheless.
         endpoint: The store that its profile names; "" for none.
     """
 
@@ -122,11 +127,14 @@ class Machine:
         name: str,
         environment: str = "s3",
         packages: Sequence[str] = (),
+        without: Sequence[str] = (),
         endpoint: str = "",
     ) -> None:
+        assert name in _NAMES, f"other machines do not know {name}"
         self.name = name
         self.folder = MACHINES / name
-        self._extras, self._packages, self._endpoint = environment, packages, endpoint
+        self._extras, self._packages, self._without = environment, packages, without
+        self._endpoint = endpoint
         self._programs: list[Program] = []
 
     def __enter__(self) -> Self:
@@ -138,6 +146,7 @@ class Machine:
             (self.folder / name).mkdir()
         shutil.copytree(_PROGRAMS, self.folder / "programs")
         shutil.copytree(_CONF, self.folder / "conf")
+        (self.folder / "hosts").write_text(f"{HOST} localhost {' '.join(_NAMES)}\n")
         if self._endpoint:
             self._profile.write_text(
                 "[default]\nregion = us-east-1\n"
@@ -146,7 +155,7 @@ class Machine:
                 f"aws_secret_access_key = secret-of-{self.name}\n"
             )
         if self._extras:
-            environment_of(self.name, self._extras, self._packages)
+            environment_of(self.name, self._extras, self._packages, self._without)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -161,10 +170,15 @@ class Machine:
         return str(self.folder / "env" / "bin" / "python")
 
     @cached_property
+    def site_packages(self) -> Path:
+        """Where its packages are installed."""
+        (found,) = self.folder.glob("env/lib/python*/site-packages")
+        return found
+
+    @property
     def spark_home(self) -> Path:
         """Its installation of Spark, which came with PySpark."""
-        (found,) = self.folder.glob("env/lib/python*/site-packages/pyspark")
-        return found
+        return self.site_packages / "pyspark"
 
     @property
     def _profile(self) -> Path:
@@ -192,14 +206,22 @@ class Machine:
             variables["AWS_CONFIG_FILE"] = str(self._profile)
         return variables
 
-    def start(self, command: Sequence[str], name: str) -> Program:
-        """Start a program, whose output goes to the file `name` of the machine."""
+    def start(
+        self, command: Sequence[str], name: str, variables: Mapping[str, str] | None = None
+    ) -> Program:
+        """Start a program.
+
+        Args:
+            command: The program and its arguments.
+            name: Of the file of the machine that its output goes to.
+            variables: Of its environment, besides those of all programs of the machine.
+        """
         said = self.folder / "said" / name
         here = [str(os.getpid()), str(ROOT), str(self.folder)]
         with said.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-S", "-E", str(_ISOLATED), *here, *command],
-                env=self.environment(),
+                env={**self.environment(), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,13 +1,12 @@
 """Spark's standalone cluster: a master and workers, each on a machine of its own."""
 
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tests.cluster.machines import Machine, Program, try_to_send
 from tests.servers.server import HOST
 
-NUM_WORKERS = 3
 EXECUTOR_MEMORY = "512m"
 _START_SECONDS = 120.0
 
@@ -27,7 +26,9 @@ class Worker:
 
     def _start(self) -> Program:
         work = self.machine.folder / "work"
-        where = ["--host", HOST, "--port", "0", "--webui-port", "0", "--work-dir", str(work)]
+        # Spark starts no second attempt of a task on the host of the first one.
+        host = self.machine.name
+        where = ["--host", host, "--port", "0", "--webui-port", "0", "--work-dir", str(work)]
         size = ["--cores", "1", "--memory", "1g"]
         return self.machine.start_spark(
             "org.apache.spark.deploy.worker.Worker", *where, *size, self._master
@@ -48,6 +49,19 @@ class Worker:
     def kill_python_workers(self) -> int:
         """Kill the Python processes of its executors, and return how many there were."""
         return _kill(self.python_workers())
+
+    def stop(self) -> None:
+        """Stop all of its processes where they are."""
+        self.program.send(signal.SIGSTOP)
+
+    def resume_python(self) -> None:
+        """Let its Python processes go on, but not Spark's own."""
+        for each in self.python_workers():
+            try_to_send(each, signal.SIGCONT)
+
+    def resume(self) -> None:
+        """Let all of its processes go on."""
+        self.program.send(signal.SIGCONT)
 
     def is_lost(self) -> bool:
         """Whether its process has ended."""
@@ -76,34 +90,37 @@ class Cluster:
     Attributes:
         master: The URL of its master.
         workers: Its workers, by the names of their machines.
-        driver: A machine for drivers.
     """
 
-    def __init__(self, master: str, workers: dict[str, Worker], driver: Machine) -> None:
+    def __init__(self, master: str, workers: dict[str, Worker]) -> None:
         self.master = master
         self.workers = workers
-        self.driver = driver
 
     def restore(self) -> None:
         """Start the workers that are lost."""
         for each in self.workers.values():
             each.come_back()
 
+    def has_executors(self) -> bool:
+        """Whether an executor runs: those of a killed driver end when they notice."""
+        return any(each.executors() for each in self.workers.values())
+
 
 @contextmanager
-def started(endpoint: str) -> Iterator[Cluster]:
-    """Start a cluster whose machines know a store; stop it at the end."""
-    names = [f"worker-{number}" for number in range(1, NUM_WORKERS + 1)]
-    with ExitStack() as stack:
-        driver = stack.enter_context(Machine("driver", endpoint=endpoint))
-        of_master = stack.enter_context(Machine("master"))
-        machines = [stack.enter_context(Machine(name, endpoint=endpoint)) for name in names]
+def started(master: str, workers: Sequence[Machine]) -> Iterator[Cluster]:
+    """Start a cluster; stop it at the end.
+
+    Args:
+        master: The name of its master's machine.
+        workers: The machines of its workers.
+    """
+    with Machine(master) as of_master:
         program = of_master.start_spark(
             "org.apache.spark.deploy.master.Master",
             *("--host", HOST, "--port", "0", "--webui-port", "0"),
         )
-        master = f"spark://{HOST}:" + program.wait_for(f"spark://{HOST}:", _START_SECONDS).strip()
-        workers = {each.name: Worker(each, master) for each in machines}
-        for each in workers.values():
+        url = f"spark://{HOST}:" + program.wait_for(f"spark://{HOST}:", _START_SECONDS).strip()
+        by_name = {each.name: Worker(each, url) for each in workers}
+        for each in by_name.values():
             each.program.wait_for("Successfully registered with master", _START_SECONDS)
-        yield Cluster(master, workers, driver)
+        yield Cluster(url, by_name)

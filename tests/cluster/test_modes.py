@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 
 
 def test_tasks_run_from_the_wheel_of_their_own_machine(site: Site) -> None:
-    hidden = [str(site.cluster.driver.folder), __file__]
+    hidden = [str(site.driver.folder), __file__]
     said = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
     (views,) = [each["seen"] for each in said if "seen" in each]
     folders = {str(each.machine.folder) for each in site.cluster.workers.values()}

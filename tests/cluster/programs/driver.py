@@ -9,7 +9,10 @@ what the file of jobs says, of the store what the environment says.
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from pyspark.sql import SparkSession
 from lance_stream.spark import cleanup_table, compact_table, lance_sink, register
 
 CHECKPOINTS = Path.cwd() / "checkpoints"
+
+_STARTING = threading.Lock()
+"""Spark gives a Python process ten seconds to start: few at once, for the machine may be busy."""
 
 
 def say(**what: Any) -> None:
@@ -46,8 +52,12 @@ def stream(
     options: Mapping[str, str] | None = None,
     read: Mapping[str, str],
     num_partitions: int,
+    checkpoints: str | None = None,
 ) -> None:
-    """Stream a table into another one: by the sink, or by the format with options."""
+    """Stream a table into another one: by the sink, or by the format with options.
+
+    Checkpoints are in a folder of this machine, or in one of the server's through Spark Connect.
+    """
     rows = spark.readStream.format("lance").options(**read).load(source)
     if "readChangeFeed" not in read:
         rows = rows.repartition(num_partitions)
@@ -57,12 +67,15 @@ def stream(
     else:
         done = lance_sink(table, on_commit=tell, **sink)
         writer = rows.writeStream.foreachBatch(done)
-    checkpoint = str(CHECKPOINTS / table.replace(":", ""))
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    checkpoint = str(Path(checkpoints or CHECKPOINTS) / table.replace(":", ""))
+    with _STARTING:
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        while query.isActive and query.lastProgress is None:
+            time.sleep(0.1)
     query.awaitTermination()
     if done is not None:
         done.wait_for_compaction(120)
-    say(ended=name)
+    say(ended=name, knows_commit=done is not None and done.last_commit is not None)
 
 
 def tell(commit: Any) -> None:
@@ -123,9 +136,54 @@ def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
     say(seen=[json.loads(row.view) for row in rows.collect()])
 
 
+def share_work(_spark: Any) -> None:
+    """Let tasks share the work on small tables, as they do on large ones.
+
+    Upserts go through tasks as a whole; each group of fragments and each few files are a task.
+    """
+    from lance_stream.spark import file_jobs, rewrite_jobs
+    from lance_stream.spark.sink import modes
+
+    modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # Final for others
+    rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # the same
+    file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # the same
+
+
+def wait_for(_spark: Any, file: str) -> None:
+    """Wait until a file is on this machine."""
+    while not Path(file).exists():
+        time.sleep(0.1)
+
+
+def together(spark: Any, lines: Sequence[Sequence[dict[str, Any]]]) -> None:
+    """Run lines of jobs at once; the jobs of a line, one after another."""
+    with ThreadPoolExecutor(len(lines)) as threads:
+        for each in [threads.submit(run, spark, line) for line in lines]:
+            each.result()
+
+
+def attempt(spark: Any, job: dict[str, Any]) -> None:
+    """Run a job that fails, and print what its user sees."""
+    try:
+        run(spark, [job])
+    except Exception as error:
+        say(error=type(error).__name__, text=str(error))
+
+
 KINDS: Mapping[str, Callable[..., None]] = {
-    each.__name__: each for each in (stream, feed, compact, cleanup, look)
+    each.__name__: each
+    for each in (
+        *(stream, feed, compact, cleanup, look),
+        *(share_work, wait_for, together, attempt),
+    )
 }
+
+
+def run(spark: Any, jobs: Sequence[dict[str, Any]]) -> None:
+    """Run jobs, one after another."""
+    for job in jobs:
+        arguments = dict(job)
+        KINDS[arguments.pop("kind")](spark, **arguments)
 
 
 def main(path: str) -> None:
@@ -134,8 +192,7 @@ def main(path: str) -> None:
     spark = session(given.get("remote"), given["conf"])
     register(spark)
     say(ready=True)
-    for job in given["jobs"]:
-        KINDS[job.pop("kind")](spark, **job)
+    run(spark, given["jobs"])
     spark.stop()
     say(done=True)
 

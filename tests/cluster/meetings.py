@@ -1,0 +1,41 @@
+"""Requests that wait for one another, so that one deed finds all of them at their points.
+
+with three streams, each held at another point of its batch:
+    meeting = Meeting(3, driver.kill)
+    proxy.add(meeting.fault(CutBefore()), kind="put once", key="a/_versions/")
+    proxy.add(meeting.fault(), kind="put once", key="b/_versions/")
+    proxy.add(meeting.fault(), key="c/data/")
+"""
+
+import threading
+from collections.abc import Callable
+
+from tests.servers.store_faults import Act, Fault
+
+SECONDS = 240.0
+"""How long a request waits for the others. Their clients must be more patient than that."""
+
+PATIENT = {"request_timeout": "600s", "client_retry_timeout": "1800s"}
+"""Storage options of such clients."""
+
+
+class Meeting:
+    """A number of requests that wait until the last of them has come.
+
+    Args:
+        num_requests: How many.
+        act: What is done once all have come, before any of them goes on.
+    """
+
+    def __init__(self, num_requests: int, act: Callable[[], object]) -> None:
+        self._barrier = threading.Barrier(num_requests, self._act)
+        self._deed = act
+        self.took_place = False
+
+    def fault(self, then: Fault | None = None) -> Act:
+        """Return the fault of one of the requests: it waits, and then meets another fault."""
+        return Act(lambda _request: self._barrier.wait(SECONDS), then)
+
+    def _act(self) -> None:
+        self._deed()
+        self.took_place = True

@@ -1,0 +1,72 @@
+"""Drivers that are killed in the middle of a batch and started again: each row is in once."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.cluster.drivers import JOB_SECONDS, Site, said
+from tests.cluster.jobs import stream_job
+from tests.cluster.machines import wait_until
+from tests.cluster.meetings import PATIENT, Meeting
+from tests.servers.store_faults import CutBefore
+from tests.servers.store_requests import StoreRequest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
+
+STREAMS = ("append", "upsert", "apply_changes")
+MOMENTS = ("while files are written", "before the commit", "after the commit")
+NUM_BATCHES = 6
+
+
+def test_killed_drivers_leave_each_row_once(site: Site) -> None:
+    """Three streams run at once, and each kill finds each of them at another moment.
+
+    The third stream reads the feed of a table.
+    """
+    site.add_events(seed=11, num_batches=NUM_BATCHES)
+    site.add_upserted("changes")
+    arguments = {"storage_options": PATIENT, "compact_every": None}
+    streams = [stream_job(mode, site.folder, **arguments) for mode in STREAMS[:2]]
+    streams.append(stream_job(STREAMS[2], site.folder, "changes", **arguments))
+    jobs = [{"kind": "together", "lines": [[each] for each in streams]}]
+    committed = dict.fromkeys(STREAMS, 0)
+    batches: list[dict[str, Any]] = []
+    for turn in range(len(MOMENTS)):
+        driver = site.start_driver(jobs)
+        meeting = Meeting(len(STREAMS), driver.kill)
+        for place, mode in enumerate(STREAMS):
+            moment = MOMENTS[(turn + place) % len(MOMENTS)]
+            meet(site, mode, moment, meeting)
+            committed[mode] += 2 if moment == "after the commit" else 1
+        driver.wait(JOB_SECONDS)
+        assert meeting.took_place, driver.output()[-5000:]
+        wait_until(lambda: not site.cluster.has_executors(), 60)
+        site.proxy.quiet(60)
+        site.proxy.clear()
+        assert {mode: site.version_of(mode) for mode in STREAMS} == committed
+        batches += said(driver)
+    batches += site.run(jobs)
+    site.check(*STREAMS)
+    assert {mode: site.version_of(mode) for mode in STREAMS} == dict.fromkeys(STREAMS, NUM_BATCHES)
+    repeated = Counter(each["table"].rpartition("/")[2] for each in batches if each.get("skipped"))
+    assert repeated == dict.fromkeys(STREAMS, 1), "batches that were committed as the driver died"
+
+
+def meet(site: Site, mode: str, moment: str, meeting: Meeting) -> None:
+    """Let the second batch of a run wait for the others at a moment."""
+    if moment == "before the commit":
+        site.at_commit(mode, 2, meeting.fault(CutBefore()))
+    elif moment == "after the commit":
+        site.at_commit(mode, 2, meeting.fault())
+    else:
+        manifests = site.key(f"{mode}/_versions/")
+
+        def is_of_second_batch(request: StoreRequest) -> bool:
+            before = site.proxy.requests[: request.number]
+            return request.method == "PUT" and any(
+                each.kind == "put once" and manifests in each.key for each in before
+            )
+
+        fault = meeting.fault(CutBefore())
+        site.proxy.add(fault, key=site.key(f"{mode}/data/"), matches=is_of_second_batch)
