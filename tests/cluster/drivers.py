@@ -79,7 +79,7 @@ class Site:
         return self.cluster.workers.get(re.sub(r"(\d)", r"-\1", machine_of(request)))
 
     def by_worker(self, *methods: str) -> Callable[[StoreRequest], bool]:
-        """Return whether a request is a worker's, by one of some methods."""
+        """Return a condition on requests: a worker has sent it, by one of these methods."""
         return lambda request: request.method in methods and self.worker_of(request) is not None
 
     def key(self, path: str) -> str:
