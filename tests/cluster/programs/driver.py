@@ -78,6 +78,11 @@ def stream(
     say(ended=name, knows_commit=done is not None and done.last_commit is not None)
 
 
+def write(spark: Any, table: str, num_rows: int) -> None:
+    """Give a sink one batch, of rows that no table is read for."""
+    lance_sink(table, on_commit=tell, app_id="rows")(spark.range(num_rows), 0)
+
+
 def tell(commit: Any) -> None:
     """Print what became of a batch; the process that runs foreachBatch calls it."""
     say(batch=commit.batch_id, version=commit.version, skipped=commit.skipped, table=commit.table)
@@ -173,7 +178,7 @@ def attempt(spark: Any, job: dict[str, Any]) -> None:
 KINDS: Mapping[str, Callable[..., None]] = {
     each.__name__: each
     for each in (
-        *(stream, feed, compact, cleanup, look),
+        *(stream, write, feed, compact, cleanup, look),
         *(share_work, wait_for, together, attempt),
     )
 }

@@ -1,0 +1,134 @@
+"""The package delivered with a job, to workers that do not have it."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.cluster.drivers import Site, driver_settings, finish, start_program
+from tests.cluster.environments import packed_environment
+from tests.cluster.jobs import stream_job
+from tests.cluster.machines import PLAIN_WORKERS, Machine
+from tests.cluster.standalone import Cluster, started
+from tests.servers.buckets import Bucket
+from tests.servers.fault_proxy import FaultProxy
+
+pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
+
+MODES = ("append", "upsert", "format_append", "format_upsert")
+RANGES = [[1, 2], [1, 4]]
+
+
+@pytest.fixture(scope="module")
+def plain_cluster(machines: FaultProxy) -> Iterator[Cluster]:
+    """A cluster whose workers have what this package needs, but not the package."""
+    with ExitStack() as stack:
+        workers = [
+            Machine(name, without=["lance-stream"], endpoint=machines.url) for name in PLAIN_WORKERS
+        ]
+        yield stack.enter_context(
+            started("plain-master", [stack.enter_context(each) for each in workers])
+        )
+
+
+@pytest.fixture
+def plain_site(
+    plain_cluster: Cluster, driver: Machine, proxy: FaultProxy, s3_bucket: Bucket
+) -> Iterator[Site]:
+    """That cluster, and a table of events in an empty bucket."""
+    proxy.clear()
+    site = Site(plain_cluster, driver, proxy, s3_bucket)
+    site.add_events(seed=17)
+    yield site
+    proxy.clear()
+
+
+def test_workers_import_the_package_from_a_zip(plain_site: Site) -> None:
+    """Its folder in an archive, by `--py-files`: what it needs is on the workers."""
+    package = plain_site.driver.site_packages / "lance_stream"
+    archive = plain_site.driver.folder / "lance_stream"
+    shutil.make_archive(str(archive), "zip", package.parent, package.name)
+    views = check_all(plain_site, ["--py-files", f"{archive}.zip"], {})
+    for view in views:
+        assert "/lance_stream.zip/lance_stream/" in view["package"]
+
+
+def test_workers_run_in_an_environment_from_an_archive(plain_site: Site) -> None:
+    """The environment of the driver has the same relative path there."""
+    archive = shutil.copy(packed_environment("s3"), plain_site.driver.folder)
+    (plain_site.driver.folder / "environment").symlink_to("env")
+    views = check_all(
+        plain_site,
+        ["--archives", f"{archive}#environment"],
+        {"PYSPARK_PYTHON": "./environment/bin/python"},
+    )
+    for view in views:
+        assert view["package"].startswith(f"{view['here']}/environment/lib/")
+
+
+def test_errors_say_that_workers_lack_the_package(plain_site: Site) -> None:
+    """Where this package starts the tasks, it says so; where Spark reads a table, Spark's error."""
+    folder = plain_site.folder
+    ours = [
+        {"kind": "write", "table": f"{folder}/rows", "num_rows": 10},
+        {"kind": "compact", "table": f"{folder}/events", "target_rows": 1000},
+        {"kind": "cleanup", "table": f"{folder}/events", "retain_versions": 1},
+    ]
+    of_spark = [
+        stream_job("append", folder),
+        stream_job("format_append", folder),
+        {"kind": "feed", "name": "feed", "table": f"{folder}/events", "ranges": [[1, 2]]},
+    ]
+    version = plain_site.version_of("events")
+    attempts = [{"kind": "attempt", "job": each} for each in (*ours, *of_spark)]
+    errors = [each for each in submitted(plain_site, attempts, [], {}) if "error" in each]
+    assert len(errors) == len(attempts)
+    for each in errors[: len(ours)]:
+        assert each["error"] == "InvalidInputError"
+        assert each["text"].startswith("Spark's workers cannot import lance_stream. Set the work")
+    for each in errors[len(ours) :]:
+        assert "ModuleNotFoundError: No module named 'lance_stream'" in each["text"]
+    assert plain_site.version_of("events") == version
+    written = [each for each in plain_site.proxy.seen() if each.method == "PUT"]
+    assert [each.key for each in written if each.status == 200] == []
+
+
+def check_all(
+    site: Site, options: Sequence[str], variables: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Check what streams and readers do, and return how tasks see their machine."""
+    upsert = f"{site.folder}/upsert"
+    jobs = [
+        {"kind": "look", "num_tasks": 6, "paths": []},
+        *(stream_job(mode, site.folder) for mode in MODES),
+        {"kind": "feed", "name": "feed", "table": upsert, "ranges": RANGES},
+        {"kind": "compact", "table": upsert, "target_rows": 60},
+        {"kind": "cleanup", "table": upsert, "retain_versions": 1},
+    ]
+    said = submitted(site, jobs, options, variables)
+    site.check(*MODES)
+    (views,) = [each["seen"] for each in said if "seen" in each]
+    for view in views:
+        assert view["here"].startswith(tuple(map(str, folders_of(site)))), "it is a worker's"
+    return views
+
+
+def folders_of(site: Site) -> list[Any]:
+    """Return the folders of the workers' machines."""
+    return [each.machine.folder for each in site.cluster.workers.values()]
+
+
+def submitted(
+    site: Site,
+    jobs: Sequence[Mapping[str, Any]],
+    options: Sequence[str],
+    variables: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Run jobs by spark-submit, and return what they have said."""
+    command = [str(site.driver.spark_home / "bin" / "spark-submit"), *options]
+    for item in driver_settings(site.cluster).items():
+        command += ["--conf", "=".join(item)]
+    given = {"conf": {}, "jobs": list(jobs)}
+    return finish(start_program(site.driver, given, command, variables))
