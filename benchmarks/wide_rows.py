@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,8 @@ from lance_stream.upsert.remembered_keys import forget_keys
 
 DIMENSIONS = 768
 ROWS_AT_ONCE = 10_000
-ROWS_PER_FRAGMENT = 50_000
+BYTES_AT_ONCE = 64 << 20
+FRAGMENTS = 2
 TARGET = 5.0
 """How much faster than moving the rows writing their column should be."""
 
@@ -51,11 +53,12 @@ class Cost(NamedTuple):
     bytes_written: int
 
 
-def rows_of(num_rows: int, blob_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield wide rows with ascending ids."""
-    dice = np.random.default_rng(0)
-    for first in range(0, num_rows, ROWS_AT_ONCE):
-        count = min(ROWS_AT_ONCE, num_rows - first)
+def rows_of(start: int, stop: int, blob_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield wide rows with these ids."""
+    dice = np.random.default_rng(start)
+    at_once = min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // blob_bytes))
+    for first in range(start, stop, at_once):
+        count = min(at_once, stop - first)
         floats = pa.array(dice.random(count * DIMENSIONS, np.float32))
         blobs = [dice.bytes(blob_bytes) for _ in range(count)]
         yield pa.record_batch(
@@ -70,19 +73,12 @@ def rows_of(num_rows: int, blob_bytes: int) -> Iterator[pa.RecordBatch]:
 
 def make_table(uri: str, num_rows: int, blob_bytes: int) -> None:
     """Make the table, in as many versions as it has fragments."""
-    batches = rows_of(num_rows, blob_bytes)
-    fields = list(next(rows_of(1, 1)).schema)
+    fields = list(next(rows_of(0, 1, 1)).schema)
     fields[3] = fields[3].with_metadata({"lance-encoding:blob": "true"})
     schema = pa.schema(fields)
     ds = lance_stream.create_dataset(uri, schema, primary_key=["id"])
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= ROWS_PER_FRAGMENT:
-            ds = ds.append(pa.Table.from_batches(held))
-            held = []
-    if held:
-        ds.append(pa.Table.from_batches(held))
+    for start, stop in pairwise(num_rows * each // FRAGMENTS for each in range(FRAGMENTS + 1)):
+        ds = ds.append(rows_of(start, stop, blob_bytes))
 
 
 @contextmanager
