@@ -3,9 +3,11 @@
 import importlib
 import importlib.metadata
 import os
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from lance_stream.cli.arguments import TableArgument
@@ -22,6 +24,8 @@ from lance_stream.storage.store import Store
 _OLDEST_PYTHON: Final = (3, 11)
 _SPARK: Final = ((4, 1), (4, 4))
 """The versions of PySpark that are tested: from the first to before the second."""
+
+_CHECKPOINT_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
 _PROBES: Final = "_lance_stream"
 _SKEW_SECONDS: Final = 60.0
@@ -57,6 +61,7 @@ def run_checks(
     yield check_spark()
     yield check_java()
     yield check_workers()
+    yield check_checkpoints()
     yield check_extras()
     if table is not None:
         yield from check_location(table, environment, is_probing=is_probing)
@@ -113,6 +118,34 @@ def check_workers() -> Check:
         return Check("workers", FAILURE, f"{problem}. {pythons.ADVICE}")
     how = "PYSPARK_PYTHON" if "PYSPARK_PYTHON" in os.environ else "the default of Spark"
     return Check("workers", OK, f"{executable} ({how})")
+
+
+def check_checkpoints() -> Check:
+    """Say what Spark's manager of checkpoint files costs small batches, unless one is chosen."""
+    chosen = _spark_defaults().get(_CHECKPOINT_MANAGER)
+    if chosen is not None:
+        return Check("checkpoints", OK, f"{chosen.rpartition('.')[2]} (spark-defaults.conf)")
+    return Check(
+        "checkpoints",
+        OK,
+        "the default of Spark, which starts about 32 processes for each micro-batch if the "
+        "checkpoint is on a local disk. Where batches are small and rows have to be fresh, set "
+        f"{_CHECKPOINT_MANAGER}, at a price: docs/tuning.md, Small batches, soon",
+    )
+
+
+def _spark_defaults() -> dict[str, str]:
+    """Return the settings that every Spark program on this machine starts with."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    if not folder:
+        return {}
+    try:
+        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    pairs = (re.split(r"[\s=:]+", line.strip(), maxsplit=1) for line in text.splitlines())
+    return {each[0]: each[1] for each in pairs if len(each) == 2 and not each[0].startswith("#")}
 
 
 def check_extras() -> Check:

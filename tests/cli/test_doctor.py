@@ -31,6 +31,8 @@ def diagnose(
 @pytest.fixture(autouse=True)
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    for name in ("SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine.java, "find_problem", lambda: None)
 
 
@@ -40,7 +42,7 @@ def test_a_good_machine_passes(
     monkeypatch.setattr("lance_stream.cli.checks.is_installed", lambda _: True)
     code, checks = diagnose(capsys)
     assert code == 0
-    assert list(checks) == ["Python", "Spark", "Java", "workers", "extras"]
+    assert list(checks) == ["Python", "Spark", "Java", "workers", "checkpoints", "extras"]
     assert {status for status, _ in checks.values()} == {"ok"}
     assert checks["extras"][1] == f"installed: {', '.join(MODULES)}"
 
@@ -58,6 +60,27 @@ def test_sparks_version_is_judged(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
     assert machine.check_spark().status == status
+
+
+def test_the_default_manager_of_checkpoints_is_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    _, checks = diagnose(capsys)
+    assert checks["checkpoints"][0] == "ok"
+    assert "spark.sql.streaming.checkpointFileManagerClass" in checks["checkpoints"][1]
+
+
+def test_a_chosen_manager_of_checkpoints_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    tmp_path.joinpath("spark-defaults.conf").write_text(
+        "# spark.master yarn\nspark.ui.enabled   false\n"
+        "spark.sql.streaming.checkpointFileManagerClass org.apache.FileSystemBased\n"
+    )
+    _, checks = diagnose(capsys)
+    assert checks["checkpoints"] == ("ok", "FileSystemBased (spark-defaults.conf)")
 
 
 @pytest.mark.parametrize(
