@@ -226,7 +226,10 @@ class LocalRun:
             high: (m,) i64, one past the last such place.
         """
         count = self.footer.num_keys
-        at = _lower_bound(self.words, wanted[asked], low, high)
+        if bool(self._is_here.all()):  # in one call, which takes half as long
+            at: Places = np.searchsorted(self.words, wanted[asked], "left")
+        else:
+            at = _lower_bound(self.words, wanted[asked], low, high)
         hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == wanted[asked])
         hits = hits[at[hits] < high[hits]]
         at, which = at[hits], asked[hits]
