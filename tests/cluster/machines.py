@@ -141,7 +141,8 @@ class Machine:
         self.folder.mkdir(parents=True, exist_ok=True)
         for each in self.folder.iterdir():
             if each.name != "env":
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
+                is_folder = each.is_dir() and not each.is_symlink()
+                shutil.rmtree(each) if is_folder else each.unlink()
         for name in ("tmp", "home", "said"):
             (self.folder / name).mkdir()
         shutil.copytree(_PROGRAMS, self.folder / "programs")
