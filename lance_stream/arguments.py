@@ -52,6 +52,15 @@ def as_names(value: object, argument: str) -> tuple[str, ...]:
     return given
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion for a misspelled column name; empty if there is none."""
+    from difflib import get_close_matches  # tasks of Spark import this module, and never need it
+
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
+
+
 def repeated_names(names: Iterable[str]) -> list[str]:
     """Return the names that occur more than once, sorted."""
     return sorted(name for name, count in Counter(names).items() if count > 1)

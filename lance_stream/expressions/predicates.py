@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, NotFoundError
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,12 @@ def parse_predicate(text: str, schema: pa.Schema) -> Expression:
 
     expression = parse_expression(text)
     for path in expression.paths:
-        field_at(schema, path)
+        try:
+            field_at(schema, path)
+        except NotFoundError as error:
+            if f'"{path[0]}"' in text:
+                error.add_note(f"a text is in single quotes: '{path[0]}'")
+            raise
     names = {path[0] for path in expression.paths}
     needed = pa.schema([each for each in schema if each.name in names])
     no_rows = [pa.nulls(0, each.type) for each in needed]

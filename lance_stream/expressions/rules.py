@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
 
 Datum: TypeAlias = Any
@@ -62,7 +63,8 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
         if name not in fields:
             where = f" in {'.'.join(path[:depth])!r}" if depth else ""
             raise NotFoundError(
-                f"there is no column {name!r}{where}; there are: {', '.join(fields) or 'none'}"
+                f"there is no column {name!r}{where}{did_you_mean(name, fields)}; there are: "
+                f"{', '.join(fields) or 'none'}"
             )
         found = fields[name]
         fields = {each.name: each for each in found.type} if pa.types.is_struct(found.type) else {}

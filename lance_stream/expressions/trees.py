@@ -39,11 +39,19 @@ def parse_tree(text: str) -> tuple[exp.Expression, tuple[tuple[str, ...], ...]]:
 
 
 def _problem_of(error: SqlglotError) -> str:
+    """Return what is wrong with a text, in words of SQL: not those of the parser's classes."""
     details = getattr(error, "errors", None)
-    if not details:
-        return str(error).splitlines()[0]
+    if not details:  # it has no tokens
+        return "a quote or comment is not closed"
     first = details[0]
-    return f"{first.get('description')} at column {first.get('col')}"
+    said, word, column = (first.get(name) for name in ("description", "highlight", "col"))
+    if said.startswith("Required keyword"):
+        return f"something is missing at {word!r}, at character {column}"
+    if said.startswith("Expecting "):
+        return (
+            f"{said.removeprefix('Expecting ')!r} is missing after {word!r}, at character {column}"
+        )
+    return f"{word!r} is not expected there, at character {column}"
 
 
 def _check(node: exp.Expression, paths: dict[tuple[str, ...], None]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.read.blob_places import FileOfBlobs, blob_places, read_range
 from lance_stream.read.take import Numbers, addresses_of
@@ -129,7 +130,8 @@ def _blob_column(table: "TableVersion", column: str) -> Field:
                 f"the column {column!r} has no blobs; ones with blobs: {', '.join(blobs) or 'none'}"
             )
     raise NotFoundError(
-        f"there is no column {column!r}; there are: {', '.join(table.schema.names)}"
+        f"there is no column {column!r}{did_you_mean(column, table.schema.names)}; there are: "
+        f"{', '.join(table.schema.names)}"
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from operator import is_
 from typing import TypeAlias
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.logical_types import LIST_KINDS, MAP, is_fixed_size_list_of_structs
@@ -116,10 +117,11 @@ def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
     for depth, name in enumerate(path):
         found = next((each for each in fields if each.name == name), None)
         if found is None:
+            known = [each.name for each in fields]
             where = f" in {'.'.join(path[:depth])!r}" if depth else ""
             raise NotFoundError(
-                f"there is no column {name!r}{where}; there are: "
-                f"{', '.join(each.name for each in fields) or 'none'}"
+                f"there is no column {name!r}{where}{did_you_mean(name, known)}; there are: "
+                f"{', '.join(known) or 'none'}"
             )
         fields = _through_lists(found)
     return path

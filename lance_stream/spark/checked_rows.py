@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.column_names import did_you_mean, find_column
+from lance_stream.spark.column_names import find_column
 from lance_stream.spark.options import WriteOptions
 from lance_stream.spark.sink.bad_rows import recorded_rules, setting_aside
 from lance_stream.spark.spark_types import stored_schema

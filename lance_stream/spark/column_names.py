@@ -13,7 +13,6 @@ Spark (Python, the command line) accept exact names only.
 """
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 import pyarrow as pa
 
@@ -81,13 +80,6 @@ def names_in_table(
     """
     check_are_distinct(incoming, "the batch", case_sensitive=case_sensitive)
     return [find_column(name, table, case_sensitive=case_sensitive) or name for name in incoming]
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion for a misspelled column name; empty if there is none."""
-    by_lower = {each.lower(): each for each in known}
-    near = get_close_matches(name.lower(), by_lower, n=1)
-    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def settle_columns(

@@ -21,10 +21,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.column_names import did_you_mean, find_column, names_in_table
+from lance_stream.spark.column_names import find_column, names_in_table
 from lance_stream.spark.delete_conditions import settle_condition
 from lance_stream.spark.options import WriteOptions
 from lance_stream.spark.sink.arguments import fingerprint_of, not_stored

@@ -7,8 +7,8 @@ widen integers and floats. Without a check, unknown names would read as nulls.
 import pyarrow as pa
 from pyspark.sql import types as spark
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.column_names import did_you_mean
 from lance_stream.spark.spark_types import carrier_schema, stored_schema, widens
 
 

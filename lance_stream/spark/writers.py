@@ -37,11 +37,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.spark.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.column_names import (
-    did_you_mean,
     find_column,
     names_in_table,
     settle_columns,

@@ -10,11 +10,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 import lance_stream
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.positions import Position
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.column_names import (
-    did_you_mean,
     find_column,
     names_in_table,
     settle_columns,
@@ -83,7 +83,7 @@ def test_columns_of_a_batch_never_merge() -> None:
 
 
 def test_misspelt_names_get_a_suggestion() -> None:
-    assert did_you_mean("valu", ["id", "Value"]) == "; did you mean 'Value'?"
+    assert did_you_mean("valu", ["id", "Value"]) == " (did you mean 'Value'?)"
     assert did_you_mean("other", ["id", "Value"]) == ""
 
 
@@ -129,7 +129,7 @@ def test_batches_in_another_case_match(session: Any, tmp_path: Path) -> None:
     )
     more = session.createDataFrame([(3, "c", 5)], "ID long, NAME string, More int")
     lance_sink(uri, app_id="a", schema_evolution="add_columns")(more, 1)
-    with pytest.raises(InvalidInputError, match=r"no column 'nam'; did you mean 'NAME'"):
+    with pytest.raises(InvalidInputError, match=r"no column 'nam' \(did you mean 'NAME'"):
         lance_sink(uri, app_id="a", except_columns=["nam"])(more, 2)
     more.write.format("lance").mode("append").save(uri)
     assert rows_of(uri) == [
@@ -186,8 +186,8 @@ def test_case_sensitive_sessions_distinguish_columns(exact_session: Any, tmp_pat
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("id long, valu string", "no column 'valu'; did you mean 'value'"),
-        ("id long, VALUE string", "no column 'VALUE'; did you mean 'value'"),
+        ("id long, valu string", r"no column 'valu' \(did you mean 'value'"),
+        ("id long, VALUE string", r"no column 'VALUE' \(did you mean 'value'"),
         ("value long", "'value' is string, not int64"),
         ("st struct<a: int, c: string>", r"no column 'st\.c'"),
         ("id long NOT NULL", "'id' as not null"),

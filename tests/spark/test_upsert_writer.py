@@ -383,9 +383,9 @@ def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"on": "idd"}, "no column 'idd'; did you mean 'id'"),
+        ({"on": "idd"}, r"no column 'idd' \(did you mean 'id'"),
         ({"sequenceBy": "sequence"}, "no column 'sequence'"),
-        ({"exceptColumns": "opp"}, "no column 'opp'; did you mean 'op'"),
+        ({"exceptColumns": "opp"}, r"no column 'opp' \(did you mean 'op'"),
         ({"exceptColumns": "id"}, "'id' cannot be left out"),
         ({"mode": "apply_changes"}, "'_change_type'"),
         ({"tombstones": "7 days"}, "tombstones remember deletes"),

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.column_names import (
     check_are_distinct,
-    did_you_mean,
     find_column,
     names_in_table,
 )
