@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lance_stream.errors import NotFoundError
-from lance_stream.read.scan import names_of, plan_scan
+from lance_stream.read.scan import check_filter, names_of, plan_scan
 from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, output_schema
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import (
@@ -27,6 +27,7 @@ from lance_stream.schema.system_columns import (
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.options import SourceOptions
+from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.portions import PortionReader
 from lance_stream.spark.rows_ahead import AnyPortion, with_rows
 from lance_stream.spark.table_rows import TableRows
@@ -50,7 +51,10 @@ def schema_of_table(table: TableVersion, asked: SourceOptions) -> pa.Schema:
 
     Raises:
         NotFoundError: The table has no such column.
+        InvalidInputError: The filter is invalid.
     """
+    if asked.filter is not None:
+        check_filter(table, asked.filter)
     own, system = split_columns(table, asked)
     return output_schema(project(table.schema, own), system)
 
@@ -89,6 +93,7 @@ class TableReader(DataSourceReader):
         """Pickle as what a worker needs: nothing that portions do not carry."""
         return PortionReader, ()
 
+    @plainly
     def partitions(self) -> list[AnyPortion]:
         """Plan the scan; called once per loaded DataFrame."""
         asked = self.asked

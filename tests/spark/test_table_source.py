@@ -232,6 +232,13 @@ def test_wrong_options_raise_our_errors(
         load(session, uri, **options).collect()
 
 
+def test_a_filter_is_checked_when_the_dataframe_is_created(session: Any, uri: str) -> None:
+    with pytest.raises(Exception, match="NotFoundError: there is no column 'idd'") as caught:
+        load(session, uri, filter="idd = 1")
+    assert "(did you mean 'id'?)" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
 def test_missing_tables_raise_our_errors(session: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"NotFoundError"):
         load(session, str(tmp_path / "nothing"))

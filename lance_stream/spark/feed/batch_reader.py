@@ -18,6 +18,7 @@ from lance_stream.spark.feed.planning import (
     tasks_of,
 )
 from lance_stream.spark.options import SourceOptions
+from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.portions import PortionReader
 from lance_stream.spark.rows_ahead import AnyPortion, with_rows
 from lance_stream.spark.worker_archives import forget_archives
@@ -71,6 +72,7 @@ class ChangesReader(DataSourceReader):
         """Pickle as what a worker needs: nothing that portions do not carry."""
         return PortionReader, ()
 
+    @plainly
     def partitions(self) -> list[AnyPortion]:
         """Plan the interval; called once per loaded DataFrame."""
         last = self.version or open_for_changes(self.asked).version
