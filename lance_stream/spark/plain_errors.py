@@ -12,6 +12,7 @@ The full traceback of such an error goes to the log "lance_stream.spark.errors" 
 import logging
 import os
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
@@ -68,6 +69,25 @@ def briefly(function: Callable[P, R]) -> Callable[P, R]:
         except _FOR_USERS as error:
             _log_traceback()
             raise error.with_traceback(None) from None
+
+    return wrapper
+
+
+def message_first(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function that Spark calls by py4j: errors for users begin with their message.
+
+    Spark shows the text of the whole traceback, and the frames of py4j and PySpark in it cannot be
+    taken out. But a traceback begins with its cause; so the cause is the same error, which has no
+    frames of its own. As with `briefly`, our part of the traceback is left out.
+    """
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except _FOR_USERS as error:
+            _log_traceback()
+            raise error.with_traceback(None) from copy(error)
 
     return wrapper
 

@@ -1,13 +1,14 @@
 """Errors without the walk through this package, and with everything else."""
 
 import os
+import traceback
 from typing import Any
 
 import pytest
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink
-from lance_stream.spark.plain_errors import briefly, plainly
+from lance_stream.spark.plain_errors import briefly, message_first, plainly
 
 HIDING = "SPARK_HIDE_TRACEBACK"
 
@@ -31,6 +32,14 @@ def test_notes_stay(wrap: Any) -> None:
         wrap(fail)()
     assert caught.value.__notes__ == ["in this file"]
     assert caught.value.__cause__ is None
+
+
+def test_a_traceback_begins_with_the_message_and_has_none_of_our_frames() -> None:
+    with pytest.raises(InvalidInputError, match="no") as caught:
+        message_first(fail)()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.startswith("lance_stream.errors.InvalidInputError: no\nin this file\n")
+    assert ", in fail" not in shown
 
 
 def test_spark_shows_no_traceback_of_what_it_calls() -> None:

@@ -333,6 +333,22 @@ def test_invalid_conditions_are_refused(spark: Any, uri: str) -> None:
         feed(spark, sink, 0, "id long", (1,))
 
 
+def test_a_condition_that_spark_cannot_parse_is_refused_at_once(spark: Any, uri: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"delete_when='op =' is not .*Syntax error"):
+        lance_sink(uri, mode="upsert", on="id", delete_when="op =")
+
+
+def test_the_error_of_a_stream_begins_with_the_message(spark: Any, uri: str) -> None:
+    """Not with the frames of py4j and PySpark."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    sink = lance_sink(uri, mode="upsert", on="key")
+    query = rows.writeStream.foreachBatch(sink).trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="no column 'key'") as caught:
+        query.awaitTermination()
+    shown = str(caught.value)
+    assert 0 < shown.index("InvalidInputError: the batch has no column") < shown.index("Traceback")
+
+
 def test_missing_key_columns_are_named(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="key", app_id="a")
     with pytest.raises(InvalidInputError, match="the batch has no column 'key'; it has: id"):

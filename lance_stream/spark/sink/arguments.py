@@ -7,6 +7,9 @@ from difflib import get_close_matches
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import ParseException
+from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from lance_stream.commit.manifest_stores.choice import choose
@@ -381,6 +384,26 @@ def _check_creation(options: Mapping[str, Any]) -> None:
         raise InvalidInputError(
             f"stable_row_ids must be True or False, not {options['stable_row_ids']!r}"
         )
+
+
+def check_can_be_parsed(delete_when: str | None) -> None:
+    """Raise if a condition is not Spark's SQL, where a session in this process can tell.
+
+    Raises:
+        InvalidInputError: It is not.
+    """
+    session: Any = None if is_remote() else SparkSession.getActiveSession()
+    if delete_when is None or session is None:
+        return
+    try:
+        session._jsparkSession.sessionState().sqlParser().parseExpression(delete_when)
+    except Py4JError:
+        return  # a platform that does not let programs call the parser: the first batch tells
+    except ParseException as error:
+        problem = str(error).strip().splitlines()[0]
+        raise InvalidInputError(
+            f"delete_when={delete_when!r} is not a condition in Spark's SQL: {problem}"
+        ) from None
 
 
 def check_one_of(argument: str, value: object, known: Sequence[str]) -> None:

@@ -23,12 +23,13 @@ from lance_stream.maintenance.compaction.background import BackgroundCompaction,
 from lance_stream.snapshot.opening import branch_uri, open_table
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.plain_errors import briefly
+from lance_stream.spark.plain_errors import message_first
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import (
     SinkArguments,
     as_compaction,
     as_creation,
+    check_can_be_parsed,
     evolutions,
     names,
 )
@@ -231,6 +232,7 @@ class LanceSink:
             )
         check_has_app_id(arguments.app_id)
         check_can_be_sent(on_commit)
+        check_can_be_parsed(arguments.delete_when)
         every = arguments.compact_every
         self.arguments = arguments
         self._on_commit = on_commit
@@ -281,7 +283,7 @@ class LanceSink:
         """
         return self._compaction is None or self._compaction.wait(timeout_seconds)
 
-    @briefly
+    @message_first
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a micro-batch to the table, unless it is already committed.
 
