@@ -1,5 +1,8 @@
+import inspect
 import re
 from pathlib import Path
+
+from lance_stream.spark import lance_sink
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -20,6 +23,16 @@ def test_documents_name_files_that_exist() -> None:
     assert len(named) > 40
     missing = [(document.name, path) for document, path in named if not (ROOT / path).is_file()]
     assert missing == []
+
+
+def test_arguments_of_the_sink_that_documents_name_exist() -> None:
+    text = "\n".join(each.read_text() for each in DOCUMENTS)
+    calls = [
+        match[1] for match in re.finditer(r"lance_sink\(([^()`]*(?:\([^()]*\))?[^()`]*)\)", text)
+    ]
+    named = {name for call in calls for name in re.findall(r"(?<![\w\"'])(\w+)=(?![=>])", call)}
+    assert {"app_id", "mode", "on_commit", "storage_options"} <= named
+    assert named <= inspect.signature(lance_sink).parameters.keys()
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -22,12 +22,21 @@ from tests.java import JAVA_OPTIONS
 from tests.recipes import need
 from tests.servers.kafka_broker import KafkaBroker, KafkaConnect
 from tests.servers.moto import KEY_ID, SECRET, MotoServer
-from tests.servers.server import ask
+from tests.servers.server import ask, free_port
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WITHOUT_SPARK = ["docs/upserts.md", "docs/care.md", "docs/branches.md", "docs/report.md"]
-DOCUMENTS = ["README.md", "docs/sink.md", "docs/feed.md", "docs/sql.md", "docs/stores.md"]
+ANY_BLOCK = re.compile(r"^( *```\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+WITHOUT_SPARK = ["docs/upserts.md", "docs/branches.md", "docs/report.md"]
+DOCUMENTS = [
+    "README.md",
+    "docs/sink.md",
+    "docs/feed.md",
+    "docs/sql.md",
+    "docs/stores.md",
+    "docs/care.md",
+    "docs/metrics.md",
+]
 MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
 RECIPES: dict[str, list[str]] = {
     "docs/recipes/data-frames.md": ["polars", "duckdb", "pandas", "daft"],
@@ -102,6 +111,14 @@ def test_every_document_with_python_is_run() -> None:
     }
 
 
+def test_no_python_escapes_the_tests() -> None:
+    """A block that is indented, or not marked as Python, would not be run."""
+    for document in ALL_DOCUMENTS:
+        for mark, block in ANY_BLOCK.findall(document.read_text()):
+            is_python = re.search(r"^ *(from [\w.]+ )?import \w", block, re.MULTILINE) is not None
+            assert not is_python or mark in ("```python", "```console"), (document.name, block)
+
+
 @pytest.mark.spark
 def test_the_first_program_prints_what_the_readme_shows(tmp_path: Path, wheel: Path) -> None:
     """The readings depend on the clock, all else does not."""
@@ -143,11 +160,12 @@ def test_the_blocks_of_documents_run_from_top_to_bottom(
         "AWS_ENDPOINT_URL": moto.endpoint,
         "AWS_ACCESS_KEY_ID": KEY_ID,
         "AWS_SECRET_ACCESS_KEY": SECRET,
+        "METRICS_PORT": str(free_port()),
     }
     create_dataset(
         "s3://our-bucket/tables/events",
         pa.table({"id": [1]}),
-        storage_options={name.lower(): value for name, value in options.items()},
+        storage_options={n.lower(): v for n, v in options.items() if n.startswith("AWS_")},
     )
     run_blocks(documents, wheel, tmp_path, **options)
 
