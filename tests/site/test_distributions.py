@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lance_stream
+from scripts.package_readme import LINK, for_index
 from tests.recipes import need
 
 ROOT = Path(__file__).parent.parent.parent
@@ -75,6 +76,23 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     assert {"pyspark", "pyarrow", "numpy"} <= always
     assert not {"pylance", "pandas", "pytest"} & always
     assert "lance-stream = lance_stream.cli.start:main" in scripts
+
+
+def test_links_of_the_readme_work_on_a_package_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        said = Parser().parsestr(archive.read(name).decode())
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert "](https://lance.org)" in said.get_payload()
+    assert LINK.findall(said.get_payload()) == []
+    assert len(LINK.findall((ROOT / "README.md").read_text())) > 20
+
+    text = "[a](docs/a.md#b) ![c](c.png) [d](#d) [e](https://e.org)"
+    assert for_index(text, None, "1.2.3") == "a c [d](#d) [e](https://e.org)"
+    assert for_index(text, "https://host/us/it/", "1.2.3") == (
+        "[a](https://host/us/it/blob/v1.2.3/docs/a.md#b) "
+        "![c](https://host/us/it/raw/v1.2.3/c.png) [d](#d) [e](https://e.org)"
+    )
 
 
 def test_the_sdist_has_what_builds_and_tests_the_package(unpacked: Path) -> None:
