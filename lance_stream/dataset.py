@@ -773,7 +773,7 @@ def create_dataset(
     file_version: str | None = None,
     *,
     stable_row_ids: bool = True,
-    primary_key: Sequence[str] | None = None,
+    primary_key: str | Sequence[str] | None = None,
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     expect: Expectations = None,

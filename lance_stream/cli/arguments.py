@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class WholeNumber(IntParamType):
     """A whole number from 1."""
 
-    name = "N"
+    name = "whole number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number that a text names."""

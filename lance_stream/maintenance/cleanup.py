@@ -312,7 +312,7 @@ def cleanup(
         num_files={kind.value: counts[kind] for kind in FileKind if counts[kind]},
         size_bytes=sum(file.size_bytes for _, file in left.files())
         + sum(sizes.get(table.log.manifest_path(each), 0) for each in removed),
-        held=survey.held,
+        held=dict(survey.held),
         expired_consumers=tuple(dict.fromkeys(each.name for each in expired)),
         is_dry_run=is_dry_run,
     )

@@ -31,11 +31,15 @@ def as_html(table: TableVersion, schema: pa.Schema) -> str:
     if len(schema) > len(listed):
         lines.append(f"<tr><td colspan='3'>and {len(schema) - len(listed)} more</td></tr>")
     return (
-        f"<p><b>{_shown(table.uri)}</b><br>version {table.version}: {rows:,} rows in "
-        f"{len(fragments):,} fragments</p>"
+        f"<p><b>{_shown(table.uri)}</b><br>version {table.version}: {_number(rows, 'row')} in "
+        f"{_number(len(fragments), 'fragment')}</p>"
         "<table><thead><tr><th>column</th><th>type</th><th></th></tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _shown(text: str) -> str:

@@ -102,7 +102,7 @@ def _as_change(alteration: Mapping[str, Any]) -> Change:
     unknown = [each for each in alteration if each not in _KEYS]
     if unknown:
         raise InvalidInputError(
-            f"{unknown[0]!r} of a column cannot be altered, only {', '.join(_KEYS[1:])}"
+            f"{unknown[0]!r} of a column cannot be altered, only {', '.join(_KEYS[1:])}: {_EXAMPLE}"
         )
     change = Change(**alteration) if "path" in alteration else None
     if change is None or not isinstance(change.path, str) or len(alteration) == 1:

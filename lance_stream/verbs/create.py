@@ -81,7 +81,7 @@ def plan_table(
     *,
     file_version: str | None = None,
     stable_row_ids: bool = True,
-    primary_key: Sequence[str] | None = None,
+    primary_key: str | Sequence[str] | None = None,
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableVersion:
@@ -215,14 +215,12 @@ def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Sc
     return tree
 
 
-def with_primary_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+def with_primary_key(schema: pa.Schema, primary_key: str | Sequence[str]) -> pa.Schema:
     """Return the schema with an (unenforced) primary key declared, whose columns are not null.
 
     Raises:
         InvalidInputError: A column of the key does not exist, or is named twice.
     """
-    if isinstance(primary_key, str):
-        raise InvalidInputError(f"primary_key must be a list of columns: [{primary_key!r}]")
     primary_key = as_names(primary_key, "primary_key")
     if len(set(primary_key)) != len(primary_key):
         raise InvalidInputError(f"the primary key {list(primary_key)} names a column twice")

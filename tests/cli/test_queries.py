@@ -113,7 +113,11 @@ def test_a_sort_with_a_limit_keeps_few_rows(
         (["--order-by", "tags"], 2, "cannot sort"),
         (["--where", "id >"], 2, "is not a SQL expression"),
         (["--where", "nope = 1"], 3, "nope"),
+        (["--where", "idd = 1"], 3, "(did you mean 'id'?)"),
+        (["--where", 'id = "x"'], 3, "a text is in single quotes: 'x'"),
         (["--columns", "nope"], 3, "nope"),
+        (["--columns", "idd"], 3, "(did you mean 'id'?)"),
+        (["--limit", "x"], 2, "'x' is not a valid whole number"),
         (["--limit", "-3"], 2, "not a whole number from 1"),
     ],
 )

@@ -37,7 +37,7 @@ def test_a_table_is_accepted_as_rows(ds: Dataset, tmp_path: Path) -> None:
 
 def test_a_notebook_shows_columns_and_size(ds: Dataset) -> None:
     shown = ds._repr_html_()
-    assert "version 2: 2 rows in 1 fragments" in shown
+    assert "version 2: 2 rows in 1 fragment<" in shown
     assert "<td>name</td><td>string</td>" in shown
 
 

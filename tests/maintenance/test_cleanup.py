@@ -213,6 +213,7 @@ def test_tagged_versions_stay_readable() -> None:
     before = ds.checkout(4).to_table()
     report = ds.cleanup(retain_versions=1)
     assert report.held == {"gold": 1}
+    assert "held={'gold': 1}" in repr(report)
     assert ds.table.log.versions() == [4, ds.version]
     assert ds.checkout("gold").to_table() == before
     assert ds.checkout("gold").verify() == []

@@ -39,8 +39,9 @@ def test_the_first_version_has_the_rows(tmp_path: Path, data: Any) -> None:
     assert ds.changes(after=0).read_all()["_change_type"].to_pylist() == ["insert"] * 3
 
 
-def test_a_primary_key_and_a_file_version_are_kept(tmp_path: Path) -> None:
-    ds = lance_stream.create_dataset(tmp_path / "t", ROWS, "2.0", primary_key=["id"])
+@pytest.mark.parametrize("key", ["id", ["id"]], ids=repr)
+def test_a_primary_key_and_a_file_version_are_kept(key: str | list[str], tmp_path: Path) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ROWS, "2.0", primary_key=key)
     assert ds.file_version == "2.0"
     assert not ds.schema.field("id").nullable
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
