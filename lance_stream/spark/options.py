@@ -553,6 +553,16 @@ def _whole_number(minimum: int) -> Callable[[str, str], int]:
     return parse
 
 
+def _version(name: str, text: str) -> int:
+    try:
+        return _whole_number(1)(name, text)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{error}; the version of a tag is read with the option 'tag', that of a time with "
+            "'timestampAsOf'"
+        ) from None
+
+
 def _starting_version(name: str, text: str) -> int | str:
     if text.strip().lower() == LATEST:
         return LATEST
@@ -726,7 +736,7 @@ _OPTIONS = _by_name(
     _Option("filter", "filter", _text),
     _Option("withRowId", "with_row_id", _boolean),
     _Option("withRowVersions", "with_row_versions", _boolean),
-    _Option("versionAsOf", "version", _whole_number(1)),
+    _Option("versionAsOf", "version", _version),
     _Option("timestampAsOf", "version", _timestamp),
     _Option("tag", "version", _text),
     _Option("branch", "branch", _text),

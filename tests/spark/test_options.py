@@ -158,6 +158,11 @@ def test_the_path_is_required() -> None:
         parse_options({})
 
 
+def test_a_tag_in_place_of_a_version_is_explained() -> None:
+    with pytest.raises(InvalidInputError, match="not 'gold'; the version of a tag is read with"):
+        parse_options({**PATH, "versionAsOf": "gold"})
+
+
 def test_version_options_exclude_each_other() -> None:
     with pytest.raises(InvalidInputError, match="one of them"):
         parse_options({**PATH, "versionAsOf": "1", "tag": "gold"})

@@ -125,9 +125,11 @@ class SinkArguments:
                 "on=['id']"
             )
         for name, modes in ONLY_WITH.items():
-            if getattr(self, name) and self.mode not in modes:
+            given = getattr(self, name)
+            if given and self.mode not in modes:
+                shown = list(given) if isinstance(given, tuple) else given
                 raise InvalidInputError(
-                    f"lance_sink({name}={getattr(self, name)!r}) is for "
+                    f"lance_sink({name}={shown!r}) is for "
                     f"mode={' or '.join(map(repr, modes))}, not for {self.mode!r}"
                 )
         if (self.expect or self.sets_aside) and self.mode not in _OF_ROWS:
@@ -424,5 +426,6 @@ _MEANT: Final[Mapping[str, tuple[str, ...]]] = {
     "complete": ("overwrite",),
     "replace": ("overwrite",),
     "true": ("add_columns",),
+    "mergeschema": ("add_columns",),
 }
 """Words of other sinks, and ours."""
