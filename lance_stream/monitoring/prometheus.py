@@ -11,6 +11,7 @@ Names follow Prometheus's conventions: base units, and `_total` at the end of a 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from lance_stream.errors import InvalidInputError
 from lance_stream.monitoring.metrics import (
     CONSUMER_GAUGES,
     COUNTERS,
@@ -47,8 +48,8 @@ class PrometheusMetrics(Metrics):
         seconds_between_looks: How old the numbers of a watched table may be when they are scraped.
 
     Raises:
-        InvalidInputError: The library is missing: pip install 'lance-stream[prometheus]'.
-        ValueError: The registry has these metrics already: one object per registry.
+        InvalidInputError: The library is missing: pip install 'lance-stream[prometheus]'. Or the
+            registry has these metrics already: there is one object per registry.
     """
 
     def __init__(
@@ -57,7 +58,15 @@ class PrometheusMetrics(Metrics):
         with brought_by("prometheus", "metrics of Prometheus"):
             import prometheus_client
         registry = prometheus_client.REGISTRY if registry is None else registry
-        super().__init__(_Registered(registry), seconds_between_looks)
+        try:
+            registered = _Registered(registry)
+        except ValueError as error:
+            raise InvalidInputError(
+                "the registry has the metrics of a PrometheusMetrics already. Create one in a "
+                "process, and share it between all sinks and tables; or give each a registry of "
+                f"its own, registry=prometheus_client.CollectorRegistry() ({error})"
+            ) from None
+        super().__init__(registered, seconds_between_looks)
         registry.register(_Tables(self))
 
 

@@ -156,6 +156,14 @@ def test_both_systems_get_the_same_metrics_of_a_table(
         assert (opentelemetry.name_of(metric) in theirs) == is_known, metric
 
 
+def test_a_second_object_for_a_registry_is_explained() -> None:
+    """As when a cell of a notebook is run again."""
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry)
+    with pytest.raises(InvalidInputError, match="share it between all sinks and tables"):
+        PrometheusMetrics(registry)
+
+
 def test_labels_are_bounded() -> None:
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry)
