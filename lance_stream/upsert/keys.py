@@ -117,8 +117,11 @@ class KeyLookup:
         self._pairs: list[tuple[int, pa.Array]] = []
         codes: Places | None = None
         for values in map(without_dictionary, keys):
-            distinct = pc.unique(values)
-            own = _index_in(values, distinct)
+            if len(keys) == 1 and _are_distinct(values):
+                distinct, own = values, np.arange(len(values))
+            else:
+                distinct = pc.unique(values)
+                own = _index_in(values, distinct)
             self.distinct.append(distinct)
             if codes is None:
                 codes = own
@@ -218,6 +221,16 @@ class KeyLookup:
         """Return the smallest and the largest value of each key column."""
         extremes = [pc.min_max(each) for each in self.distinct]
         return [(each["min"], each["max"]) for each in extremes]
+
+
+def _are_distinct(values: pa.Array) -> bool:
+    """Return whether no value occurs twice; also False if two have the same hash.
+
+    Args:
+        values: (n,) none of them null.
+    """
+    words = np.sort(key_words([values]) if are_exact([values]) else hash_keys([values]))
+    return bool((words[1:] > words[:-1]).all())
 
 
 def _are_same(

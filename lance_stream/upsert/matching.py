@@ -399,7 +399,8 @@ def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]
         rows: Rows of any files.
         numbers: (num_units,) i64, the number of each unit's file; -1 if it has none.
     """
-    order = np.lexsort((rows.offsets, rows.files))
+    places = (rows.files.astype(np.uint64) << np.uint64(32)) | rows.offsets
+    order = np.argsort(places)
     files = rows.files[order]
     firsts = np.searchsorted(files, numbers, "left")
     stops = np.searchsorted(files, numbers, "right")

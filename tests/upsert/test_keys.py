@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.upsert import keys
 from lance_stream.upsert.keys import (
     KeyLookup,
     check_key_type,
@@ -201,3 +202,13 @@ def test_a_row_without_a_sequence_is_refused() -> None:
     batch = pa.record_batch({"k": [1, 2], "seq": pa.array([1, None])})
     with pytest.raises(InvalidInputError, match=r"1 rows have no 'seq'.*\(k=2\)"):
         newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq")
+
+
+def test_keys_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that all differ are recognized by their hashes; others, or by chance, by values."""
+    monkeypatch.setattr(keys, "hash_keys", lambda each: np.zeros(len(each[0]), np.uint64))
+    assert KeyLookup([pa.array(["a", "b", "a"])]).key_of_row.tolist() == [0, 1, 0]
+    assert KeyLookup([pa.array(["a", "b", "c"])]).key_of_row.tolist() == [0, 1, 2]
+    monkeypatch.undo()
+    assert KeyLookup([pa.array(["a", "b", "a"])]).key_of_row.tolist() == [0, 1, 0]
+    assert KeyLookup([pa.array(["a", "b", "c"])]).distinct[0].to_pylist() == ["a", "b", "c"]
