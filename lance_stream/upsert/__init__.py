@@ -2,8 +2,9 @@
 
 Read `upsert` first (the way from rows to one commit), then `incoming` (one row a key), `matching`
 (which rows of the table have a key of the batch) and `keys` (the lookup that workers use), then
-`decisions`, `written_rows` and `planned_update`. `in_parts` takes the same way with many workers;
-how an attempt begins and commits is in `attempts` for both.
+`decisions`, `written_rows` and `planned_update`. `staged_rows` and `in_parts` take the
+same way for large batches, by ranges of keys in `staged_files`; `shared_index` prepares the index
+for them. How an attempt begins and commits is in `attempts` for both.
 Beside them: `key_filter` (quickly rules out rows without a key of the batch), `key_bounds`
 and `known_key_bounds` (which fragments can hold a key at all), `ordered_values` (the order that
 bounds use), `file_columns` (which column of which file has the keys), `remembered_keys` (which rows

@@ -14,12 +14,10 @@ from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
-from lance_stream.table.ledger import LedgerEntry
 from lance_stream.upsert.planned_update import PlannedUpdate
 from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import commit_planned, planning_again
-from lance_stream.write.row_digests import RowsDigest
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,11 @@ class Attempts:
         micro_batch: Which micro-batch it is, if it comes from a stream.
         phases: Receives the durations of the steps, of "commit" among them.
         environment: The clock and randomness; sleeps between two attempts.
-        digest: Computes the digest of the micro-batch's rows if it is unknown and the table
-            already has the batch id.
 
     Attributes:
         number: How many attempts there have been, with the one under way.
         newest: The version that the attempt under way is planned on.
-        micro_batch: The micro-batch; with the digest of its rows as soon as that is known.
+        micro_batch: The micro-batch.
     """
 
     def __init__(
@@ -82,14 +78,12 @@ class Attempts:
         micro_batch: MicroBatch | None,
         phases: Phases,
         environment: Environment = MACHINE,
-        digest: Callable[[], RowsDigest] | None = None,
     ) -> None:
         self.number = 0
         self.newest = table
         self.micro_batch = micro_batch
         self.phases = phases
         self._environment = environment
-        self._digest = digest
 
     def until_committed(self, attempt: Callable[[], Upserted]) -> Upserted:
         """Return what an attempt gives that has no conflict; see `planning_again`.
@@ -108,27 +102,15 @@ class Attempts:
         """
         self.newest = newest_of_same(self.newest) if self.number else checkout(self.newest, None)
         self.number += 1
-        entry = self._entry()
+        entry = None
+        if self.micro_batch is not None:
+            entry = find_committed(self.newest, self.micro_batch)
         if entry is not None:
             return Upserted(
                 self.newest, already_committed_in=entry.version, was_already_committed=True
             )
         check_may_write(self.newest.manifest)
         return None
-
-    def _entry(self) -> LedgerEntry | None:
-        """Return the entry of the version that has the micro-batch; None if there is none."""
-        batch = self.micro_batch
-        entry = None if batch is None else find_committed(self.newest, batch)
-        if entry is None or batch is None or batch.digest is not None or self._digest is None:
-            return entry
-        self.micro_batch = replace(batch, digest=self._digest())
-        return find_committed(self.newest, self.micro_batch)
-
-    def know_digest(self, digest: RowsDigest) -> None:
-        """Keep the digest of the micro-batch's rows; commits store it in the ledger."""
-        if self.micro_batch is not None:
-            self.micro_batch = replace(self.micro_batch, digest=digest)
 
     def commit(
         self, plan: PlannedUpdate, result: Upserted, fragments: tuple[Fragment, ...] = ()

@@ -47,8 +47,18 @@ def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
     """
     if are_exact(keys):
         return Words(key_words(keys), None)
-    first, second = (hash_keys(keys, seed) for seed in seeds)
-    return Words(first, (second >> np.uint64(32)).astype(np.uint32))
+    second = hash_keys(keys, seeds[1])
+    return Words(first_words(keys, seeds[0]), (second >> np.uint64(32)).astype(np.uint32))
+
+
+def first_words(keys: Sequence[pa.Array], seed: int) -> KeyWords:
+    """Return the words by which the keys of a run are sorted; see `words_of`.
+
+    Args:
+        keys: As for `words_of`.
+        seed: The seed of the first hash.
+    """
+    return key_words(keys) if are_exact(keys) else hash_keys(keys, seed)
 
 
 def new_seeds() -> tuple[int, int]:

@@ -193,9 +193,10 @@ class RememberedKeys:
 
     Args:
         fields: The key columns.
+        seeds: The seeds of the hashes; None for random ones.
     """
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[Field], seeds: tuple[int, int] | None = None) -> None:
         self._fields = tuple(fields)
         self._lock = threading.RLock()
         self._runs: list[MemoryRun] = []
@@ -204,7 +205,7 @@ class RememberedKeys:
         self._left_out: set[str] = set()
         self._saved_files: set[Covered] = set()
         self._can_save = True
-        self._seeds = new_seeds()
+        self._seeds = seeds or new_seeds()
         # By the file, and the number of rows that its fragment states.
         self._number_of: dict[Covered, int] = {}
         self._asked_at: dict[int, int] = {}
@@ -531,6 +532,20 @@ class RememberedKeys:
                 group = []
             group.append(each)
         self._merge_all(table.store, group, kept)
+
+    def merge(self, table: TableVersion, paths: Sequence[str]) -> None:
+        """Merge runs of the index, which any process may have written, into one; best effort.
+
+        Args:
+            table: The version whose files are kept.
+            paths: The runs; about as large together as the largest one that is made.
+        """
+        footers = {each: key_index.footer_if_sound(table.store, each) for each in paths}
+        kept = set(filter(None, map(self.covered_by, table.manifest.fragments)))
+        with self._lock:
+            for path, footer in footers.items():
+                self._open(path, footer, self.columns(self._seeds))
+            self._merge_all(table.store, list(self._saved.values()), kept)
 
     def _merge_all(self, store: Store, runs: Sequence[LocalRun], kept: set[Covered]) -> None:
         files = {file for run in runs for file in run.footer.files}

@@ -9,7 +9,7 @@ about them takes two bytes a row. In the order of their addresses it takes up to
 every version, as rows of a table that has lived lie in all of its fragments, in as many runs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -28,7 +28,7 @@ from lance_stream.upsert.in_place import (
     fragments_that_stay,
     jobs_of_incoming,
 )
-from lance_stream.upsert.incoming import Incoming
+from lance_stream.upsert.incoming import Incoming, UpsertRules
 from lance_stream.upsert.key_bounds import FileBounds, bounds_of_written, key_fields
 from lance_stream.upsert.keys import Places, hash_keys
 from lance_stream.upsert.matching import THREADS, Workers
@@ -69,9 +69,23 @@ class Written(NamedTuple):
         return (*self.fragments, *self.in_place)
 
 
+class ChangedRows(NamedTuple):
+    """Changed rows of the table, without the batch that they come from.
+
+    Attributes:
+        rules: The user's rules for the batch.
+        rows: (n,) the rows, in the table's types; those of its columns that the batch has.
+        partial: As in `Incoming`.
+    """
+
+    rules: UpsertRules
+    rows: pa.RecordBatch
+    partial: Mapping[str, pa.DataType]
+
+
 def write_rows(
     table: TableVersion,
-    incoming: Incoming,
+    incoming: Incoming | ChangedRows,
     decision: Decision,
     target: WriteTarget,
     num_unchanged: int = 0,
@@ -107,7 +121,7 @@ def write_rows(
     new = pa.array(decision.inserted_rows)
     keys = [[incoming.rows.column(name).take(new) for name in incoming.rules.on]]
     deletes = None
-    if remembered is not None and remembered.is_remembering:
+    if isinstance(incoming, Incoming) and remembered is not None and remembered.is_remembering:
         deletes = remembered.deletes_of(incoming, decision.deleted_keys)
         keys.append(deletes.keys)
     hashes = [_hashes(table, incoming.rules.on, each) for each in keys]
@@ -129,7 +143,7 @@ def write_rows(
 
 def _stay_in_place(
     table: TableVersion,
-    incoming: Incoming,
+    incoming: Incoming | ChangedRows,
     decision: Decision,
     target: WriteTarget,
     workers: Workers,
@@ -195,7 +209,7 @@ def _hashes(
 
 
 def _changed_rows(
-    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
+    table: TableVersion, incoming: Incoming | ChangedRows, decision: Decision, workers: Workers
 ) -> tuple[Addresses, Iterable[pa.RecordBatch]]:
     """Return the addresses of the changed rows, and the rows, whole, in the same order."""
     if not len(decision.changed):
@@ -246,7 +260,7 @@ def _up_to(num_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _completed(
-    incoming: Incoming,
+    incoming: Incoming | ChangedRows,
     rows: Places,
     kept: Iterable[pa.RecordBatch],
     missing: Sequence[str],
@@ -270,6 +284,6 @@ def _completed(
         )
 
 
-def _new_rows(incoming: Incoming, decision: Decision) -> Iterator[pa.RecordBatch]:
+def _new_rows(incoming: Incoming | ChangedRows, decision: Decision) -> Iterator[pa.RecordBatch]:
     if len(decision.inserted_rows):
         yield incoming.rows.take(pa.array(decision.inserted_rows))

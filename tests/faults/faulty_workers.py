@@ -95,13 +95,13 @@ def open_deadly(rest: str, options: Any) -> DeadlyStore:
 
 def main(folder: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    import pytest
     from pyspark.sql import SparkSession
 
     from lance_stream.spark import lance_sink
-    from lance_stream.spark.sink import modes
+    from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
-    modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # so that tasks write upserts, too,
-    modes.driver_is_alone = lambda _: False  # as on a cluster
+    upsert_by_tasks(pytest.MonkeyPatch())
     locations.BACKENDS["deadly"] = open_deadly  # type: ignore[index]  # read-only for others
     names.LOCAL.update(fault=("fault",), deaths=("deaths",))  # type: ignore[attr-defined]  # the same
     spark = (

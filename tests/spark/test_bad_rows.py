@@ -13,8 +13,9 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.spark import lance_sink
-from lance_stream.spark.sink import batch_writing, modes
+from lance_stream.spark.sink import batch_writing, staged_upserts
 from lance_stream.storage.local_store import LocalStore
+from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -111,9 +112,9 @@ def test_good_rows_are_committed_and_the_others_set_aside(
 ) -> None:
     """Random batches, against a model; each is repeated, and all bad rows are replayed at last."""
     if by == "tasks":
-        monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 1)
-        # every second batch is staged for the driver, the others are not, as on a cluster
-        monkeypatch.setattr(modes, "driver_is_alone", lambda _: batch_id % 2 == 0)
+        upsert_by_tasks(monkeypatch)
+        # every second batch is processed by the driver
+        monkeypatch.setattr(staged_upserts, "driver_is_alone", lambda _: batch_id % 2 == 0)
         monkeypatch.setattr(batch_writing, "SMALL_BATCH_ROWS", 0)
     chance = random.Random(f"{mode} {by}")
     lance_stream.create_dataset(uri, TABLE)

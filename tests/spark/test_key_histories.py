@@ -10,8 +10,8 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.sink import large_upserts, modes
 from lance_stream.upsert.incoming import UpsertRules
+from tests.spark.few_rows_by_tasks import upsert_by_tasks
 from tests.upsert.key_histories import Counts, History, Way, play
 
 SPARK_TYPES = (
@@ -36,8 +36,8 @@ def comes_from_spark(arrow: pa.DataType) -> bool:
     return any(accepts(arrow) for accepts in SPARK_TYPES)
 
 
-def through_sink(spark: Any, batch_ids: dict[str, int], limit: int) -> Way:
-    """Return the way of a batch through a sink that collects so many rows at most."""
+def through_sink(spark: Any, batch_ids: dict[str, int], *, by_tasks: bool) -> Way:
+    """Return the way of a batch through a sink that collects its rows, or has them staged."""
 
     def take_in(
         table: TableVersion, data: pa.Table, rules: UpsertRules, num_parts: int
@@ -55,10 +55,8 @@ def through_sink(spark: Any, batch_ids: dict[str, int], limit: int) -> Way:
         )
         batch_id = batch_ids[table.uri] = batch_ids.get(table.uri, -1) + 1
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(modes, "MAX_ROWS_ON_DRIVER", limit)
-            patch.setattr(large_upserts, "number_of_parts", lambda *_: num_parts)
-            # large batches go through tasks alone, as on a cluster, or are staged for the driver
-            patch.setattr(modes, "driver_is_alone", lambda _: num_parts % 2 == 0)
+            if by_tasks:
+                upsert_by_tasks(patch, is_cluster=num_parts % 2 == 1)
             sink(spark.createDataFrame(data), batch_id)
         done = sink.last_commit
         assert done is not None
@@ -109,8 +107,8 @@ def test_sink_and_format_match_the_model(spark: Any, tmp_path: Path) -> None:
     register(spark)
     batch_ids: dict[str, int] = {}
     ways = {
-        "collected": through_sink(spark, batch_ids, 1_000_000),
-        "by tasks": through_sink(spark, batch_ids, 0),
+        "collected": through_sink(spark, batch_ids, by_tasks=False),
+        "by tasks": through_sink(spark, batch_ids, by_tasks=True),
         "format": through_format(spark, batch_ids),
     }
     for seed in (2, 13):

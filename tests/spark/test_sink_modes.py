@@ -3,8 +3,6 @@
 import datetime
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.monitoring.series import commits_in_log
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.spark.sink import batch_writing, modes, spark_workers
+from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -26,24 +25,14 @@ def uri(tmp_path: Path) -> str:
     return str(tmp_path / "table")
 
 
-@contextmanager
-def driver_that_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)
-        yield
-
-
 @pytest.fixture(params=["collected on a local master", "collected on a cluster", "by tasks"])
-def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each way in which an upsert finds and writes its rows."""
     if request.param == "collected on a cluster":
         monkeypatch.setattr(modes, "workers_of", spark_workers.SparkTasks)
     if request.param == "by tasks":
-        monkeypatch.setattr(modes, "driver_is_alone", lambda _: False)
-        with driver_that_holds_nothing(monkeypatch):
-            yield request.param
-    else:
-        yield request.param
+        upsert_by_tasks(monkeypatch)
+    return str(request.param)
 
 
 def feed(spark: Any, sink: LanceSink, batch_id: int, schema: str, *rows: Any) -> None:
@@ -288,12 +277,13 @@ def test_large_first_batches_are_not_collected(
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     wide = "id", "repeat('x', 1000) x"
     sink(spark.range(10).selectExpr(*wide), 0)
-    sink(spark.range(1000).selectExpr(*wide), 1)
+    sink(spark.range(20).selectExpr(*wide), 1)
+    sink(spark.range(1000).selectExpr(*wide), 2)
     assert collected == [True, False]
     assert lance_stream.open_dataset(uri).count_rows() == 1000
     # Spark's own process would hold what each of its tasks returns.
     restarted = lance_sink(uri, mode="upsert", on="id", app_id="a")
-    restarted(spark.range(2000).selectExpr(*wide), 2)
+    restarted(spark.range(2000).selectExpr(*wide), 3)
     assert collected == [True, False]
     assert lance_stream.open_dataset(uri).count_rows() == 2000
 

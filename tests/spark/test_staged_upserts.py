@@ -1,9 +1,10 @@
-"""Upserts that are too large to be collected, on a local master: staged by tasks, computed once."""
+"""Upserts that are too large to be collected: staged by tasks, computed once."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
@@ -12,8 +13,9 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink import modes, staged_upserts
-from lance_stream.upsert import staged_rows
+from lance_stream.upsert import staged_files, staged_rows
 from lance_stream.upsert.attempts import Attempts
+from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +23,8 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 20)
-    monkeypatch.setattr(staged_rows, "MAX_ROWS", 100)  # several groups of parts
+    monkeypatch.setattr(staged_rows, "MAX_ROWS", 100)  # several ranges
+    monkeypatch.setattr(staged_files, "LEAST_ROWS", 1)
     return str(tmp_path / "table")
 
 
@@ -43,17 +46,20 @@ def rows_in(uri: str) -> dict[int, int]:
     return dict(zip(found["id"], found["x"], strict=True))
 
 
-def staged_files(uri: str) -> list[str]:
+def staged_files_of(uri: str) -> list[str]:
     return [str(each) for each in (Path(uri) / "_lance_stream" / "staged_rows").glob("*")]
 
 
+@pytest.mark.parametrize("is_cluster", [False, True], ids=["local master", "cluster"])
 def test_a_large_batch_is_computed_once(
-    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, is_cluster: bool
 ) -> None:
-    """However often it is planned."""
+    """However often it is planned, and even if it is the first one of a run."""
+    monkeypatch.setattr(staged_upserts, "driver_is_alone", lambda _: not is_cluster)
     sink = lance_sink(uri, mode="upsert", on="id", delete_when="x = 7", app_id="a")
-    first = spark.range(300).selectExpr("id", "id % 5 AS x")
+    first, counter = counted(spark, spark.range(300).selectExpr("id", "id % 5 AS x"))
     sink(first, 0)
+    assert counter.value == 300
     committed: list[int] = []
     commit = Attempts.commit
 
@@ -73,7 +79,7 @@ def test_a_large_batch_is_computed_once(
     assert rows_in(uri) == model | {each: each % 8 for each in range(100, 400) if each % 8 != 7}
     assert sink.last_commit is not None
     assert sink.last_commit.skipped  # the second one is a replay, computed for its digest
-    assert not staged_files(uri)
+    assert not staged_files_of(uri)
 
 
 def test_a_small_batch_after_a_large_one_is_staged_in_memory(spark: Any, uri: str) -> None:
@@ -84,6 +90,31 @@ def test_a_small_batch_after_a_large_one_is_staged_in_memory(spark: Any, uri: st
         assert sink.last_commit is not None
         assert sink.last_commit.rows_in == count
     assert sum(rows_in(uri).values()) == 90
+
+
+def test_tasks_keep_wide_rows_in_place(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a batch has one of their columns; each fragment in one task, with the rows of all."""
+    upsert_by_tasks(monkeypatch)
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
+    wide = "id", "id AS x", "repeat(cast(id AS string), 1000) AS text"
+    sink(spark.range(0, 300, 1, 3).selectExpr(*wide), 0)
+    before = lance_stream.open_dataset(uri)
+    sink(spark.range(100, 310, 1, 3).selectExpr("id", "-id AS x"), 1)
+    model = {each: each if each < 100 else -each for each in range(310)}
+    assert rows_in(uri) == model
+    after = lance_stream.open_dataset(uri)
+    assert lance.dataset(uri).to_table(columns=["id"]).num_rows == 310
+    known = {file for each in before.table.manifest.fragments for file in each.files}
+    kept = [each for each in after.table.manifest.fragments if len(each.files) > 1]
+    assert {each.id for each in kept} == set(before.table.manifest.fragments.ids)
+    assert {each.files[0].path for each in kept} == {each.path for each in known}
+    assert all(each.deletion_file is None for each in kept)
+    feed = after.changes(before.version).read_all().to_pylist()
+    changed = [each["id"] for each in feed if each["_change_type"] == "update_postimage"]
+    assert sorted(changed) == list(range(100, 300))
+    assert not staged_files_of(uri)
 
 
 @pytest.mark.parametrize("fails", ["a task", "the driver"])
@@ -97,7 +128,7 @@ def test_a_refused_batch_leaves_nothing(
         InvalidInputError, match="no key" if fails == "a task" else "more than once"
     ):
         sink(spark.range(0, 300, 1, 2).selectExpr(f"{key} AS id", "0L AS x"), 0)
-    assert not staged_files(uri)
+    assert not staged_files_of(uri)
     assert not list((Path(uri) / "data").glob("*.lance"))
 
 

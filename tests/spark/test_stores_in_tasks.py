@@ -8,11 +8,11 @@ import pytest
 import lance_stream
 from lance_stream.errors import StoreUnavailableError
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.sink import modes
 from tests.faults.faulty_places import QUICK
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.store_faults import Forge
+from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -48,8 +48,7 @@ def test_batches_survive_a_store_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each row is written once, when the store is back."""
-    monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)  # upserts go by tasks, too,
-    monkeypatch.setattr(modes, "driver_is_alone", lambda _: False)  # as on a cluster
+    upsert_by_tasks(monkeypatch)
     uri = f"{s3_bucket.uri}/table"
     on = {"on": "id"} if mode == "upsert" else {}
     sink = lance_sink(uri, mode=mode, app_id="a", storage_options=options, **on)

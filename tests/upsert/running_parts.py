@@ -1,22 +1,72 @@
-"""Upserts in parts, without Spark: a dictionary takes the place of the shuffle, or of the tasks."""
+"""Upserts in parts, without Spark: function calls take the place of tasks."""
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import LanceStreamError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from lance_stream.upsert import staged_rows
+from lance_stream.upsert import staged_files, staged_rows
 from lance_stream.upsert.attempts import Upserted
-from lance_stream.upsert.in_parts import Bundle, Part, PartedUpsert, upsert_in_parts
+from lance_stream.upsert.in_parts import Outcome, PartedUpsert
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_rows, upsert_staged
+from lance_stream.upsert.matching import THREADS, Workers
+from lance_stream.upsert.remembered_keys import forget_keys
+from lance_stream.upsert.shared_index import index_keys, merge_runs, shared_index
+from lance_stream.upsert.staged_files import WordRange
+from lance_stream.upsert.staged_rows import (
+    RANGE_THREADS,
+    RangeWorkers,
+    StagedRows,
+    discard_staged,
+    stage_rows,
+    upsert_staged,
+)
 from lance_stream.write.micro_batches import MicroBatch
+
+
+class RangeProcesses:
+    """Processes ranges like Spark's tasks, each in a process that remembers nothing.
+
+    Args:
+        repeats: How many attempts at each task there are; the last one counts.
+    """
+
+    reading: Workers = THREADS
+
+    def __init__(self, repeats: int = 1) -> None:
+        self.repeats = repeats
+
+    def prepare(self, planned: PartedUpsert) -> PartedUpsert:
+        table = planned.table
+        index = shared_index(table, planned.rules.on)
+        for place, _ in index.lacking(table):
+            self._call(partial(index_keys, table, index.on, index.seeds), [place])
+        for paths in index.to_merge():
+            self._call(partial(merge_runs, table, index.on, index.seeds), paths)
+        return replace(planned, keeps_keys=False)
+
+    def max_rows(self, num_rows: int) -> int:
+        return min(num_rows, staged_rows.MAX_ROWS)
+
+    def run(
+        self, function: Callable[[WordRange], Outcome], ranges: Sequence[WordRange]
+    ) -> Iterator[Outcome]:
+        for each in ranges:
+            yield self._call(function, each)
+
+    def _call(self, function: Callable[..., object], item: object) -> object:
+        for _ in range(self.repeats):
+            forget_keys()
+            task, own = pickle.loads(pickle.dumps((function, item)))
+            outcome = pickle.loads(pickle.dumps(task(own)))
+        forget_keys()
+        return outcome
 
 
 def upsert_by_parts(
@@ -26,24 +76,18 @@ def upsert_by_parts(
     *,
     num_parts: int = 3,
     environment: Environment = MACHINE,
+    repeats: int = 1,
 ) -> Upserted:
-    """Upsert a table of rows as Spark tasks upsert a DataFrame."""
-    batches = rows.to_batches(max_chunksize=max(rows.num_rows // 2, 1))
-
-    def run(planned: PartedUpsert) -> list[Part | LanceStreamError]:
-        parted: PartedUpsert = pickle.loads(pickle.dumps(replace(planned, num_parts=num_parts)))
-        try:
-            bundles = [bundle for each in batches for bundle in parted.split_rows([each])]
-            for unit in parted.key_units():
-                bundles += parted.split_keys(unit)
-        except LanceStreamError as error:
-            return [error]
-        done = [_done(parted, bundles, number) for number in range(num_parts)]
-        return [each for each in done if each is not None]
-
-    ordering = rows.schema.get_field_index(rules.sequence_by or "")
-    sequence = None if ordering < 0 else rows.schema.field(ordering).type
-    return upsert_in_parts(table, run, rules, rows.schema.names, sequence, environment=environment)
+    """Upsert a table of rows as Spark's tasks upsert a DataFrame on a cluster."""
+    return upsert_staged_rows(
+        table,
+        rows,
+        rules,
+        num_parts=num_parts,
+        environment=environment,
+        workers=RangeProcesses(repeats),
+        seed=shared_index(table, rules.on).seeds[0],
+    )
 
 
 def upsert_staged_rows(
@@ -54,6 +98,8 @@ def upsert_staged_rows(
     num_parts: int = 3,
     micro_batch: MicroBatch | None = None,
     environment: Environment = MACHINE,
+    workers: RangeWorkers = RANGE_THREADS,
+    seed: int = 0,
 ) -> Upserted:
     """Upsert a table of rows as the format upserts what its tasks have staged.
 
@@ -67,26 +113,31 @@ def upsert_staged_rows(
         patch.object(staged_rows, "MAX_ROWS", limit),
         patch.object(staged_rows, "_MANY_TASKS", 1),
         patch.object(staged_rows, "_KEPT_BYTES_OF_MANY", 0),
+        patch.object(staged_files, "LEAST_ROWS", 1),
     ):
         staged: list[StagedRows] = []
         try:
             for task, each in tasks:
-                done = stage_rows(each, table.store, table.arrow_schema, rules, task=task)
+                done = stage_rows(
+                    each, table.store, table.arrow_schema, rules, task=task, seed=seed
+                )
                 staged.append(pickle.loads(pickle.dumps(done)))
             ordering = rows.schema.get_field_index(rules.sequence_by or "")
             sequence = None if ordering < 0 else rows.schema.field(ordering).type
             names = rows.schema.names
-            return upsert_staged(table, staged, rules, names, sequence, micro_batch, environment)
+            return upsert_staged(
+                table,
+                staged,
+                rules,
+                names,
+                sequence,
+                micro_batch,
+                environment,
+                workers=workers,
+            )
         finally:
             discard_staged(table.store, staged)
-            assert not table.store.list(STAGED_ROWS_DIRECTORY)
-
-
-def _done(
-    parted: PartedUpsert, bundles: Iterable[Bundle], number: int
-) -> Part | LanceStreamError | None:
-    try:
-        part = parted.do_part([each for each in bundles if each.part == number])
-    except LanceStreamError as error:
-        return error
-    return None if part is None else pickle.loads(pickle.dumps(part))
+            left = table.store.list(STAGED_ROWS_DIRECTORY)
+            for each in left:  # of attempts that do not count; a cleanup removes them
+                table.store.delete(each.path)
+            assert not left or getattr(workers, "repeats", 1) > 1

@@ -46,7 +46,7 @@ def test_a_key_that_is_widened_between_tasks_and_commit_stays_one_key(
         ds = lance_stream.open_dataset(uri).alter_columns({"path": "id", "data_type": after})
         known = ds.schema if knows_it else table.arrow_schema
         second = stage_rows([later], table.store, known, rules, task=1)
-        assert [bool(each.path) for each in (first, second)] == [True, False]
+        assert [bool(each.sorted_rows.path) for each in (first, second)] == [True, False]
         upsert_staged(ds.table, [first, second], rules, rows.schema.names, pa.int64())
     made = lance.dataset(uri).to_table()
     assert sorted(made["v"].to_pylist()) == [*range(150), *range(1000, 1050)]

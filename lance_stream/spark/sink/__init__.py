@@ -14,9 +14,10 @@ manifest as the rows, so a batch is committed together with its entry, or not at
 
 Start with `lance_sink` (the public function, and the path of a batch), then `modes` (append,
 upsert, overwrite). They use `arguments` (checked arguments), `batch_writing` (Spark's tasks write a
-batch to files), `spark_workers` (which processes read the table's files), `large_upserts` (batches
-that the driver cannot hold), `compaction` (background compaction), `replays` (repeated batches),
-`bad_rows` (rows that do not fit) and `reports` (the outcome of a batch).
+batch to files), `spark_workers` (which processes read the table's files), `staged_upserts` and
+`range_tasks` (batches that the driver does not collect), `compaction` (background compaction),
+`replays` (repeated batches), `bad_rows` (rows that do not fit) and `reports` (the outcome of a
+batch).
 """
 
 from lance_stream.spark.sink.lance_sink import LanceSink, lance_sink

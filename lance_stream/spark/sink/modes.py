@@ -3,8 +3,8 @@
 Each mode gets a table that has the batch's columns, and returns the outcome of the batch. Spark's
 tasks, or the driver, write the rows of an append or an overwrite (see `batch_writing`). The rows of
 an upsert are collected up to the driver's limit: they are few compared to the table, whose keys are
-looked up where its files are read (`spark_workers`). Larger batches go through `large_upserts`, or,
-on a local master, `staged_upserts`.
+looked up where its files are read (`spark_workers`). Larger batches, and the first one of a run, go
+through `staged_upserts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, functions
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.read.scan import count_rows
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import Size, measure, quoted
+from lance_stream.spark.arrow_jobs import Size, quoted
 from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments
 from lance_stream.spark.sink.bad_rows import Sorting, keep_committed_attempt, sorting_of
@@ -32,9 +32,8 @@ from lance_stream.spark.sink.batch_writing import (
     write_batch,
     write_collected,
 )
-from lance_stream.spark.sink.large_upserts import upsert_by_tasks
 from lance_stream.spark.sink.reports import SinkCommit, size_of_files
-from lance_stream.spark.sink.spark_workers import driver_is_alone, workers_of
+from lance_stream.spark.sink.spark_workers import workers_of
 from lance_stream.spark.sink.staged_upserts import upsert_by_staging
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment
@@ -61,7 +60,7 @@ MAX_ROWS_ON_DRIVER: Final = 1_000_000
 """The driver collects an upsert of at most so many rows, ..."""
 
 MAX_BYTES_ON_DRIVER: Final = 256 << 20
-"""... and of so many bytes; see `staged_upserts` and `large_upserts` for larger ones."""
+"""... and of so many bytes; see `staged_upserts` for larger ones."""
 
 
 @dataclass(frozen=True)
@@ -307,28 +306,20 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     if sorting is not None:
         sorting.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
-    is_alone = driver_is_alone(df.sparkSession)
-    with batch.phases("collect"):
-        # Where a large batch is staged, its size need not be known to divide it.
-        may_be_large = _is_first(batch.last) or (not is_alone and _follows_large(batch))
-        size = measure(df) if may_be_large else None
-        is_large = _follows_large(batch) if size is None else _is_too_large(size)
-        rows = None if is_large else _collect(df)
-        if rows is not None:
-            size = Size(rows.num_rows, rows.nbytes)
-        batch.tasks.num_bytes = 0 if size is None else size.num_bytes
+    rows = None
+    if not (_is_first(batch.last) or _follows_large(batch)):
+        with batch.phases("collect"):
+            rows = _collect(df)
     helpers = () if deletes is None else (deletes,)
-    if rows is None and is_alone:
-        done = upsert_by_staging(
+    if rows is None:
+        done, size = upsert_by_staging(
             df, table, rules, batch.micro_batch, batch.phases, helpers, sorting
         )
-    elif rows is None:
-        done = upsert_by_tasks(
-            df, table, rules, batch.micro_batch, batch.phases, size, helpers, sorting
-        )
+        batch.tasks.num_bytes = size.num_bytes
     elif not rows.num_rows:
         return _sorted_out(commit, sorting)
     else:
+        batch.tasks.num_bytes = rows.nbytes
         digest = digest_of(rows.select(batch.df.columns))
         micro_batch = batch.with_rows(digest)
         if sorting is not None:
@@ -356,10 +347,10 @@ def _good_rows(rows: pa.Table, table: TableVersion, sorting: Sorting) -> pa.Tabl
 
 
 def _is_first(last: SinkCommit | None) -> bool:
-    """Return whether nothing is known of a batch.
+    """Return whether nothing is known of a batch's size.
 
     To collect a large one would be wasted work, and more than Spark's own process may have room
-    for, which holds what a task returns.
+    for, which holds what a task returns. Staging costs little more than collecting if it is small.
     """
     return last is None or last.skipped or not last.rows_in
 
@@ -374,10 +365,6 @@ def _follows_large(batch: Batch) -> bool:
         return False
     num_bytes = max(last.bytes_written, batch.tasks.num_bytes)
     return 2 * last.rows_in > MAX_ROWS_ON_DRIVER or 2 * num_bytes > MAX_BYTES_ON_DRIVER
-
-
-def _is_too_large(size: Size) -> bool:
-    return size.num_rows > MAX_ROWS_ON_DRIVER or size.num_bytes > MAX_BYTES_ON_DRIVER
 
 
 def _collect(df: DataFrame) -> pa.Table | None:

@@ -1,17 +1,19 @@
-"""Upserts that are too large to be collected, on a local master: tasks stage the rows.
+"""Upserts that are too large to be collected, or of unknown size: tasks stage the rows.
 
-    tasks        divide their rows by the hash of the key, and write them to files, as the format
-                 does (`upsert.staged_rows`); few rows stay in their results
-    the driver   looks up the rows of some parts at a time, writes them, and commits once
+    tasks      sort their rows by a word of the key, and write them to files, as the format does
+               (`upsert.staged_rows`); few rows stay in their results
+    driver     few rows: upserts them itself. More: divides them into ranges of words
+    threads    look up the keys of a range, decide, and write its rows; or, on a cluster,
+    or tasks   tasks do (`range_tasks`)
+    driver     commits once
 
-The batch is computed once, however large it is and however often it is planned again, and the keys
-of the table are looked up in the index, or read once. On a cluster, tasks do all of this
-(`large_upserts`).
+So the batch is computed once, however large it is and however often it is planned again. The keys
+of the table are looked up in its index, or read once.
 """
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -21,13 +23,21 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import RECORDS_PER_BATCH, ArrowFunction, map_in_arrow, settings
+from lance_stream.spark.arrow_jobs import RECORDS_PER_BATCH, Size, map_in_arrow, settings
 from lance_stream.spark.sink.bad_rows import Sorting
+from lance_stream.spark.sink.range_tasks import RangeTasks, seed_of_index
+from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_rows, upsert_staged
+from lance_stream.upsert.staged_rows import (
+    RANGE_THREADS,
+    StagedRows,
+    discard_staged,
+    stage_rows,
+    upsert_staged,
+)
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
@@ -51,7 +61,7 @@ def upsert_by_staging(
     phases: Phases,
     helpers: Sequence[str] = (),
     sorting: Sorting | None = None,
-) -> Upserted:
+) -> tuple[Upserted, Size]:
     """Run an upsert of any size; `upsert.upsert.upsert` runs one whose rows are collected.
 
     Args:
@@ -63,13 +73,19 @@ def upsert_by_staging(
         helpers: Columns that are not part of the rows' digest.
         sorting: Sorts out bad rows; None if rows are not checked.
 
+    Returns:
+        The outcome, and the size of the batch without bad rows.
+
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: The commit failed, or its outcome is unknown.
     """
     checks = None if sorting is None else sorting.rules(table)
+    is_alone = driver_is_alone(df.sparkSession)
     with phases("collect"):
-        outcomes = _stage(df, table, rules, checks, helpers)
+        seed = 0 if is_alone else seed_of_index(table, rules.on)
+        schema, own = table.arrow_schema, tuple(helpers)
+        outcomes = _stage(df, _Staging(table.store, schema, rules, checks, own, seed))
     staged = [each[0] for each in outcomes if isinstance(each, tuple)]
     try:
         for each in outcomes:
@@ -87,50 +103,60 @@ def upsert_by_staging(
         # Only this column: a helper column may have a type that cannot be stored.
         ordering = [each for each in df.schema.toNullable() if each.name == rules.sequence_by]
         sequence = stored_schema(StructType(ordering)).field(0).type if ordering else None
-        return upsert_staged(table, staged, rules, df.columns, sequence, identity, phases=phases)
+        workers = RANGE_THREADS if is_alone else RangeTasks(df.sparkSession)
+        done = upsert_staged(
+            table,
+            staged,
+            rules,
+            df.columns,
+            sequence,
+            identity,
+            phases=phases,
+            workers=workers,
+        )
+        num_bytes = sum(each.num_bytes for each in staged)
+        return done, Size(sum(each.num_rows for each in staged), num_bytes)
     finally:
         discard_staged(table.store, staged)
 
 
-def _stage(
-    df: DataFrame,
-    table: TableVersion,
-    rules: UpsertRules,
-    checks: RowRules | None,
-    helpers: Sequence[str],
-) -> list[tuple[StagedRows, RowsDigest] | bytes | LanceStreamError]:
-    """Return what tasks have staged, with the digest of all their rows; bad rows; and errors."""
-    staging = _staging(table.store, table.arrow_schema, rules, checks, tuple(helpers))
-    with settings(df.sparkSession, RECORDS_PER_BATCH):
-        rows = map_in_arrow(df, staging, _OUTCOME).collect()
-    return [
-        bytes(row.bad) if row.bad is not None else pickle.loads(row.error or row.staged)
-        for row in rows
-    ]
+@dataclass(frozen=True)
+class _Staging:
+    """How a task keeps its rows for the driver.
 
-
-def _staging(
-    store: Store,
-    schema: pa.Schema,
-    rules: UpsertRules,
-    checks: RowRules | None,
-    helpers: tuple[str, ...],
-) -> ArrowFunction:
-    """Return the function of a task that keeps its rows for the driver.
-
-    An error of lance-stream is returned as a row: a second attempt of the task would fail the same
-    way, and the driver can raise the original error.
+    Attributes:
+        store: The table's.
+        schema: The table's columns.
+        rules: The user's rules for the upsert.
+        checks: What each row is checked for; None for nothing.
+        helpers: Columns that are not part of the rows' digest.
+        seed: The seed of the words by which rows are sorted.
     """
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    store: Store
+    schema: pa.Schema
+    rules: UpsertRules
+    checks: RowRules | None
+    helpers: tuple[str, ...]
+    seed: int
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage the rows of a task.
+
+        An error of lance-stream is returned as a row: a second attempt of the task would fail the
+        same way, and the driver can raise the original error.
+        """
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         checked = None
-        if checks is not None:
-            batches = checked = CheckedBatches(batches, checks, helpers, digests_good=False)
-        good = DigestingBatches(batches, helpers)
+        if self.checks is not None:
+            checked = CheckedBatches(batches, self.checks, self.helpers, digests_good=False)
+            batches = checked
+        good = DigestingBatches(batches, self.helpers)
         try:
-            staged = stage_rows(good, store, schema, rules, task=task)
+            staged = stage_rows(
+                good, self.store, self.schema, self.rules, task=task, seed=self.seed
+            )
         except LanceStreamError as error:
             error.add_note("while a Spark task read its part of an upsert; nothing was committed")
             yield _row(error=pickle.dumps(error))
@@ -142,7 +168,21 @@ def _staging(
                 yield _row(bad=checked.bad.encode())
         yield _row(staged=pickle.dumps((staged, digest)))
 
-    return run
+
+def _stage(
+    df: DataFrame, staging: _Staging
+) -> list[tuple[StagedRows, RowsDigest] | bytes | LanceStreamError]:
+    """Return what tasks have staged, with the digest of all their rows; bad rows; and errors."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # no method, for Spark
+        return staging.stage(batches)
+
+    with settings(df.sparkSession, RECORDS_PER_BATCH):
+        rows = map_in_arrow(df, run, _OUTCOME).collect()
+    return [
+        bytes(row.bad) if row.bad is not None else pickle.loads(row.error or row.staged)
+        for row in rows
+    ]
 
 
 def _row(**values: bytes) -> pa.RecordBatch:

@@ -144,12 +144,17 @@ def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
 def share_work(_spark: Any) -> None:
     """Let tasks share the work on small tables, as they do on large ones.
 
-    Upserts go through tasks as a whole; each group of fragments and each few files are a task.
+    Tasks process ranges of an upsert's keys; each group of fragments and each few files are a task.
     """
     from lance_stream.spark import file_jobs, rewrite_jobs
-    from lance_stream.spark.sink import modes
+    from lance_stream.spark.sink import modes, range_tasks
+    from lance_stream.upsert import staged_files, staged_rows
 
     modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # Final for others
+    staged_rows.MAX_ROWS = 0  # type: ignore[misc]  # the same
+    staged_files.LEAST_ROWS = 1  # type: ignore[misc]  # the same
+    range_tasks.LEAST_ROWS = 1  # type: ignore[misc]  # the same
+    range_tasks.LEAST_SHARED_ROWS = 1  # type: ignore[misc, attr-defined]  # the same
     rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # the same
     file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # the same
 

@@ -1,0 +1,243 @@
+"""Rows in files of the table's directory, on their way to a commit: sorted, to be read by ranges.
+
+    file     bundle  bundle  ...   of one portion of the rows, ascending by their words
+             bundle  bundle  ...   of the next portion
+    bundle   an Arrow stream of adjacent rows of a portion, with their words as the last column
+
+A word is a number that the caller gives each row: one made from its key, or its address. Whoever
+reads a range of words gets all rows of it from a few adjacent bundles of each portion, without the
+others. The places of bundles, and the smallest and largest word of each, travel with the path.
+
+No version ever names such a file. One that a killed process or a lost attempt at a task has left
+behind is removed by a cleanup, like every old file without a version.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.errors import LanceStreamError
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import staged_rows_path
+
+Words: TypeAlias = npt.NDArray[np.uint64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+LAST_WORD: Final = (1 << 64) - 1
+
+BUNDLES_OF_A_PORTION: Final = 128
+"""Into how many bundles a portion is cut at most: of them, a range reads one too many or two."""
+
+LEAST_ROWS: Final = 4096
+"""A bundle has at least so many rows, if there are as many."""
+
+_WORD: Final = "_lance_stream_word"
+
+
+class WordRange(NamedTuple):
+    """Which rows to read.
+
+    Attributes:
+        first: The smallest word.
+        last: The largest one.
+    """
+
+    first: int = 0
+    last: int = LAST_WORD
+
+
+ALL_WORDS: Final = WordRange()
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Rows in a file, or in memory, with their places; picklable.
+
+    Attributes:
+        path: The file; empty if there is none.
+        data: What it would contain, if there is none.
+        bundles: (n, 3) i64, of each bundle: its number of rows, and where it starts and stops.
+        words: (n, 2) u64, the smallest and the largest word of each bundle.
+    """
+
+    path: str = ""
+    data: bytes = b""
+    bundles: Numbers = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    words: Words = field(default_factory=lambda: np.empty((0, 2), np.uint64))
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.bundles[:, 0].sum())
+
+    @property
+    def num_bytes(self) -> int:
+        """Their size as Arrow streams."""
+        return int((self.bundles[:, 2] - self.bundles[:, 1]).sum())
+
+    def read(self, store: Store, wanted: WordRange = ALL_WORDS) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range; those of a portion ascend.
+
+        Args:
+            store: The table's.
+            wanted: The range.
+
+        Raises:
+            OSError: The file is gone, or cannot be read.
+        """
+        for rows, _ in self.read_with_words(store, wanted):
+            yield rows
+
+    def read_with_words(
+        self, store: Store, wanted: WordRange = ALL_WORDS
+    ) -> Iterator[tuple[pa.RecordBatch, Words]]:
+        """Yield the rows of a range, and their words; see `read`."""
+        first, last = np.uint64(wanted.first), np.uint64(wanted.last)
+        own = self.bundles[(self.words[:, 1] >= first) & (self.words[:, 0] <= last)]
+        ranges = [ByteRange(start, stop) for start, stop in own[:, 1:].tolist()]
+        if not ranges:
+            return
+        streams: Sequence[Buffer | bytes]
+        if self.path:
+            streams = store.read_ranges(self.path, ranges)
+        else:
+            streams = [self.data[each.start : each.stop] for each in ranges]
+        for stream in streams:
+            for batch in decode_rows(stream):
+                words = batch.column(batch.num_columns - 1).to_numpy()
+                start = int(np.searchsorted(words, first, "left"))
+                stop = int(np.searchsorted(words, last, "right"))
+                rows = batch.select(list(range(batch.num_columns - 1)))
+                yield rows.slice(start, stop - start), words[start:stop]
+
+
+def sort_rows(portions: Iterable[tuple[pa.RecordBatch, Words]]) -> SortedRows:
+    """Sort rows, and keep them in memory.
+
+    Args:
+        portions: Rows, and their words; each is sorted by itself.
+    """
+    data: list[bytes] = []
+    places = _Places()
+    for bundle, num_rows, first, last in _bundles(portions):
+        data.append(bundle)
+        places.add(num_rows, len(bundle), first, last)
+    return places.to_rows(data=b"".join(data))
+
+
+def write_sorted(portions: Iterable[tuple[pa.RecordBatch, Words]], store: Store) -> SortedRows:
+    """Sort rows, and write them to a new file.
+
+    Args:
+        portions: Rows, and their words; each is sorted by itself, and held meanwhile.
+        store: The table's.
+    """
+    path = staged_rows_path(secrets.token_bytes(16))
+    places = _Places()
+    with store.open_writer(path) as file:
+        for bundle, num_rows, first, last in _bundles(portions):
+            file.write(bundle)
+            places.add(num_rows, len(bundle), first, last)
+    return places.to_rows(path=path)
+
+
+def discard_files(store: Store, files: Iterable[SortedRows]) -> None:
+    """Delete the files of rows; best effort."""
+    for each in files:
+        if each.path:
+            with suppress(OSError, LanceStreamError):
+                store.delete(each.path)
+
+
+class _Places:
+    """Takes note of the bundles of a file."""
+
+    def __init__(self) -> None:
+        self._bundles: list[tuple[int, int, int]] = []
+        self._words: list[tuple[int, int]] = []
+        self._stop = 0
+
+    def add(self, num_rows: int, num_bytes: int, first: int, last: int) -> None:
+        self._bundles.append((num_rows, self._stop, self._stop + num_bytes))
+        self._words.append((first, last))
+        self._stop += num_bytes
+
+    def to_rows(self, path: str = "", data: bytes = b"") -> SortedRows:
+        bundles = np.array(self._bundles, np.int64).reshape(-1, 3)
+        return SortedRows(path, data, bundles, np.array(self._words, np.uint64).reshape(-1, 2))
+
+
+def _bundles(
+    portions: Iterable[tuple[pa.RecordBatch, Words]],
+) -> Iterator[tuple[bytes, int, int, int]]:
+    """Yield bundles, each with its number of rows and its smallest and largest word."""
+    for rows, words in portions:
+        if not rows.num_rows:
+            continue
+        order = np.argsort(words)
+        words = words[order]
+        ordered = rows.take(pa.array(order))
+        whole = pa.RecordBatch.from_arrays(
+            [*ordered.columns, pa.array(words)],
+            schema=ordered.schema.append(pa.field(_WORD, pa.uint64())),
+        )
+        size = max(LEAST_ROWS, -(-rows.num_rows // BUNDLES_OF_A_PORTION))
+        for start in range(0, rows.num_rows, size):
+            own = whole.slice(start, size)
+            stop = start + own.num_rows
+            yield encode_rows(own), own.num_rows, int(words[start]), int(words[stop - 1])
+
+
+def cut_ranges(
+    rows: Sequence[SortedRows], max_rows: int, max_bytes: int, multiple: int = 1
+) -> list[WordRange]:
+    """Return ranges that together hold all rows, each with about as many as fit the limits.
+
+    Rows with equal words are in one range, however many they are.
+
+    Args:
+        rows: The rows.
+        max_rows: How many a range has at most; a few more, as bundles are not cut here.
+        max_bytes: How many bytes of them.
+        multiple: Of what number the first word of each range is a multiple.
+    """
+    if not any(len(each.words) for each in rows):
+        return []
+    firsts = np.concatenate([each.words[:, 0] for each in rows])
+    bundles = np.concatenate([each.bundles for each in rows])
+    order = np.argsort(firsts, kind="stable")
+    sizes = np.stack([bundles[:, 0], bundles[:, 2] - bundles[:, 1]], axis=1)[order]
+    ranges: list[WordRange] = []
+    start, num_rows, num_bytes = 0, 0, 0
+    own_first = int(firsts[order[0]])
+    for word, (own_rows, own_bytes) in zip(firsts[order].tolist(), sizes.tolist(), strict=True):
+        is_full = num_rows + own_rows > max_rows or num_bytes + own_bytes > max_bytes
+        first = word - word % multiple
+        if is_full and first > own_first:
+            ranges.append(WordRange(start, first - 1))
+            start, own_first, num_rows, num_bytes = first, first, 0, 0
+        num_rows += own_rows
+        num_bytes += own_bytes
+    return [*ranges, WordRange(start)]
+
+
+def encode_rows(rows: pa.RecordBatch) -> bytes:
+    """Return rows as one Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode_rows(data: bytes | Buffer) -> list[pa.RecordBatch]:
+    """Return the rows of an Arrow stream."""
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)

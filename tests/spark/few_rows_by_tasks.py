@@ -1,0 +1,21 @@
+"""Upserts of few rows as those of many on a cluster: by tasks, in several ranges."""
+
+import pytest
+
+from lance_stream.spark.sink import modes, range_tasks, staged_upserts
+from lance_stream.upsert import staged_files, staged_rows
+
+
+def upsert_by_tasks(patch: pytest.MonkeyPatch, *, is_cluster: bool = True) -> None:
+    """Have rows staged, and ranges of their keys processed by tasks.
+
+    Args:
+        patch: What patches limits for a time.
+        is_cluster: Whether tasks process the ranges; otherwise, threads of the driver.
+    """
+    patch.setattr(modes, "MAX_ROWS_ON_DRIVER", 0)
+    patch.setattr(staged_upserts, "driver_is_alone", lambda _: not is_cluster)
+    patch.setattr(staged_rows, "MAX_ROWS", 0)
+    patch.setattr(staged_files, "LEAST_ROWS", 1)
+    patch.setattr(range_tasks, "LEAST_ROWS", 1)
+    patch.setattr(range_tasks, "LEAST_SHARED_ROWS", 1)

@@ -1,0 +1,272 @@
+"""Large upserts by tasks: ranges of keys are looked up in the index, and rows stay in place."""
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.memory_store import MemoryStore
+from lance_stream.upsert import key_index, key_runs, remembered_keys, staged_files
+from lance_stream.upsert.attempts import Attempts
+from lance_stream.upsert.in_parts import PartedUpsert
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.key_index import read_footer
+from lance_stream.upsert.staged_files import cut_ranges, sort_rows, write_sorted
+from tests.upsert.keyed_tables import ON_ID, SCHEMA, rows, table_of
+from tests.upsert.running_parts import upsert_by_parts
+from tests.upsert.small_runs import restart, runs_of
+
+
+@pytest.fixture(autouse=True)
+def _small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs of a few rows are shared and merged, in chunks of 16 keys."""
+    for module in (key_runs, key_index):
+        monkeypatch.setattr(module, "CHUNK_ROWS", 16)
+    monkeypatch.setattr(key_index, "_CHUNKS_AT_ONCE", 1)
+    monkeypatch.setattr(remembered_keys, "LEAST_SHARED_ROWS", 1)
+    restart()
+    yield
+    restart()
+
+
+class Reads:
+    """Takes note of what is read from stores in memory."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.keys: list[tuple[str, ByteRange]] = []
+        self.data_files: list[str] = []
+        inner = MemoryStore.read_ranges
+
+        def read_ranges(store: MemoryStore, path: str, ranges: Sequence[ByteRange]) -> Any:
+            if "key_index" in path:
+                self.keys += [(path, each) for each in ranges]
+            elif path.startswith("data/"):
+                self.data_files.append(path)
+            return inner(store, path, ranges)
+
+        patch.setattr(MemoryStore, "read_ranges", read_ranges)
+
+
+def test_tasks_read_each_chunk_of_the_index_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 63 chunks, those at the ends of three ranges are read twice; and no key column is."""
+    table = table_of(20)
+    table = upsert_by_parts(table, rows([5000], 1), ON_ID).table
+    num_chunks = sum(len(read_footer(table.store, each).firsts) for each in runs_of(table))
+    assert num_chunks == 20 * 4
+    for _ in range(2):  # indexes the new file, and merges runs
+        table = upsert_by_parts(table, rows([5000], 1), ON_ID).table
+    num_chunks = sum(len(read_footer(table.store, each).firsts) for each in runs_of(table))
+    assert num_chunks <= 63 + 4
+    with monkeypatch.context() as patch:
+        reads = Reads(patch)
+        done = upsert_by_parts(table, rows(range(1000), 2), ON_ID, num_parts=3)
+    assert (done.num_updated, done.num_inserted) == (1000, 0)
+    assert len(reads.data_files) <= 2  # the last new file
+    chunks = Counter(reads.keys)
+    assert 62 <= len(chunks) <= num_chunks
+    assert sum(chunks.values()) <= len(chunks) + 2 * 2  # where one range ends, and the next begins
+
+
+DAMAGE = ["none", "none", "delete", "cut", "flip", "put back", "refuse"]
+
+
+@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_histories_match_a_dictionary(
+    tmp_path: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two attempts at each task; runs are deleted, damaged, put back, or refused."""
+    dice = random.Random(seed)
+    uri = str(tmp_path / "t.lance")
+    wide = SCHEMA.append(pa.field("text", pa.string()))
+    ds = lance_stream.create_dataset(uri, wide)
+    model: dict[str, tuple[int, str | None]] = {}
+    old_runs: dict[str, bytes] = {}
+    for number in range(1, 9):
+        store, table = ds.table.store, ds.table
+        damage = dice.choice(DAMAGE)
+        for path in runs_of(table):
+            old_runs[path] = data = bytes(store.read(path))
+            if damage == "delete":
+                store.delete(path)
+            elif damage in ("cut", "flip") and dice.random() < 0.7:
+                at = dice.randrange(len(data))
+                flipped = data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :]
+                store.write(path, data[:at] if damage == "cut" else flipped)
+        if damage == "put back":
+            for path, data in old_runs.items():
+                store.write(path, data)
+        if dice.random() < 0.2 and number > 2:
+            ds = ds.compact()
+        chosen = dice.sample(range(400), dice.randrange(1, 300))
+        batch = rows(chosen, number)
+        has_text = dice.random() < 0.5
+        if has_text:
+            texts = [f"{each}-{number} " * 40 for each in chosen]
+            batch = batch.append_column("text", pa.array(texts))
+        rules = UpsertRules(("id",), sequence_by="seq", delete_when="x = seq and id > 'key 8'")
+        with monkeypatch.context() as patch:
+            if damage == "refuse":
+                patch.setattr(key_index, "write_run", lambda *_: None)
+            done = upsert_by_parts(
+                ds.table, batch, rules, num_parts=dice.randrange(1, 5), repeats=2
+            )
+        for row in batch.to_pylist():
+            if row["id"] > "key 8":
+                model.pop(row["id"], None)
+            else:
+                kept = model.get(row["id"], (0, None))[1]
+                model[row["id"]] = row["x"], row["text"] if has_text else kept
+        before, ds = ds.version, lance_stream.Dataset(done.table)
+        found = lance.dataset(uri).to_table().to_pylist()
+        assert len(found) == len(model)
+        assert {each["id"]: (each["x"], each["text"]) for each in found} == model
+        if done.is_new:
+            kinds = Counter(ds.changes(before).read_all()["_change_type"].to_pylist())
+            assert kinds["insert"] == done.num_inserted
+            assert kinds["update_postimage"] == done.num_updated
+            assert kinds["delete"] == done.num_deleted
+    assert ds.verify() == []
+
+
+# --- rows that stay in place
+
+
+def wide_table(num_fragments: int = 3) -> TableVersion:
+    schema = SCHEMA.append(pa.field("text", pa.string()))
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    for number in range(num_fragments):
+        own = range(number * 50, number * 50 + 50)
+        ds = ds.append(rows(own, 0).append_column("text", pa.array(["long " * 1000] * 50)))
+    return ds.table
+
+
+def columns_of(table: TableVersion) -> dict[int, int]:
+    """Return how many data files each fragment has."""
+    return {each.id: len(each.files) for each in table.manifest.fragments}
+
+
+def test_several_ranges_change_one_fragment_in_place() -> None:
+    table = wide_table()
+    done = upsert_by_parts(table, rows(range(20, 170), 7), ON_ID, num_parts=5)
+    assert (done.num_updated, done.num_inserted) == (130, 20)
+    assert columns_of(done.table) == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
+    found = lance_stream.Dataset(done.table).to_table().to_pylist()
+    assert Counter(each["x"] for each in found) == {7: 150, 0: 20}
+    assert sum(each["text"] is not None for each in found) == 150
+    feed = lance_stream.Dataset(done.table).changes(table.version).read_all()
+    assert Counter(feed["_change_type"].to_pylist()) == {
+        "update_preimage": 130,
+        "update_postimage": 130,
+        "insert": 20,
+    }
+
+
+def test_rows_move_where_few_of_a_fragment_change() -> None:
+    """In another fragment of the same upsert, rows stay."""
+    table = wide_table(1)
+    narrow = rows(range(1000, 60_000), 0).append_column("text", pa.nulls(59_000, pa.string()))
+    table = lance_stream.Dataset(table).append(narrow).table
+    done = upsert_by_parts(table, rows([*range(50), 30_000], 7), ON_ID, num_parts=3)
+    assert done.num_updated == 51
+    assert columns_of(done.table)[0] == 2
+    assert columns_of(done.table)[1] == 1
+    assert done.table.manifest.fragments[1].deletion_file is not None
+
+
+def test_another_writers_change_leads_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the first one are deleted."""
+    table = wide_table()
+    commit = Attempts.commit
+
+    def beaten_once(self: Attempts, *arguments: Any) -> Any:
+        if self.number == 1:
+            ds = lance_stream.Dataset(self.newest)
+            ds.update({"text": "'short'"}, "x = 0")
+            ds.delete(f"id = '{rows([3], 0)['id'][0]}'")
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Attempts, "commit", beaten_once)
+    done = upsert_by_parts(table, rows(range(100), 7), ON_ID, num_parts=4)
+    assert done.attempts == 2
+    assert (done.num_updated, done.num_inserted) == (99, 1)
+    found = lance_stream.Dataset(done.table).to_table().to_pylist()
+    assert Counter(each["text"] for each in found) == {"short": 149, None: 1}
+    assert Counter(each["x"] for each in found) == {7: 100, 0: 50}
+    named = {file.path for each in done.table.manifest.fragments for file in each.files}
+    others = {each.path.split("/")[-1] for each in table.store.list("data")} - named
+    assert len(others) <= 3  # those that the update replaced
+
+
+@pytest.mark.parametrize("step", ["rows", "changes"])
+def test_a_failed_range_leaves_no_file(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Neither data files, nor staged rows; whichever step fails."""
+    table = wide_table()
+    before = {each.path for each in table.store.list("data")}
+    inner = getattr(PartedUpsert, f"do_{step}")
+    calls: list[int] = []
+
+    def fail_later(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise InvalidInputError("no more")
+        return inner(*arguments)
+
+    monkeypatch.setattr(PartedUpsert, f"do_{step}", fail_later)
+    with pytest.raises(InvalidInputError, match="no more"):
+        upsert_by_parts(table, rows(range(250), 7), ON_ID, num_parts=4)
+    assert len(calls) > 1
+    assert {each.path for each in table.store.list("data")} == before
+    assert not table.store.list("_lance_stream/staged_rows")
+
+
+# --- staged files
+
+
+def test_ranges_hold_all_rows_and_those_of_a_word_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dice = random.Random(5)
+    for _ in range(60):
+        monkeypatch.setattr(staged_files, "LEAST_ROWS", dice.randrange(1, 9))
+        monkeypatch.setattr(staged_files, "BUNDLES_OF_A_PORTION", dice.randrange(1, 20))
+        store = MemoryStore(f"/{uuid.uuid4()}")
+        span = dice.choice([3, 40, 1 << 64])
+        wanted: list[tuple[int, int]] = []
+        files = []
+        for _ in range(dice.randrange(1, 4)):
+            portions = []
+            for _ in range(dice.randrange(3)):
+                words = [dice.randrange(span) for _ in range(dice.randrange(50))]
+                own = [(word, len(wanted) + place) for place, word in enumerate(words)]
+                wanted += own
+                batch = pa.record_batch({"row": pa.array([row for _, row in own], pa.int64())})
+                portions.append((batch, np.array(words, np.uint64)))
+            files.append(
+                sort_rows(portions) if dice.random() < 0.5 else write_sorted(portions, store)
+            )
+        multiple = dice.choice([1, 4, 1 << 60])
+        ranges = cut_ranges(files, dice.randrange(60), dice.choice([0, 1 << 30]), multiple)
+        found = []
+        for each in ranges:
+            assert each.first % multiple == 0
+            for file in files:
+                for batch, words in file.read_with_words(store, each):
+                    pairs = zip(words.tolist(), batch["row"].to_pylist(), strict=True)
+                    own = list(pairs)
+                    assert all(each.first <= word <= each.last for word, _ in own)
+                    found += own
+        assert sorted(found) == sorted(wanted)
+        starts = [each.first for each in ranges]
+        assert starts == sorted(set(starts))
+        assert sum(each.num_rows for each in files) == len(wanted)
