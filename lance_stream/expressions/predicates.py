@@ -158,3 +158,11 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
 def quote_path(path: tuple[str, ...]) -> str:
     """Return a path of names as one string, every name in backticks."""
     return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+
+
+def named_twice(name: str) -> str:
+    """Return the message for a name that two columns have, and what to do."""
+    return (
+        f"there are two columns with the name {name!r}, so a single one of them cannot be named; "
+        "rename_columns renames the first of them"
+    )

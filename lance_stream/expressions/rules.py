@@ -19,6 +19,7 @@ from sqlglot.errors import SqlglotError
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import named_twice
 
 Datum: TypeAlias = Any
 """An Arrow array, or an Arrow scalar if the value is the same for all rows."""
@@ -69,14 +70,6 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
         found = fields[name]
         fields = {each.name: each for each in found.type} if pa.types.is_struct(found.type) else {}
     return found
-
-
-def named_twice(name: str) -> str:
-    """Return the message for a name that two columns have, and what to do."""
-    return (
-        f"there are two columns with the name {name!r}, so a single one of them cannot be named; "
-        "rename_columns renames the first of them"
-    )
 
 
 def evaluate_node(node: exp.Expression, batch: pa.RecordBatch) -> Datum:

@@ -107,22 +107,22 @@ def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
             `spark.driver.maxResultSize`.
     """
     tag = f"lance-stream-{uuid4()}"
-    with settings(df.sparkSession, RECORDS_PER_BATCH):
-        try:
-            from pyspark.errors.exceptions.captured import unwrap_spark_exception
-            from pyspark.util import local_connect_and_auth
+    try:
+        from pyspark.errors.exceptions.captured import unwrap_spark_exception
+        from pyspark.util import local_connect_and_auth
 
-            java, context = df._jdf, df.sparkSession.sparkContext
-            context.addJobTag(tag)
-            try:
-                port, secret, server = java.collectAsArrowToPython()
-            finally:
-                context.removeJobTag(tag)
-        except (ImportError, AttributeError):
-            size = measure(df)
-            if size.num_rows > limit.num_rows or size.num_bytes > limit.num_bytes:
-                return None
-            return df.toArrow()
+        java, context = df._jdf, df.sparkSession.sparkContext
+        context.addJobTag(tag)
+        try:
+            answer = java.collectAsArrowToPython()
+            port, secret, server = (answer[place] for place in range(3))  # half of the round trips
+        finally:
+            context.removeJobTag(tag)
+    except (ImportError, AttributeError):
+        size = measure(df)
+        if size.num_rows > limit.num_rows or size.num_bytes > limit.num_bytes:
+            return None
+        return df.toArrow()
     file, connection = local_connect_and_auth(port, secret)
     try:
         connection.settimeout(None)
@@ -220,6 +220,13 @@ def slots_of(spark: SparkSession) -> int | None:
     with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
         return max(1, spark.sparkContext.defaultParallelism)
     return None
+
+
+def driver_is_alone(spark: SparkSession) -> bool:
+    """Return whether the driver is the only machine, because the master is local."""
+    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
+        return (spark.sparkContext.master or "").split("[")[0] == "local"
+    return False
 
 
 def quoted(name: str) -> str:

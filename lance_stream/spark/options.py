@@ -26,7 +26,7 @@ from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.snapshot.opening import branch_uri
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.timestamps import parse_moment
-from lance_stream.spark.sink.arguments import (
+from lance_stream.spark.row_modes import (
     BAD_ROWS,
     BY_KEY,
     MODES,
@@ -38,7 +38,6 @@ from lance_stream.spark.sink.arguments import (
 from lance_stream.storage.locations import check_is_shared
 from lance_stream.storage.options.names import is_known
 from lance_stream.storage.trust import with_trusted
-from lance_stream.upsert.incoming import check_can_remember
 from lance_stream.write.row_checks import Check, as_checks
 
 LATEST = "latest"
@@ -124,7 +123,7 @@ class WriteOptions:
         txn_version: The number of that write; it increases from write to write.
         file_version: File version of the data files of a new table.
         primary_key: The columns of its primary key; None for none.
-        schema_evolution: How rows may change the columns: see `sink.arguments.SCHEMA_EVOLUTIONS`.
+        schema_evolution: How rows may change the columns: see `row_modes.SCHEMA_EVOLUTIONS`.
         replays_may_differ: Whether a repeated batch may have different rows.
         branch: The branch to write, whose location is then `uri`; None for the main one.
         mode: What the rows mean, as for `lance_sink`; None if Spark's mode says it.
@@ -136,7 +135,7 @@ class WriteOptions:
         tombstones: How long deletes are remembered; None if they are not.
         any_output_mode: Whether to accept an output mode that does not fit the mode.
         expect: The conditions that each row has to meet.
-        bad_rows: Whether bad rows are refused or set aside: see `sink.arguments.BAD_ROWS`.
+        bad_rows: Whether bad rows are refused or set aside: see `row_modes.BAD_ROWS`.
         quarantine_uri: The location of the quarantine; None for the one beside the table.
     """
 
@@ -317,6 +316,8 @@ def _check_mode(options: WriteOptions) -> None:
                 f"the option {name!r} is for the mode {' or '.join(modes)}, but {now}: set the "
                 f"option 'mode' to {modes[0]!r}"
             )
+    from lance_stream.upsert.incoming import check_can_remember
+
     check_can_remember(options.tombstones, options.sequence_by, options.delete_when)
     hidden = sorted({*options.on} & {*options.except_columns})
     if hidden:

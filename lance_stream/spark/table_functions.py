@@ -7,13 +7,13 @@
 
 The name before the underscore is that of the format, "lance" unless `register` was given another.
 Like `lance_changes`, each runs in one task and passes its rows one by one: to read many rows, load
-the format.
+the format. Like it, each imports what it needs where Spark runs it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -28,18 +28,16 @@ from pyspark.sql.types import (
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.maintenance.consumers import list_consumers
-from lance_stream.read.scan import names_of, plan_scan
-from lance_stream.read.unit_rows import read_units
-from lance_stream.snapshot.history import list_versions
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.options import VersionChoice
 from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session_options import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
+
+if TYPE_CHECKING:
+    from lance_stream.spark.options import VersionChoice
 
 _HISTORY: Final = (
     StructType()
@@ -154,7 +152,7 @@ def _function(
     return OfVersion if has_version else OfNewest
 
 
-def _choice(name: str, version: Any, is_utc: bool) -> VersionChoice:
+def _choice(name: str, version: Any, is_utc: bool) -> "VersionChoice":
     """Return the version that an argument selects."""
     if isinstance(version, datetime):
         return version.replace(tzinfo=UTC) if is_utc else version.astimezone(UTC)
@@ -181,12 +179,17 @@ def _columns_of_table(table: TableVersion) -> StructType:
 
 
 def _rows_of_table(table: TableVersion) -> Rows:
+    from lance_stream.read.scan import names_of, plan_scan
+    from lance_stream.read.unit_rows import read_units
+
     carried = _carrier(table)
     for batch in read_units(plan_scan(table, names_of(table, None))):
         yield from rows_of(batch, carried)
 
 
 def _history(table: TableVersion) -> Rows:
+    from lance_stream.snapshot.history import list_versions
+
     for each in list_versions(table):
         yield (
             each.version,
@@ -216,6 +219,8 @@ def rows_of_fragments(table: TableVersion) -> Rows:
 
 
 def _consumers(table: TableVersion) -> Rows:
+    from lance_stream.maintenance.consumers import list_consumers
+
     versions = table.log.versions()
     for each in list_consumers(table.refs):
         behind = sum(version > each.version for version in versions)

@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
-from lance_stream.expressions.rules import named_twice
+from lance_stream.expressions.predicates import evaluate_predicate, named_twice, parse_predicate
 from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.upsert.comparing import check_can_order
 from lance_stream.upsert.keys import (

@@ -15,7 +15,6 @@ from lance_stream.arguments import as_mapping
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import Expression, evaluate, parse_expression
-from lance_stream.expressions.rules import as_float
 from lance_stream.read.changed_rows import (
     Addresses,
     by_fragment,
@@ -157,6 +156,8 @@ def _jobs(
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
     """Return values in a column's type, if each fits exactly; decimals become the nearest float."""
     if pa.types.is_decimal(values.type) and pa.types.is_floating(field.type):
+        from lance_stream.expressions.rules import as_float
+
         values = as_float(values, field.type)  # a literal such as 9.0 is a decimal
     batch = pa.RecordBatch.from_arrays([values], [name])
     if pa.types.is_integer(values.type) and pa.types.is_integer(field.type):

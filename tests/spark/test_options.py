@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark import lance_sink
 from lance_stream.spark.feed.table_function import _asked
 from lance_stream.spark.options import (
     SourceOptions,
@@ -18,7 +19,6 @@ from lance_stream.spark.options import (
     parse_write_options,
 )
 from lance_stream.spark.session_options import SessionOptions
-from lance_stream.spark.sink import lance_sink
 
 PATH = {"path": "/data/events.lance"}
 UPSERT = {**PATH, "mode": "upsert", "on": "id"}

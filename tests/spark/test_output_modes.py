@@ -10,7 +10,7 @@ from pyspark.sql import functions
 
 import lance_stream
 from lance_stream.spark import lance_sink
-from lance_stream.spark.sink.arguments import MODES
+from lance_stream.spark.row_modes import MODES
 from lance_stream.spark.sink.output_modes import REFUSALS, Results, results_of
 from lance_stream.spark.sink.running_queries import running_query
 

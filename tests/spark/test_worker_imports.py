@@ -1,8 +1,9 @@
-"""What a task of Spark imports: each new Python worker pays for it before it reads a row."""
+"""What Spark's processes and a program import: each pays for it before it reads a row."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,16 @@ def run_task(uri: str, folder: Path, **options: str) -> tuple[int, set[str]]:
     (portion,) = reader.partitions()
     sent = folder / "sent"
     sent.write_bytes(cloudpickle.dumps((source, reader, portion)))
+    return imports_of(_TASK, str(sent))
+
+
+def imports_of(program: str, *arguments: str) -> tuple[int, set[str]]:
+    """Return the number that a program prints, and what it imports, in a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", _TASK, str(sent)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
     )
-    num_rows, modules = json.loads(done.stdout)
-    return num_rows, set(modules)
+    number, modules = json.loads(done.stdout)
+    return number, set(modules)
 
 
 def make_table(folder: Path, num_rows: int) -> str:
@@ -58,10 +64,11 @@ def make_table(folder: Path, num_rows: int) -> str:
     return str(folder / "t")
 
 
-def heavy_among(modules: set[str]) -> list[str]:
+def named_in(unwanted: Iterable[str], modules: set[str]) -> list[str]:
+    """Return those unwanted packages that are among some modules, or of which a part is."""
     return sorted(
         each
-        for each in NOT_FOR_A_LOCAL_TABLE
+        for each in unwanted
         if any(name == each or name.startswith(f"{each}.") for name in modules)
     )
 
@@ -73,7 +80,7 @@ def test_a_task_imports_only_what_reads_its_rows(tmp_path: Path, options: dict[s
     uri = make_table(tmp_path, 100_000)  # too many to be sent with the task
     num_rows, modules = run_task(uri, tmp_path, **options)
     assert num_rows == 100_000
-    assert heavy_among(modules) == []
+    assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
     assert len([each for each in modules if each.startswith("lance_stream")]) <= 155
 
 
@@ -85,5 +92,57 @@ def test_a_task_that_is_sent_its_rows_imports_next_to_nothing(
 ) -> None:
     num_rows, modules = run_task(make_table(tmp_path, 1000), tmp_path, **options)
     assert num_rows == 1000
-    assert heavy_among(modules) == []
+    assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
     assert len([each for each in modules if each.startswith("lance_stream")]) <= 20
+
+
+_PLANNING = """
+import json, pickle, sys
+import pyarrow, pyspark.sql.worker.create_data_source, pyspark.sql.worker.plan_data_source_read
+before = set(sys.modules)
+from lance_stream.spark.sources import LanceSource
+source = LanceSource(json.loads(sys.argv[1]))
+num_partitions = len(source.reader(source.schema()).partitions())
+print(json.dumps([num_partitions, sorted(set(sys.modules) - before)]))
+"""
+
+NOT_FOR_PLANNING = (
+    "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlglot", "sqlite3",
+    "lance_stream.dataset", "lance_stream.maintenance.compaction", "lance_stream.spark.sink",
+    "lance_stream.spark.writers", "lance_stream.storage.object_store", "lance_stream.upsert",
+    "lance_stream.verbs",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"readchangefeed": "true", "startingversion": "1"}], ids=["table", "feed"]
+)
+def test_planning_a_read_imports_nothing_that_writes(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    uri = make_table(tmp_path, 100_000)
+    num_partitions, modules = imports_of(_PLANNING, json.dumps({"path": uri, **options}))
+    assert num_partitions == 1
+    assert named_in(NOT_FOR_PLANNING, modules) == []
+    assert len([each for each in modules if each.startswith("lance_stream")]) <= 200
+
+
+_NAMES_IN_USE = """
+import json, sys
+import pyarrow, pyspark.sql
+before = set(sys.modules)
+from lance_stream.spark import lance_sink, register
+lance_sink("table", mode="upsert", on="id")
+print(json.dumps([0, sorted(set(sys.modules) - before)]))
+"""
+
+NOT_FOR_A_SINK = (
+    "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlglot", "sqlite3",
+    "lance_stream.dataset", "lance_stream.feed", "lance_stream.maintenance.compaction",
+    "lance_stream.quarantine.setting_aside", "lance_stream.spark.loads",
+)  # fmt: skip
+
+
+def test_a_program_with_a_sink_imports_only_what_its_arguments_use() -> None:
+    _, modules = imports_of(_NAMES_IN_USE)
+    assert named_in(NOT_FOR_A_SINK, modules) == []

@@ -10,24 +10,26 @@ rows one by one: loading the format, or a temporary view over it, is many times 
 
 Both ends are inclusive. A timestamp stands for the versions committed since, or until, then; a
 TIMESTAMP_NTZ, which has no zone, is in UTC.
+
+A program that registers the function does not call it: what plans and reads is imported where Spark
+runs it.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.feed.change_units import read_changes
-from lance_stream.spark.feed.batch_reader import plan_batch
-from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
-from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
 from lance_stream.spark.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session_options import SessionOptions
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
+
+if TYPE_CHECKING:
+    from lance_stream.spark.options import SourceOptions
 
 _USAGE: Final = "lance_changes(uri, start, end, deduplication_mode)"
 
@@ -64,6 +66,8 @@ def changes_function(session: SessionOptions) -> type[Any]:
             end: AnalyzeArgument | None = None,
             deduplication_mode: AnalyzeArgument | None = None,
         ) -> AnalyzeResult:
+            from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
+
             given = (uri, start, end, deduplication_mode)
             in_utc = tuple(
                 each is not None and isinstance(each.dataType, TimestampNTZType)
@@ -93,7 +97,11 @@ def _of_machine(moment: datetime) -> datetime:
         return moment.replace(tzinfo=UTC)
 
 
-def _changes(asked: SourceOptions, analyzed: StructType | None) -> Rows:
+def _changes(asked: "SourceOptions", analyzed: StructType | None) -> Rows:
+    from lance_stream.feed.change_units import read_changes
+    from lance_stream.spark.feed.batch_reader import plan_batch
+    from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
+
     table = open_for_changes(asked)
     carried = carrier_schema(schema_of_changes(table, asked))
     check_columns(carried, analyzed, "lance_changes")
@@ -112,7 +120,9 @@ def _asked(
     start: Any,
     end: Any,
     deduplication_mode: Any,
-) -> SourceOptions:
+) -> "SourceOptions":
+    from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
+
     if not isinstance(uri, str):
         raise InvalidInputError(f"{_USAGE}: uri must be the table's path as a string, not {uri!r}")
     check_is_shared(uri)

@@ -19,8 +19,3 @@ batch to files), `spark_workers` (which processes read the table's files), `stag
 `replays` (repeated batches), `bad_rows` (rows that do not fit) and `reports` (the outcome of a
 batch).
 """
-
-from lance_stream.spark.sink.lance_sink import LanceSink, lance_sink
-from lance_stream.spark.sink.reports import SinkCommit
-
-__all__ = ["LanceSink", "SinkCommit", "lance_sink"]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -15,23 +14,20 @@ from pyspark.sql.utils import is_remote
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
-from lance_stream.maintenance.compaction.automatic import AUTO
-from lance_stream.maintenance.compaction.background import check_every
 from lance_stream.quarantine.table import quarantine_uri
+from lance_stream.spark.row_modes import (
+    BAD_ROWS,
+    BY_KEY,
+    MODES,
+    ONLY_WITH,
+    QUARANTINE,
+    check_one_of,
+)
 from lance_stream.storage.preflight import check_can_write_to
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.incoming import UpsertRules, check_can_remember
 from lance_stream.write.batch_proofs import fingerprint
 from lance_stream.write.row_checks import Check
-
-MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
-
-SCHEMA_EVOLUTIONS: Final = ("none", "add_columns", "widen_types")
-
-QUARANTINE: Final = "quarantine"
-
-BAD_ROWS: Final = ("refuse", QUARANTINE)
-"""What happens to rows that do not fit the table: an error, or a table beside it."""
 
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
@@ -45,20 +41,8 @@ _TEXTS: Final[Mapping[str, str]] = {
 }
 """What each argument that is a string has to be."""
 
-BY_KEY: Final = ("upsert", "apply_changes")
-"""The modes that update rows of the table by their keys."""
-
 _OF_ROWS: Final = ("append", "upsert", "overwrite")
 """Modes whose rows mean something each on its own; changes of a feed do not."""
-
-ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
-    "on": BY_KEY,
-    "skip_unchanged": BY_KEY,
-    "sequence_by": ("upsert",),
-    "delete_when": ("upsert",),
-    "tombstones": ("upsert",),
-}
-"""The modes that an argument applies to; all others apply to every mode."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +142,8 @@ class SinkArguments:
         if hidden:
             raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
         if self.compact_every is not None:
+            from lance_stream.maintenance.compaction.background import check_every
+
             check_every(self.compact_every)
         unknown = sorted(set(self.create_options) - set(CREATE_OPTIONS))
         if unknown:
@@ -224,22 +210,6 @@ class SinkArguments:
         )
 
 
-def evolutions(value: object) -> tuple[str, ...]:
-    """Return how batches may change the columns: given as a name, several with commas, or a list.
-
-    Raises:
-        InvalidInputError: A name is unknown.
-    """
-    given = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
-    if all(isinstance(each, str) for each in given):
-        given = tuple(part.strip() for each in given for part in str(each).split(","))
-    for each in given:
-        check_one_of("schema_evolution", each, SCHEMA_EVOLUTIONS)
-    if "none" in given and len(set(given)) > 1:
-        raise InvalidInputError(f"schema_evolution is none or others, not both: {value!r}")
-    return tuple(str(each) for each in given if each != "none")
-
-
 class Rules(Protocol):
     """What determines how the rows of a batch are applied."""
 
@@ -261,6 +231,10 @@ def as_compaction(compact_every: object, compact: object) -> Any:
     Raises:
         InvalidInputError: Both arguments are given, or one is invalid.
     """
+    if compact is None and compact_every is None:
+        return None
+    from lance_stream.maintenance.compaction.automatic import AUTO
+
     if compact is not None and compact != AUTO:
         raise InvalidInputError(
             f'compact is "auto" or None, not {compact!r:.200}; to compact after a number of '
@@ -406,26 +380,3 @@ def check_can_be_parsed(delete_when: str | None) -> None:
         raise InvalidInputError(
             f"delete_when={delete_when!r} is not a condition in Spark's SQL: {problem}"
         ) from None
-
-
-def check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
-    """Raise unless a value is one of those that are known; the message suggests one."""
-    if value not in known:
-        near = _MEANT.get(str(value).lower()) or get_close_matches(str(value).lower(), known, 1)
-        hint = f": did you mean {near[0]!r}?" if near and near[0] in known else ""
-        raise InvalidInputError(
-            f"{argument} must be one of {', '.join(map(repr, known))}, not {value!r:.200}{hint}"
-        )
-
-
-_MEANT: Final[Mapping[str, tuple[str, ...]]] = {
-    "merge": ("upsert",),
-    "update": ("upsert",),
-    "cdc": ("upsert",),
-    "insert": ("append",),
-    "complete": ("overwrite",),
-    "replace": ("overwrite",),
-    "true": ("add_columns",),
-    "mergeschema": ("add_columns",),
-}
-"""Words of other sinks, and ours."""

@@ -8,19 +8,21 @@ aside before it commits the others (`quarantine.setting_aside`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.sink.arguments import SinkArguments, WritingRules
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import BadRows, RowRules
 from lance_stream.write.row_digests import NO_ROWS, RowsDigest
+
+if TYPE_CHECKING:
+    from lance_stream.quarantine.setting_aside import SettingAside
 
 
 @dataclass
@@ -42,7 +44,7 @@ class Sorting:
     micro_batch: MicroBatch
     deletes: str | None = None
     digest: RowsDigest = NO_ROWS
-    _aside: SettingAside | None = None
+    _aside: "SettingAside | None" = None
 
     @property
     def attempt(self) -> str:
@@ -157,8 +159,10 @@ def sorting_of(
     return sorting
 
 
-def setting_aside(arguments: WritingRules, micro_batch: MicroBatch) -> SettingAside:
+def setting_aside(arguments: WritingRules, micro_batch: MicroBatch) -> "SettingAside":
     """Return what sets the bad rows of a batch aside."""
+    from lance_stream.quarantine.setting_aside import SettingAside
+
     return SettingAside(
         arguments.quarantine,
         arguments.storage_options,

@@ -6,6 +6,7 @@ and a Python task costs more than the writing.
 
 import pickle
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,11 +21,11 @@ from lance_stream.spark.arrow_jobs import (
     ArrowFunction,
     Size,
     collect_arrow,
+    driver_is_alone,
     map_in_arrow,
     settings,
 )
 from lance_stream.spark.sink.reports import SinkCommit
-from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
@@ -38,6 +39,9 @@ SMALL_BATCH_ROWS: Final = 125_000
 
 SMALL_BATCH_BYTES: Final = 16 << 20
 """... at most this many bytes in data files."""
+
+LARGE_DIGEST_BYTES: Final = 1 << 20
+"""The digest of at least so many bytes is worth a thread of its own, beside the writing."""
 
 SLOW_SECONDS: Final = 1.0
 """A longer write is dominated by computing the rows, and needs as many tasks as possible."""
@@ -176,8 +180,12 @@ def write_collected(
     rows = collect_rows(df)
     if rows is None:
         return None
-    if checks is None:
+    if checks is None and rows.nbytes < LARGE_DIGEST_BYTES:
         return WrittenBatch(write_fragments(rows.to_batches(), target), digest_of(rows))
+    if checks is None:
+        with ThreadPoolExecutor(1, thread_name_prefix="lance-stream-digest") as thread:
+            digest = thread.submit(digest_of, rows)
+            return WrittenBatch(write_fragments(rows.to_batches(), target), digest.result())
     read = CheckedBatches(rows.to_batches(), checks.rules, checks.not_stored)
     return WrittenBatch(write_fragments(read, target), read.digest, read.bad)
 

@@ -13,9 +13,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, WriteTasks
-from lance_stream.spark.arrow_jobs import described, slots_of
+from lance_stream.spark.arrow_jobs import described, driver_is_alone, slots_of
 from lance_stream.spark.rewrite_jobs import rewrite_by_jobs
-from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.table.fragments import Fragment
 
 SLOTS_FOR_EACH_TASK: Final = 4

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,24 +19,22 @@ from lance_stream.errors import (
     OtherBatchError,
     TableReplacedError,
 )
-from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
 from lance_stream.snapshot.opening import branch_uri, open_table
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.plain_errors import message_first
+from lance_stream.spark.row_modes import evolutions
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import (
     SinkArguments,
     as_compaction,
     as_creation,
     check_can_be_parsed,
-    evolutions,
     names,
 )
 from lance_stream.spark.sink.bad_rows import keep_committed_attempt
 from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
-from lance_stream.spark.sink.compaction import writer_of
 from lance_stream.spark.sink.modes import MODES, Batch
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.remote import check_can_be_sent, check_has_app_id
@@ -52,6 +50,9 @@ from lance_stream.table.apply import check_may_write
 from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import as_checks
+
+if TYPE_CHECKING:
+    from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
 
 _log = logging.getLogger("lance_stream.sink")
 
@@ -233,10 +234,9 @@ class LanceSink:
         check_has_app_id(arguments.app_id)
         check_can_be_sent(on_commit)
         check_can_be_parsed(arguments.delete_when)
-        every = arguments.compact_every
         self.arguments = arguments
         self._on_commit = on_commit
-        self._compaction = None if every is None else BackgroundCompaction(every)
+        self._compaction = _background_compaction(arguments.compact_every)
         self.last_commit: SinkCommit | None = None
         self._tasks = TaskCount()
 
@@ -265,7 +265,7 @@ class LanceSink:
         return f"lance_sink({self.uri!r}{mode}{app})"
 
     @property
-    def last_compaction(self) -> Round | None:
+    def last_compaction(self) -> "Round | None":
         """The outcome of the last compaction; None before the first one has ended."""
         return None if self._compaction is None else self._compaction.last_round
 
@@ -309,6 +309,8 @@ class LanceSink:
             commit = self._write(df, batch_id, arguments)
         tell(self._on_commit, commit)
         if commit.version is not None and not commit.skipped:
+            from lance_stream.spark.sink.compaction import writer_of
+
             self._compaction.after_batch(
                 batch_id,
                 partial(open_table, self.uri, storage_options=arguments.storage_options),
@@ -338,6 +340,15 @@ class LanceSink:
         self.last_commit = replace(done, seconds=phases.seconds, table=self.uri)
         log_commit(self.last_commit)
         return self.last_commit
+
+
+def _background_compaction(every: int | str | None) -> "BackgroundCompaction | None":
+    """Return what compacts after so many batches; None for never, which imports nothing of it."""
+    if every is None:
+        return None
+    from lance_stream.maintenance.compaction.background import BackgroundCompaction
+
+    return BackgroundCompaction(every)
 
 
 def _check_batch(df: object, batch_id: object) -> int:

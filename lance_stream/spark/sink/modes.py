@@ -130,7 +130,8 @@ class Batch:
 
     def stored(self) -> DataFrame:
         """Return the rows without the columns that are not stored."""
-        return self.df.drop(*self.arguments.not_stored(self.df.columns))
+        hidden = self.arguments.not_stored(self.df.columns)
+        return self.df.drop(*hidden) if hidden else self.df  # which knows its schema already
 
     def with_deletes(self) -> DataFrame:
         """Return the rows, with a column that marks deletes.

@@ -34,6 +34,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark.sink.running_queries import output_mode_of
 
 
 class Results(Enum):
@@ -111,7 +112,7 @@ def results_of(df: DataFrame, query: Any, on: Sequence[str] = ()) -> Results | N
     if query is None:
         return None
     with suppress(Exception):  # none of this is a public interface of Spark's
-        mode = query.outputMode().toString().lower()
+        mode = output_mode_of(query)
         if mode == "append":
             return Results.NEW_ROWS
         if mode == "complete":

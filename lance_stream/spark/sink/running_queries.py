@@ -3,12 +3,20 @@
 Spark keeps its running queries in a map of the shared state, by id, and passes the id to the
 thread that runs foreachBatch. This is not a public interface of Spark's. It works in PySpark 4.1
 to 4.3.
+
+Each call to the JVM is a round trip, and finding a query takes seven. So a run of a query is found
+once, and remembered while it is active.
 """
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
+
+from lance_stream.caches import ByIdentity, Cache
+
+_FOUND: Final[Cache[tuple[int, str], Any]] = Cache(100)
+"""The run found last, by Spark's gateway and the query's id."""
 
 
 def running_query(df: DataFrame, query_id: str | None) -> Any:
@@ -23,9 +31,22 @@ def running_query(df: DataFrame, query_id: str | None) -> Any:
         return None
     with suppress(Exception):
         spark: Any = df.sparkSession
+        key = id(spark._jvm), query_id
+        known = _FOUND.get(key)
+        if known is not None and _is_active(known):
+            return known
         queries = spark._jsparkSession.sharedState().activeStreamingQueries()
-        return queries.get(spark._jvm.java.util.UUID.fromString(query_id))
+        query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
+        if query is not None:
+            _FOUND.put(key, query)
+        return query
     return None
+
+
+def _is_active(query: Any) -> bool:
+    with suppress(Exception):  # its JVM may have ended
+        return bool(query.isActive())
+    return False
 
 
 def run_of(query: Any) -> str:
@@ -35,5 +56,18 @@ def run_of(query: Any) -> str:
         query: The result of `running_query`.
     """
     with suppress(Exception):
-        return str(query.runId().toString())
+        return _RUN_IDS.of(query)
     return ""
+
+
+def output_mode_of(query: Any) -> str:
+    """Return the output mode of a query: "append", "update" or "complete".
+
+    Args:
+        query: The result of `running_query`, but not None.
+    """
+    return _OUTPUT_MODES.of(query)
+
+
+_RUN_IDS: Final = ByIdentity[str](lambda query: str(query.runId().toString()))
+_OUTPUT_MODES: Final = ByIdentity[str](lambda query: str(query.outputMode().toString()).lower())

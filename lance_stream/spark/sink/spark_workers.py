@@ -5,7 +5,6 @@ gain nothing. On a cluster the driver never reads data files.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 from lance_stream.errors import LanceStreamError
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit, sizes_of
-from lance_stream.spark.arrow_jobs import run_in_tasks
+from lance_stream.spark.arrow_jobs import driver_is_alone, run_in_tasks
 from lance_stream.spark.work_units import number_of_tasks, pack
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
@@ -26,13 +25,6 @@ from lance_stream.write.fragments import delete_files
 def workers_of(spark: SparkSession) -> Workers:
     """Return the readers of data files in a session."""
     return THREADS if driver_is_alone(spark) else SparkTasks(spark)
-
-
-def driver_is_alone(spark: SparkSession) -> bool:
-    """Return whether the driver is the only machine, because the master is local."""
-    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
-        return (spark.sparkContext.master or "").split("[")[0] == "local"
-    return False
 
 
 class SparkTasks:

@@ -1,0 +1,77 @@
+"""Which run of which query a batch belongs to, and how often a batch of the sink asks the JVM."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.clientserver import JavaClient
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_stream.spark import lance_sink
+from lance_stream.spark.sink.running_queries import output_mode_of, run_of, running_query
+
+pytestmark = pytest.mark.spark
+
+
+def test_each_run_of_a_query_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """It is remembered for the batches of a run, and the next run has the same query's id."""
+    found: list[tuple[str, str]] = []
+
+    def note(batch: DataFrame, _batch_id: int) -> None:
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query = running_query(batch, query_id)
+        found.append((run_of(query), output_mode_of(query)))
+
+    expected: list[tuple[str, str]] = []
+    for run, mode in enumerate(("append", "update")):
+        for number in range(2):
+            tmp_path.joinpath("in").mkdir(exist_ok=True)
+            tmp_path.joinpath("in", f"{run}-{number}.json").write_text('{"id": 1}\n')
+        rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+        query = (
+            rows.json(str(tmp_path / "in"))
+            .writeStream.foreachBatch(note)
+            .outputMode(mode)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        expected += [(str(query.runId), mode)] * 2
+    assert found == expected
+    assert len(set(found)) == 2
+
+
+MOST_CALLS = 20
+
+
+def test_a_small_append_makes_few_calls_to_the_jvm(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a round trip, and a stream of small batches makes them for every batch."""
+    calls: list[tuple[int, str]] = []
+    send = JavaClient.send_command
+
+    def counted(self: Any, command: str, *args: Any, **kwargs: Any) -> Any:
+        if not command.startswith("m"):  # of the garbage collector
+            calls.append((threading.get_ident(), command))
+        return send(self, command, *args, **kwargs)
+
+    monkeypatch.setattr(JavaClient, "send_command", counted)
+    sink, counts = lance_sink(tmp_path / "table"), []
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        calls.clear()
+        sink(batch, batch_id)
+        counts.append(sum(thread == threading.get_ident() for thread, _ in calls))
+
+    tmp_path.joinpath("in").mkdir()
+    for number in range(4):
+        tmp_path.joinpath("in", f"{number}.json").write_text('{"id": 1}\n')
+    rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+    query = rows.json(str(tmp_path / "in")).writeStream.foreachBatch(write)
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert len(counts) == 4
+    assert 0 < counts[-1] <= MOST_CALLS, calls
