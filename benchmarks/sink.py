@@ -70,7 +70,8 @@ def report(figures: Figures, workload: Workload) -> None:
             median = figures.median(verb, name) or 0.0
             target = TARGETS.get((verb, name))
             aim = "" if target is None else f"   target {target}"
-            print(f"  {name:16} {median * 1000:8.0f} ms   {median / ours:6.2f}{aim}")
+            first = f"   the first {times[name][0] * 1000:.0f} ms" if verb == "feed" else ""
+            print(f"  {name:16} {median * 1000:8.0f} ms   {median / ours:6.2f}{aim}{first}")
         phases = figures.settled_phases(verb).items()
         parts = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in phases)
         if parts:

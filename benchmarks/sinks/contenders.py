@@ -5,7 +5,7 @@ rows whose ids exist and inserts the others; `feed` reads the changes of the las
 that a sink does not support is missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from benchmarks.sinks.workload import SCHEMA, Sums
-from lance_stream.spark import LanceSink, lance_sink, register
+from lance_stream.spark import LanceSink, lance_sink, load_changes, register
 from lance_stream.spark.sink import batch_writing
 from lance_stream.write.row_digests import RowsDigest
 
@@ -93,6 +93,10 @@ class Contender:
         """Return the changes of the last upsert, with pre-images and post-images."""
         raise NotImplementedError
 
+    def feeds(self) -> Mapping[str, Callable[[SparkSession], DataFrame]]:
+        """Return the ways to read the changes of the last upsert, by name."""
+        return {self.name: self.feed}
+
     def sums(self, spark: SparkSession) -> Sums:
         """Return the sums of the table's rows."""
         row = self.read(spark).selectExpr("count(*)", "sum(id)", "sum(value)").first()
@@ -147,6 +151,15 @@ class Ours(Contender):
         """Return the changes of the newest version."""
         register(spark)
         return _changes(spark, "lance", self.target, lance_stream.open_dataset(self.target).version)
+
+    def feeds(self) -> Mapping[str, Callable[[SparkSession], DataFrame]]:
+        """Return the ways to read the changes: by the format, and without it."""
+        return {self.name: self.feed, "load_changes": self.load_changes}
+
+    def load_changes(self, spark: SparkSession) -> DataFrame:
+        """Return the changes of the newest version, without the format."""
+        newest = lance_stream.open_dataset(self.target).version
+        return load_changes(spark, self.target, startingVersion=newest)
 
     def sums(self, spark: SparkSession) -> Sums:
         """Return the sums of the table's rows."""

@@ -1,13 +1,15 @@
 """The integration with Spark: a sink for streams, the format "lance", and upkeep by tasks.
 
-    from lance_stream.spark import cleanup_table, compact_table, lance_sink, register
+    from lance_stream.spark import lance_sink, load_changes, register
+    from lance_stream.spark import cleanup_table, compact_table
 
 Start with `sink` (a micro-batch becomes one version), then `registration`, `sources` and the three
 modules that it chooses from: `table_source` (a table at a version), `feed` (the change feed as a
-batch, as a stream and as a SQL function) and `writers` (writes without upserts: batches, INSERT,
-and streams). They use `options` (all options), `spark_types` (columns of Arrow and of Spark),
-`arrow_jobs` (running a function over Arrow batches in Spark), `work_units` (distributing work over
-tasks), `portions` (what a task reads) and `rows_ahead` (small work that needs no task).
+batch, as a stream, as a SQL function, and as a DataFrame without the format) and `writers` (writes
+without upserts: batches, INSERT, and streams). They use `options` (all options), `spark_types`
+(columns of Arrow and of Spark), `arrow_jobs` (running a function over Arrow batches in Spark),
+`work_units` (distributing work over tasks), `portions` (what a task reads) and `rows_ahead` (small
+work that needs no task).
 `maintenance` compacts and cleans up a table by tasks (`rewrite_jobs`, `file_jobs`).
 
 May import: everything in the package. The only package that imports pyspark.
@@ -20,9 +22,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lance_stream.spark.feed.changes_frame import load_changes
     from lance_stream.spark.maintenance import cleanup_table, compact_table
     from lance_stream.spark.registration import register
-    from lance_stream.spark.sink import LanceSink, SinkCommit, lance_sink
+    from lance_stream.spark.sink.lance_sink import LanceSink, lance_sink
+    from lance_stream.spark.sink.reports import SinkCommit
     from lance_stream.spark.sources import LanceSource
 
 __all__ = [
@@ -32,6 +36,7 @@ __all__ = [
     "cleanup_table",
     "compact_table",
     "lance_sink",
+    "load_changes",
     "register",
 ]
 
@@ -43,6 +48,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
         "cleanup_table": "lance_stream.spark.maintenance",
         "compact_table": "lance_stream.spark.maintenance",
         "lance_sink": "lance_stream.spark.sink.lance_sink",
+        "load_changes": "lance_stream.spark.feed.changes_frame",
         "register": "lance_stream.spark.registration",
     }
 

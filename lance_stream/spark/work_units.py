@@ -131,11 +131,11 @@ def divide(
         pieces = cut(inner(unit), -(-size // share))
         parts += [(with_inner(unit, piece), size // len(pieces)) for piece in pieces]
     packs = pack(parts, num_tasks)
-    num_bytes = _bytes_of(list(map(inner, units))) if len(packs) == 1 else None
+    num_bytes = bytes_of(list(map(inner, units))) if len(packs) == 1 else None
     return [Portion(each, reading, num_bytes) for each in packs]
 
 
-def _bytes_of(units: Sequence[WorkUnit]) -> int | None:
+def bytes_of(units: Sequence[WorkUnit]) -> int | None:
     """Return about how many bytes the rows of some units have; None if nothing states it."""
     schemas = {id(each.schema): each.schema for each in units}
     if any(field.is_blob for schema in schemas.values() for field in schema.walk()):

@@ -30,7 +30,7 @@ from lance_stream.spark.options import SourceOptions
 from lance_stream.spark.portions import Portion
 from lance_stream.spark.spark_types import carrier
 from lance_stream.spark.table_source import row_columns
-from lance_stream.spark.work_units import divide
+from lance_stream.spark.work_units import bytes_of, divide
 
 
 def open_for_changes(asked: SourceOptions) -> TableVersion:
@@ -174,9 +174,20 @@ def tasks_of(
     units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
 ) -> list[Portion[ChangeUnit]]:
     """Return Spark's tasks for some work units: small ones combined, large ones split."""
+    return divide(units, lambda each: each.unit, _with_unit, _reading(asked, carried))
+
+
+def one_portion(
+    units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
+) -> Portion[ChangeUnit]:
+    """Return all of some work units as one portion, for a process that reads them itself."""
+    num_bytes = bytes_of([each.unit for each in units])
+    return Portion(tuple(units), _reading(asked, carried), num_bytes)
+
+
+def _reading(asked: SourceOptions, carried: pa.Schema) -> ChangeRows:
     keeps = asked.read_change_feed or bool(row_columns(asked))
-    reading = ChangeRows(carried, asked.filter, keeps)
-    return divide(units, lambda each: each.unit, _with_unit, reading)
+    return ChangeRows(carried, asked.filter, keeps)
 
 
 def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:

@@ -1,0 +1,131 @@
+"""The change feed of an interval as a DataFrame, planned by the process that asks for it.
+
+Spark asks a Python source for its columns and its tasks in two processes of their own, each new in
+a session, and starts a worker for each task. Here the caller's process opens the table and plans.
+On a local master it also reads up to `MOST_BYTES_AT_ONCE` of rows itself, and Spark gets them as
+Arrow data, so that no Python worker is started at all. More rows, and those on a cluster, are read
+by tasks: the same portions, by the same code.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lance_stream.feed.change_units import ChangeUnit
+from lance_stream.spark.arrow_jobs import driver_is_alone, map_in_arrow
+from lance_stream.spark.column_names import settle_columns, settle_filter
+from lance_stream.spark.feed.batch_reader import plan_batch
+from lance_stream.spark.feed.planning import (
+    one_portion,
+    open_for_changes,
+    schema_of_changes,
+    tasks_of,
+)
+from lance_stream.spark.options import SourceOptions, check_for_batch, parse_options
+from lance_stream.spark.plain_errors import briefly
+from lance_stream.spark.portions import Portion
+from lance_stream.spark.rows_ahead import rows_of
+from lance_stream.spark.session_settings import is_case_sensitive, options_in_session
+from lance_stream.spark.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.worker_python import check_workers_python
+from lance_stream.storage.locations import text_of
+from lance_stream.storage.options.names import as_options
+
+MOST_BYTES_AT_ONCE: Final = 32 << 20
+"""Arrow bytes of rows that the caller's process reads itself, and sends to Spark."""
+
+
+@briefly
+def load_changes(
+    spark: SparkSession,
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return the changes of an interval of versions as a DataFrame.
+
+    The rows, columns and options are those of the format:
+
+        spark.read.format("lance").option("readChangeFeed", True).options(**options).load(uri)
+
+    It is faster where little is read, above all for the first read of a session: this process opens
+    the table and plans, where the format starts two processes for it. With a local master it also
+    reads up to 32 MB of rows itself, at once; on a cluster it reads manifests and deletion files,
+    and tasks read the rows. `register` is not needed.
+
+    Args:
+        spark: The session.
+        uri: The table's location, for this process and for all workers.
+        storage_options: Settings of the store. If none of them give credentials or an endpoint,
+            Spark's own settings apply, as for `lance_sink`.
+        options: As of the format: `startingVersion` or `startingTimestamp`, and any others of a
+            batch of the change feed, such as `endingVersion`, `columns` or `preImages`.
+
+    Returns:
+        The changes. The interval is fixed by this call, whatever is committed later.
+
+    Raises:
+        InvalidInputError: An option is unknown or invalid, the interval starts after the newest
+            version, or the workers cannot run this package.
+        NotFoundError: There is no table, or a version of the interval has been cleaned up.
+        UnsupportedFeatureError: The table has no stable row ids.
+    """
+    check_workers_python(spark, only_tasks=True)
+    asked = _asked(spark, text_of(uri), as_options(storage_options), options)
+    table = open_for_changes(asked)
+    is_exact = is_case_sensitive(spark)
+    asked = replace(
+        asked,
+        columns=settle_columns(asked.columns, table.arrow_schema, case_sensitive=is_exact),
+        filter=settle_filter(asked.filter, table.arrow_schema, case_sensitive=is_exact),
+    )
+    carried = carrier_schema(schema_of_changes(table, asked))
+    units = plan_batch(table, asked, carried)
+    if driver_is_alone(spark):
+        rows = rows_of([one_portion(units, asked, carried)], MOST_BYTES_AT_ONCE)
+        if rows is not None:
+            # Spark's conversion of a table without a row fails
+            given = pa.Table.from_batches(rows, carried) if rows else []
+            return spark.createDataFrame(given, spark_schema(carried))
+    return _by_tasks(spark, tasks_of(units, asked, carried), carried)
+
+
+def _by_tasks(
+    spark: SparkSession, portions: Sequence[Portion[ChangeUnit]], carried: pa.Schema
+) -> DataFrame:
+    """Return the rows of portions, which Spark's tasks read."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch.column(0).to_pylist():
+                yield from portions[place].read()
+
+    places = spark.range(0, len(portions), 1, max(1, len(portions)))
+    return map_in_arrow(places, read, spark_schema(carried))
+
+
+def _asked(
+    spark: SparkSession, uri: str, storage_options: Mapping[str, Any], options: Mapping[str, Any]
+) -> SourceOptions:
+    """Return the user's options, with a session's settings of the store."""
+    texts = {name: _text(value) for name, value in options.items()}
+    asked = parse_options({**texts, "path": uri, "readChangeFeed": "true"})
+    check_for_batch(asked)
+    given = {**asked.storage_options, **storage_options}
+    return replace(asked, storage_options=options_in_session(spark, asked.uri, given))
+
+
+def _text(value: object) -> str:
+    """Return an option's value as the text that the format would get from Spark."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(list(value)) if isinstance(value, list | tuple) else str(value)

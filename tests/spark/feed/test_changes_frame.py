@@ -1,0 +1,165 @@
+"""`load_changes`: the change feed as a DataFrame, without the processes that plan a format."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import lance_stream
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.spark import load_changes, register
+from lance_stream.spark.feed import changes_frame
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("small", pa.uint8()),
+        ("when", pa.timestamp("us", tz="UTC")),
+        ("local", pa.timestamp("us")),
+        ("text", pa.large_string()),
+        ("bytes", pa.binary(2)),
+        ("vector", pa.list_(pa.float32(), 2)),
+        ("part", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+    ]
+)
+
+
+def rows(*ids: int, small: int = 1) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "id": each,
+                "small": small,
+                "when": each * 1_000_000,
+                "local": each * 1_000_000,
+                "text": None if each % 3 == 0 else f"text {each}",
+                "bytes": b"ab",
+                "vector": [0.5, float(each)],
+                "part": {"a": each, "b": None},
+            }
+            for each in ids
+        ],
+        SCHEMA,
+    )
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table with an append, an upsert and a delete: versions 2, 3 and 4."""
+    where = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(where, SCHEMA, primary_key=["id"]).append(rows(*range(10)))
+    ds.upsert(rows(3, 4, 10, small=2), on="id").delete("id = 5")
+    return where
+
+
+def by_format(spark: SparkSession, uri: str, options: Mapping[str, Any]) -> DataFrame:
+    register(spark)
+    return spark.read.format("lance").option("readChangeFeed", True).options(**options).load(uri)
+
+
+@pytest.fixture(params=["the driver", "tasks"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What reads the rows."""
+    if request.param == "tasks":
+        monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingVersion": 1},
+        {"startingVersion": 2, "endingVersion": 3},
+        {"startingVersion": 3, "preImages": False, "columns": "ID,small"},
+        {"startingVersion": 2, "deduplicationMode": "netChanges", "filter": "ID > 3"},
+        {"startingTimestamp": "2001-01-01T00:00:00+00:00"},
+        {"startingVersion": 2, "computeUpdates": False},
+    ],
+)
+@pytest.mark.usefixtures("reader")
+def test_its_rows_are_those_of_the_format(
+    spark: SparkSession, uri: str, options: dict[str, Any]
+) -> None:
+    found, expected = load_changes(spark, uri, **options), by_format(spark, uri, options)
+    assert found.schema.simpleString() == expected.schema.simpleString()
+    assert found.collect() == expected.collect()
+
+
+def test_large_feeds_are_divided_into_tasks(
+    spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
+    monkeypatch.setattr("lance_stream.spark.work_units.number_of_tasks", lambda _bytes: 3)
+    found = load_changes(spark, uri, startingVersion=1)
+    assert found.rdd.getNumPartitions() > 1
+    expected = by_format(spark, uri, {"startingVersion": 1}).collect()
+    assert found.collect() == expected
+
+
+def test_times_do_not_depend_on_the_sessions_zone(spark: SparkSession, uri: str) -> None:
+    expected = by_format(spark, uri, {"startingVersion": 2}).collect()
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        assert load_changes(spark, uri, startingVersion=2).collect() == expected
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_few_rows_start_no_python_worker(
+    spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("tasks read the rows")
+
+    monkeypatch.setattr(changes_frame, "map_in_arrow", fail)
+    assert load_changes(spark, uri, startingVersion=1).count() == 16
+
+
+@pytest.mark.usefixtures("reader")
+def test_later_commits_are_not_shown(spark: SparkSession, uri: str) -> None:
+    found = load_changes(spark, uri, startingVersion=1)
+    before = found.count()
+    lance_stream.open_dataset(uri).append(rows(20))
+    assert found.count() == before
+    assert load_changes(spark, uri, startingVersion=1).count() == before + 1
+
+
+def test_values_of_options_may_be_pythons(spark: SparkSession, uri: str) -> None:
+    found = load_changes(spark, uri, startingVersion=4, columns=["id"], preImages=True)
+    assert [(each.id, each._change_type) for each in found.collect()] == [(5, "delete")]
+    since = datetime(2001, 1, 1, tzinfo=UTC)
+    assert load_changes(spark, uri, startingTimestamp=since).count() == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs the option 'startingVersion'"),
+        ({"startingVersion": 99}, "startingVersion is 99, but the newest version"),
+        ({"startingVersion": 1, "maxRowsPerTrigger": 5}, "belongs to a stream"),
+        ({"startingVersions": 1}, "did you mean 'startingVersion'"),
+    ],
+)
+def test_invalid_options_are_refused(
+    spark: SparkSession, uri: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        load_changes(spark, uri, **options)
+
+
+def test_a_missing_table_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        load_changes(spark, tmp_path / "none", startingVersion=1)
+
+
+@pytest.mark.usefixtures("reader")
+def test_an_interval_without_commits_has_columns_and_no_rows(spark: SparkSession, uri: str) -> None:
+    found = load_changes(spark, uri, startingVersion=5)
+    assert found.columns[: len(SCHEMA)] == SCHEMA.names
+    assert found.count() == 0
