@@ -23,10 +23,15 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import RECORDS_PER_BATCH, Size, map_in_arrow, settings
+from lance_stream.spark.arrow_jobs import (
+    RECORDS_PER_BATCH,
+    Size,
+    driver_is_alone,
+    map_in_arrow,
+    settings,
+)
 from lance_stream.spark.sink.bad_rows import Sorting
 from lance_stream.spark.sink.range_tasks import RangeTasks, seed_of_index
-from lance_stream.spark.sink.spark_workers import driver_is_alone
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
