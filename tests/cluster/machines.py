@@ -26,7 +26,10 @@ from tests.servers.server import HOST
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 WORKERS = ("worker-1", "worker-2", "worker-3")
 PLAIN_WORKERS = ("plain-1", "plain-2")
-_NAMES = ("trial", "master", "driver", *WORKERS, "plain-master", *PLAIN_WORKERS)
+CONNECT = ("pyspark[connect]",)
+"""What servers and clients of Spark Connect have besides."""
+
+_NAMES = ("trial", "master", "driver", *WORKERS, "plain-master", *PLAIN_WORKERS, "server", "client")
 _ISOLATED = Path(__file__).with_name("isolated.py")
 _PROGRAMS = Path(__file__).with_name("programs")
 _CONF = Path(__file__).with_name("conf")

@@ -1,6 +1,7 @@
 """Workers and drivers that die while tables are compacted and cleaned up by Spark's tasks.
 
-Spark runs two executors here, so it also starts second attempts of tasks that take long.
+Spark runs two executors here. They share a host, so it starts no second attempts of tasks that take
+long: those are in `tests/cluster/test_late_tasks.py`.
 """
 
 import json

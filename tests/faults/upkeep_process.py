@@ -1,15 +1,13 @@
 """Compacts and cleans up tables by Spark's tasks, in a process of its own, which a test may kill.
 
 Spark has two executors, each a process with one slot. Tables lie at `dying://`, a local store in
-which some workers die, fail, or take so long that Spark starts a second attempt. Prints what became
-of each table.
+which some workers die or fail. Prints what became of each table.
 """
 
 import json
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.options import names
 from lance_stream.storage.store import BytesLike, FileWriter
 
-FAULTS = ("killed within", "killed after", "fails after", "lingers within")
+FAULTS = ("killed within", "killed after", "fails after")
 DELETIONS = ("killed deleting", "fails deleting")
 ALWAYS = "fails always"
 
@@ -72,13 +70,11 @@ class DyingWriter(FileWriter):
     def write(self, data: BytesLike) -> None:
         self.inner.write(data)
         if self.moment != "after":
-            self.moment = "after" if self.deed == "lingers" else self.moment
             come_to_grief(self.deed)
 
     def close(self) -> None:
         self.inner.close()
-        if self.deed != "lingers":
-            come_to_grief(self.deed)
+        come_to_grief(self.deed)
 
     def abort(self) -> None:
         self.inner.abort()
@@ -87,9 +83,7 @@ class DyingWriter(FileWriter):
 def come_to_grief(deed: str) -> None:
     if deed == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if deed == "fails":
-        raise ConnectionError("the wire is cut")
-    time.sleep(20)
+    raise ConnectionError("the wire is cut")
 
 
 def open_dying(rest: str, options: Any) -> DyingStore:
@@ -111,10 +105,6 @@ def start_spark() -> Any:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.python.worker.faulthandler.enabled", "false")
-        .config("spark.speculation", "true")
-        .config("spark.speculation.quantile", "0.3")
-        .config("spark.speculation.minTaskRuntime", "2s")
-        .config("spark.speculation.interval", "200ms")
         .getOrCreate()
     )
 

@@ -1,0 +1,72 @@
+"""A server of Spark Connect on the cluster, and a client on a machine of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.connect import Server, serving
+from tests.cluster.drivers import Site, finish, machine_of, start_program
+from tests.cluster.events import after
+from tests.cluster.jobs import MODES, stream_job
+from tests.cluster.machines import CONNECT, Machine
+from tests.cluster.standalone import Cluster
+from tests.servers.fault_proxy import FaultProxy
+
+pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
+
+RANGES = [[1, 2], [2, 4], [1, 4]]
+
+
+@pytest.fixture(scope="module")
+def server(whole_cluster: Cluster, machines: FaultProxy) -> Iterator[Server]:
+    """A server whose workers are those of the cluster."""
+    whole_cluster.restore()
+    with serving(whole_cluster, machines.url) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(machines: FaultProxy) -> Iterator[Machine]:
+    """A machine for clients."""
+    with Machine("client", packages=CONNECT, endpoint=machines.url) as machine:
+        yield machine
+
+
+def test_a_client_streams_reads_and_compacts(site: Site, server: Server, client: Machine) -> None:
+    site.add_events(seed=16)
+    modes = [mode for mode in MODES if mode != "overwrite"]
+    upsert = f"{site.folder}/upsert"
+    look = {"kind": "feed", "table": upsert, "ranges": RANGES}
+    streams = [
+        {**stream_job(mode, site.folder), "checkpoints": server.checkpoints} for mode in modes
+    ]
+    jobs = [
+        *streams,
+        {**look, "name": "before"},
+        {"kind": "compact", "table": upsert, "target_rows": 60},
+        {**look, "name": "after"},
+        {"kind": "cleanup", "table": f"{site.folder}/append", "retain_versions": 1},
+    ]
+    said = finish(start_program(client, {"remote": server.url, "conf": {}, "jobs": jobs}))
+    site.check(*modes)
+    site.check_who_reads("format_upsert")
+    ended = {each["ended"]: each["knows_commit"] for each in said if "ended" in each}
+    assert ended == dict.fromkeys(modes, False), "the server has the outcomes of the batches"
+    (compacted,) = [each["version"] for each in said if "compacted" in each]
+    assert compacted > len(site.batches), "there was something to compact"
+    ranges = [each for each in said if "feed" in each]
+    assert len(ranges) == 2 * len(RANGES)
+    for each in ranges:
+        before = site.snapshot("upsert", each["first"] - 1)
+        assert after(before, each["rows"]) == site.snapshot("upsert", each["last"])
+    streamed = [after({}, each["rows"]) for each in said if "streamed" in each]
+    assert streamed == 2 * [site.snapshot("upsert", compacted)]
+    assert len(site.open("append").versions()) == 1
+    assert [str(each) for each in by_client(site, "format_append")] == []
+    assert by_client(site, "upsert"), "the client plans and commits compactions itself"
+
+
+def by_client(site: Site, table: str) -> list[object]:
+    """Return the requests of the client for a table."""
+    seen = site.proxy.seen(key=site.key(f"{table}/"))
+    return [each for each in seen if machine_of(each) == "client"]
