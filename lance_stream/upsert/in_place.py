@@ -37,7 +37,7 @@ from lance_stream.schema.arrow_schemas import has_narrow_indices
 from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.apply.index_coverage import has_deferred_remaps
+from lance_stream.table.apply.index_coverage import keep_old_values
 from lance_stream.table.fragments import DataFile, Fragment, LineageColumn, decode_fragment
 from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.threads import map_ahead
@@ -120,8 +120,8 @@ def columns_that_may_stay(
         return ()  # one file cannot hold rows with and without them
     if any(has_narrow_indices(part) for each in fields for part in each.walk()):
         return ()  # old and new values together may be too many for one array
-    if has_deferred_remaps(table.manifest):
-        return ()  # indices on the columns would keep the old values
+    if keep_old_values(table.manifest, ids_of(fields)):
+        return ()
     return fields if num_bytes <= _MOST_BYTES else ()
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import lance_stream
 from lance_stream.table.indices import decode_index_section
+from lance_stream.upsert.in_place_costs import FragmentCosts
 
 pytestmark = pytest.mark.oracle
 
@@ -47,7 +48,9 @@ CONDITIONS = (
     "g = 1",
     "g IS NULL",
     "x > 10.0",
+    "x IS NULL",
     "s = 's3'",
+    "s IS NULL",
     "contains(name, 'nan')",
     "array_has_any(tags, ['fig', 'apple'])",
 )
@@ -275,3 +278,26 @@ def test_indices_stay_right_in_random_histories(
         act(table)
         table.check()
     assert table.ours.verify() == []
+
+
+@pytest.mark.parametrize("kind", ["ZONEMAP", "BLOOMFILTER", "BTREE", "BITMAP"])
+@pytest.mark.parametrize("by_update", [False, True])
+def test_values_that_were_null_are_not_found_as_nulls(
+    tmp_path: Path, kind: str, by_update: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference keeps zones of fragments that left the coverage, if it updates the index."""
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
+    uri = str(tmp_path / "t")
+    numbers = [None if each % 4 == 0 else each for each in range(20)]
+    rows = pa.table({"id": range(20), "x": numbers, "name": ["a"] * 20})
+    lance.write_dataset(rows, uri, max_rows_per_file=10, enable_stable_row_ids=True)
+    lance.dataset(uri).create_scalar_index("x", kind)
+    ds = lance_stream.open_dataset(uri)
+    if by_update:
+        ds.update({"x": "id + 100"}, where="id = 4")
+    else:
+        ds.upsert(pa.table({"x": [104], "id": [4]}), on="id")
+    lance.dataset(uri).optimize.optimize_indices()
+    found = lance.dataset(uri).to_table(filter="x IS NULL")["id"].to_pylist()
+    assert sorted(found) == [0, 8, 12, 16]
+    assert lance.dataset(uri).to_table(filter="x = 104")["id"].to_pylist() == [4]

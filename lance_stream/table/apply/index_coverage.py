@@ -40,7 +40,7 @@ WRITE_AHEAD_LOG = "__lance_mem_wal"
 Indices = tuple[IndexMetadata, ...]
 
 _MOST_FRAGMENTS = 1 << 26
-_SAYS_ADDRESSES = ("ZoneMapIndexDetails", "BloomFilterIndexDetails")
+_HAS_ZONES = ("ZoneMapIndexDetails", "BloomFilterIndexDetails")
 _BTREE = "BTreeIndexDetails"
 _FM = "lance.index.pb.FMIndexDetails"
 
@@ -60,19 +60,33 @@ def with_indices(manifest: Manifest, change: Callable[[Indices], Indices]) -> Ma
     return replace(manifest, index_section=encode_index_section(after) if after else None)
 
 
-def has_deferred_remaps(manifest: Manifest) -> bool:
-    """Return whether indices may name fragments that compaction has replaced since.
+def keep_old_values(manifest: Manifest, field_ids: Collection[int]) -> bool:
+    """Return whether indices may answer with the old values of columns that are changed in place.
 
-    Queries follow the history of moved rows in the fragment reuse index. What is changed in place
-    in one of the new fragments cannot leave the coverage of such indices.
+    After a compaction with deferred remapping, indices may name fragments that are gone. Queries
+    follow the history of moved rows in the fragment reuse index, and what is changed in place in
+    one of the new fragments cannot leave the coverage of such indices.
+
+    When the reference updates a zone map or a Bloom filter, it keeps the zones of fragments that
+    had left its coverage, beside the new ones. So rows that were null are found as nulls.
+
+    Args:
+        manifest: The version.
+        field_ids: The columns and all their parts.
 
     Raises:
         CorruptDataError: The index section is damaged.
     """
     section = manifest.index_section
     return section is not None and any(
-        each.name == FRAGMENT_REUSE for each in decode_index_section(section)
+        each.name == FRAGMENT_REUSE
+        or (_has_zones(each) and not set(field_ids).isdisjoint(each.field_ids))
+        for each in decode_index_section(section)
     )
+
+
+def _has_zones(index: IndexMetadata) -> bool:
+    return index.details is not None and index.details[0].endswith(_HAS_ZONES)
 
 
 def says_addresses(index: IndexMetadata) -> bool:
@@ -81,7 +95,7 @@ def says_addresses(index: IndexMetadata) -> bool:
         return False
     type_url = index.details[0]
     return (
-        type_url.endswith(_SAYS_ADDRESSES)
+        _has_zones(index)
         or type_url.rpartition("/")[2].lower() == _FM.lower()
         or (type_url.endswith(_BTREE) and (index.index_version or 0) >= 1)
     )
