@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_stream.errors import InvalidInputError
 from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.spark.arrow_jobs import driver_is_alone, map_in_arrow
 from lance_stream.spark.column_names import settle_columns, settle_filter
@@ -66,7 +67,8 @@ def load_changes(
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
         options: As of the format: `startingVersion` or `startingTimestamp`, and any others of a
-            batch of the change feed, such as `endingVersion`, `columns` or `preImages`.
+            batch of the change feed, such as `endingVersion`, `columns` or `preImages`. One that
+            is None counts as not given.
 
     Returns:
         The changes. The interval is fixed by this call, whatever is committed later.
@@ -115,11 +117,29 @@ def _asked(
     spark: SparkSession, uri: str, storage_options: Mapping[str, Any], options: Mapping[str, Any]
 ) -> SourceOptions:
     """Return the user's options, with a session's settings of the store."""
-    texts = {name: _text(value) for name, value in options.items()}
-    asked = parse_options({**texts, "path": uri, "readChangeFeed": "true"})
+    texts = {name: _text(value) for name, value in options.items() if value is not None}
+    _check_own(texts, uri)
+    settled = {"path": uri, "readChangeFeed": "true"}
+    others = {name: text for name, text in texts.items() if name.lower() != "readchangefeed"}
+    asked = parse_options({**others, **settled})
     check_for_batch(asked)
     given = {**asked.storage_options, **storage_options}
     return replace(asked, storage_options=options_in_session(spark, asked.uri, given))
+
+
+def _check_own(options: Mapping[str, str], uri: str) -> None:
+    """Refuse options of the format that name another table, or ask for its rows."""
+    for name, text in options.items():
+        if name.lower() == "path":
+            raise InvalidInputError(
+                f"load_changes does not take the option {name!r}: the table's location is its "
+                f"second argument, here {uri!r}"
+            )
+        if name.lower() == "readchangefeed" and text.lower() != "true":
+            raise InvalidInputError(
+                f"load_changes returns the change feed, so {name} cannot be {text!r}: "
+                'spark.read.format("lance") reads the rows of a version'
+            )
 
 
 def _text(value: object) -> str:

@@ -135,6 +135,8 @@ def test_values_of_options_may_be_pythons(spark: SparkSession, uri: str) -> None
     assert [(each.id, each._change_type) for each in found.collect()] == [(5, "delete")]
     since = datetime(2001, 1, 1, tzinfo=UTC)
     assert load_changes(spark, uri, startingTimestamp=since).count() == 16
+    changes = load_changes(spark, uri, startingVersion=4, endingVersion=None, readchangefeed=True)
+    assert changes.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -144,6 +146,9 @@ def test_values_of_options_may_be_pythons(spark: SparkSession, uri: str) -> None
         ({"startingVersion": 99}, "startingVersion is 99, but the newest version"),
         ({"startingVersion": 1, "maxRowsPerTrigger": 5}, "belongs to a stream"),
         ({"startingVersions": 1}, "did you mean 'startingVersion'"),
+        ({"startingVersion": 1, "path": "/another"}, "is its second argument"),
+        ({"startingVersion": 1, "PATH": "/another"}, "is its second argument"),
+        ({"startingVersion": 1, "readChangeFeed": False}, "returns the change feed"),
     ],
 )
 def test_invalid_options_are_refused(
