@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark import load_changes, register
+from lance_stream.spark.arrow_jobs import settings
 from lance_stream.spark.feed import changes_frame
 
 pytestmark = pytest.mark.spark
@@ -104,11 +105,8 @@ def test_large_feeds_are_divided_into_tasks(
 
 def test_times_do_not_depend_on_the_sessions_zone(spark: SparkSession, uri: str) -> None:
     expected = by_format(spark, uri, {"startingVersion": 2}).collect()
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
+    with settings(spark, {"spark.sql.session.timeZone": "America/New_York"}):
         assert load_changes(spark, uri, startingVersion=2).collect() == expected
-    finally:
-        spark.conf.unset("spark.sql.session.timeZone")
 
 
 def test_few_rows_start_no_python_worker(
