@@ -329,7 +329,7 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
     assert {row["id"]: row["x"] for row in content} == expected
     assert len(content) == len(expected)
     assert verify(final.table) == []
-    assert [each.operation for each in final.versions()].count("Rewrite") >= 2
+    assert "Rewrite" in {each.operation for each in final.versions()}
     by_feed: dict[int, int] = {}
     for change in final.changes(0, pre_images=False).read_all().to_pylist():
         if change["_change_type"] == "delete":
