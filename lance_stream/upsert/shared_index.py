@@ -11,8 +11,8 @@ the chunks of its range only. A run that cannot be written, or is damaged or gon
 harmless: a task that needs it reads the key columns of its files.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from lance_stream.caches import Cache
 from lance_stream.read.fragment import read_unit
@@ -28,6 +28,8 @@ from lance_stream.upsert.remembered_keys import (
     MOST_SAVED_ROWS,
     RememberedKeys,
 )
+
+T = TypeVar("T")
 
 _RUNS_OF_A_SIZE: Final = 4
 _MAX_FOOTER_BYTES: Final = 64 << 20
@@ -72,20 +74,27 @@ class SharedIndex(NamedTuple):
         groups: list[tuple[str, ...]] = []
         for paths in by_size.values():
             if len(paths) >= _RUNS_OF_A_SIZE:
-                groups += self._cut(paths)
+                sized = [(each, self.runs[each].num_keys) for each in paths]
+                groups += in_groups(sized, MOST_MERGED_KEYS)
         return [each for each in groups if len(each) > 1]
 
-    def _cut(self, paths: Sequence[str]) -> list[tuple[str, ...]]:
-        groups: list[list[str]] = [[]]
-        num_keys = 0
-        for path in paths:
-            own = self.runs[path].num_keys
-            if num_keys + own > MOST_MERGED_KEYS:
-                groups.append([])
-                num_keys = 0
-            groups[-1].append(path)
-            num_keys += own
-        return [tuple(each) for each in groups]
+
+def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
+    """Return things in their order, as many together as their sizes allow.
+
+    Args:
+        sized: Each with its size.
+        most: The size of a group; one thing that is larger is a group of its own.
+    """
+    groups: list[list[T]] = []
+    held = most
+    for each, size in sized:
+        if not groups or held + size > most:
+            groups.append([])
+            held = 0
+        groups[-1].append(each)
+        held += size
+    return [tuple(each) for each in groups]
 
 
 def shared_index(table: TableVersion, on: Sequence[str]) -> SharedIndex:

@@ -21,6 +21,7 @@ from lance_stream.upsert.attempts import Attempts
 from lance_stream.upsert.in_parts import PartedUpsert
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_index import read_footer
+from lance_stream.upsert.shared_index import in_groups
 from lance_stream.upsert.staged_files import cut_ranges, sort_rows, write_sorted
 from tests.upsert.keyed_tables import ON_ID, SCHEMA, rows, table_of
 from tests.upsert.running_parts import upsert_by_parts
@@ -270,3 +271,9 @@ def test_ranges_hold_all_rows_and_those_of_a_word_together(
         starts = [each.first for each in ranges]
         assert starts == sorted(set(starts))
         assert sum(each.num_rows for each in files) == len(wanted)
+
+
+def test_groups_keep_their_order_and_limit() -> None:
+    sized = [("a", 3), ("b", 2), ("c", 9), ("d", 1), ("e", 4)]
+    assert in_groups(sized, 5) == [("a", "b"), ("c",), ("d", "e")]
+    assert in_groups([], 5) == []

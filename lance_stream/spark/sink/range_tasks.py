@@ -20,7 +20,7 @@ from lance_stream.spark.arrow_jobs import run_in_tasks, slots_of
 from lance_stream.spark.sink.spark_workers import SparkTasks
 from lance_stream.upsert.in_parts import Outcome, PartedUpsert
 from lance_stream.upsert.remembered_keys import LEAST_SHARED_ROWS, MOST_SAVED_ROWS
-from lance_stream.upsert.shared_index import index_keys, merge_runs, shared_index
+from lance_stream.upsert.shared_index import in_groups, index_keys, merge_runs, shared_index
 from lance_stream.upsert.staged_files import WordRange
 from lance_stream.upsert.staged_rows import MAX_ROWS
 
@@ -46,7 +46,7 @@ class RangeTasks:
         lacking = index.lacking(table)
         if sum(num_rows for _, num_rows in lacking) >= LEAST_SHARED_ROWS:
             function = partial(index_keys, table, index.on, index.seeds)
-            run_in_tasks(self._spark, _packs(lacking), function)
+            run_in_tasks(self._spark, in_groups(lacking, MOST_SAVED_ROWS), function)
         function = partial(merge_runs, table, index.on, index.seeds)
         run_in_tasks(self._spark, index.to_merge(), function)
         return replace(planned, keeps_keys=False)
@@ -76,16 +76,3 @@ def seed_of_index(table: TableVersion, on: Sequence[str]) -> int:
         on: Names of the key columns. Tasks refuse rows if the table lacks one.
     """
     return shared_index(table, on).seeds[0] if set(on) <= set(table.arrow_schema.names) else 0
-
-
-def _packs(fragments: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Return fragments by their places, as many together as make a run."""
-    packs: list[list[int]] = []
-    num_held = MOST_SAVED_ROWS
-    for place, num_rows in fragments:
-        if num_held + num_rows > MOST_SAVED_ROWS:
-            packs.append([])
-            num_held = 0
-        packs[-1].append(place)
-        num_held += num_rows
-    return [tuple(each) for each in packs]

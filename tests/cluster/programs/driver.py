@@ -151,12 +151,12 @@ def share_work(_spark: Any) -> None:
     from lance_stream.upsert import staged_files, staged_rows
 
     modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # Final for others
-    staged_rows.MAX_ROWS = 0  # type: ignore[misc]  # the same
-    staged_files.LEAST_ROWS = 1  # type: ignore[misc]  # the same
-    range_tasks.LEAST_ROWS = 1  # type: ignore[misc]  # the same
-    range_tasks.LEAST_SHARED_ROWS = 1  # type: ignore[misc, attr-defined]  # the same
-    rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # the same
-    file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # the same
+    staged_rows.MAX_ROWS = 0  # type: ignore[misc]  # Final for others
+    staged_files.LEAST_ROWS = 1  # type: ignore[misc]  # Final for others
+    range_tasks.LEAST_ROWS = 1  # type: ignore[misc]  # Final for others
+    range_tasks.LEAST_SHARED_ROWS = 1  # type: ignore[misc, attr-defined]  # Final for others
+    rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # Final for others
+    file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # Final for others
 
 
 def wait_for(_spark: Any, file: str) -> None:
