@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         UnsupportedFeatureError,
         UntrustedLocationError,
     )
+    from lance_stream.maintenance.indices.coverage import IndexCoverage
     from lance_stream.maintenance.manifest_paths import migrate_manifest_paths
     from lance_stream.maintenance.manifest_store_moves import (
         claim_versions,
@@ -66,6 +67,7 @@ __all__ = [
     "CorruptDataError",
     "Dataset",
     "IncompatibleConflictError",
+    "IndexCoverage",
     "InvalidInputError",
     "LanceStreamError",
     "NotFoundError",
@@ -97,6 +99,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "migrate_to_stable_row_ids",
             "open_dataset",
         ),
+        "lance_stream.maintenance.indices.coverage": ("IndexCoverage",),
         "lance_stream.maintenance.manifest_paths": ("migrate_manifest_paths",),
         "lance_stream.maintenance.manifest_store_moves": (
             "claim_versions",

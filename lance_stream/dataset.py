@@ -17,6 +17,7 @@ from lance_stream.maintenance.branches import Branches
 from lance_stream.maintenance.compaction import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.comparing import digest_batches
+from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
 from lance_stream.maintenance.tags import Tags
 from lance_stream.monitoring.report import DEFAULT_VERSIONS, Report, make_report
 from lance_stream.read import blobs, take
@@ -163,6 +164,17 @@ class Dataset:
             InvalidInputError: An argument is invalid.
         """
         return make_report(self.table, versions, commits)
+
+    def index_coverage(self) -> list[IndexCoverage]:
+        """Return the indices of the version, and how many of its rows each covers, by name.
+
+        Appended and changed rows are in no index until it is brought up to date: a query scans
+        them. Only the manifest is read.
+
+        Raises:
+            CorruptDataError: The list of indices is damaged.
+        """
+        return index_coverage(self.table)
 
     @property
     def tags(self) -> Tags:

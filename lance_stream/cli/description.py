@@ -6,12 +6,11 @@ from typing import Any
 
 from lance_stream.dataset import Dataset
 from lance_stream.maintenance.consumers import Consumer, consumers_among, is_consumers
-from lance_stream.schema.fields import Field
+from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.references import Branch, read_branches
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import TagListing, read_tags
 from lance_stream.snapshot.write_ahead_logs import unmerged_files
-from lance_stream.table.indices import decode_index_section
 from lance_stream.table.ledger import read_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.tombstones import read_tombstones
@@ -69,7 +68,7 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
             {"name": name, "type": str(ds.schema.field(name).type), "nullable": field.nullable}
             for name, field in zip(table.schema.names, table.schema.fields, strict=True)
         ],
-        "indices": _indices(manifest, {each.id: each for each in table.schema.walk()}),
+        "indices": _indices(table),
         "config": {k: v for k, v in sorted(ds.config.items()) if not k.startswith("lance_stream.")},
         "remembered_deletes": _remembered_deletes(manifest),
         "write_ahead_log": _write_ahead_log(table),
@@ -121,15 +120,18 @@ def _version_of(branch: str | None, version: int) -> int | str:
     return version if branch is None else f"{branch}:{version}"
 
 
-def _indices(manifest: Manifest, fields: Mapping[int, Field]) -> list[dict[str, Any]]:
-    if manifest.index_section is None:
-        return []
+def _indices(table: TableVersion) -> list[dict[str, Any]]:
     return [
         {
             "name": each.name,
-            "columns": [fields[i].name if i in fields else f"field {i}" for i in each.field_ids],
+            "kind": each.kind,
+            "columns": list(each.columns),
+            "rows_indexed": each.rows_indexed,
+            "rows_unindexed": each.rows_unindexed,
+            "built_at": each.built_at,
+            "bytes": each.size_bytes,
         }
-        for each in decode_index_section(manifest.index_section)
+        for each in index_coverage(table)
     ]
 
 

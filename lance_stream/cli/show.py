@@ -100,8 +100,17 @@ def _tables(info: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
         ),
         (
             "indices",
-            ["NAME", "COLUMNS"],
-            [[each["name"], ", ".join(each["columns"])] for each in info["indices"]],
+            ["NAME", "KIND", "COLUMNS", "ROWS", "NOT COVERED"],
+            [
+                [
+                    each["name"],
+                    each["kind"],
+                    ", ".join(each["columns"]),
+                    "?" if each["rows_indexed"] is None else str(each["rows_indexed"]),
+                    "?" if each["rows_unindexed"] is None else str(each["rows_unindexed"]),
+                ]
+                for each in info["indices"]
+            ],
         ),
         ("config", ["KEY", "VALUE"], [list(each) for each in info["config"].items()]),
         (

@@ -328,7 +328,10 @@ def _indices(series: Series) -> Figure | None:
         "y": [plain(each.name) for each in shown],
         "text": [plain(each.columns) for each in shown],
         "textposition": "auto",
-        "hovertemplate": "%{y} on %{text}: %{x:.0%} of the fragments<extra></extra>",
+        "customdata": ["?" if each.unindexed is None else f"{each.unindexed:,}" for each in shown],
+        "hovertemplate": (
+            "%{y} on %{text}: %{x:.1%} of the rows, %{customdata} not covered<extra></extra>"
+        ),
     }
     layout = {
         "showlegend": False,
@@ -336,6 +339,6 @@ def _indices(series: Series) -> Figure | None:
         "yaxis": {"type": "category"},
         "xaxis": {"range": [0, 1], "tickformat": ".0%"},
     }
-    note = "The share of the fragments that each index covers; a query scans the others."
+    note = "The share of the rows that each index covers; a query scans the others."
     height = 100 + 34 * len(shown)
     return Figure("indices", "Index coverage", note, [trace], layout, False, height)

@@ -1,4 +1,4 @@
-"""The numbers of a table now: its size, what a compaction would rewrite, and its consumers' lag.
+"""The numbers of a table now: its size, what a compaction would rewrite, indices, consumers' lag.
 
 They are read when somebody asks for them, never by a batch. What a version tells of itself is
 cached, so asking again without a new version costs one look for it, and the consumers' tags.
@@ -15,6 +15,7 @@ from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.maintenance.compaction.plan import plan
 from lance_stream.maintenance.consumers import list_consumers
+from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
@@ -46,6 +47,21 @@ class ConsumerLag:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexMeasure:
+    """How many of the table's rows an index covers.
+
+    Attributes:
+        name: Its name.
+        unindexed_rows: Live rows that it does not cover.
+        coverage: The share of the live rows that it covers, 0 to 1.
+    """
+
+    name: str
+    unindexed_rows: int
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
 class TableMeasures:
     """The numbers of a table at one moment.
 
@@ -59,6 +75,7 @@ class TableMeasures:
         committed_at: When it was committed, in seconds since 1970; None if not recorded.
         age_seconds: How long ago that was.
         consumers: The readers of its change feed.
+        indices: Its indices, except those whose writers did not state their coverage.
     """
 
     version: int
@@ -70,6 +87,7 @@ class TableMeasures:
     committed_at: float | None
     age_seconds: float | None
     consumers: tuple[ConsumerLag, ...] = ()
+    indices: tuple[IndexMeasure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,7 @@ class _Size:
     dead_rows: int
     small_fragments: int
     data_bytes: int | None
+    indices: tuple[IndexMeasure, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +167,7 @@ class TableWatch:
             committed_at=committed_at,
             age_seconds=None if committed_at is None else max(now - committed_at, 0.0),
             consumers=self._lags(table, now),
+            indices=size.indices,
         )
 
     def _lags(self, table: TableVersion, now: float) -> tuple[ConsumerLag, ...]:
@@ -199,7 +219,18 @@ def _size_of(table: TableVersion) -> _Size:
         dead_rows=physical - live,
         small_fragments=sum(map(len, plan(table))),
         data_bytes=table.manifest.fragments.file_sizes.total,
+        indices=_indices(table),
     )
+
+
+def _indices(table: TableVersion) -> tuple[IndexMeasure, ...]:
+    with suppress(BadDataError):  # `verify` tells; the other numbers are right
+        return tuple(
+            IndexMeasure(each.name, each.rows_unindexed, each.fraction)
+            for each in index_coverage(table)
+            if each.rows_unindexed is not None and each.fraction is not None
+        )
+    return ()
 
 
 def _counted(table: TableVersion, version: int, differences: RowDifferences) -> _Counted:

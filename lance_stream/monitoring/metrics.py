@@ -6,8 +6,8 @@ Prometheus and OpenTelemetry get the same metrics under names of their own conve
     Prometheus        lance_stream_sink_rows_total
     OpenTelemetry     lance_stream.sink.rows, unit {row}
 
-Labels are bounded: the tables, streams and consumers after the first `MAX_NAMES` of each share the
-label "(others)", and everything else is one of a few words.
+Labels are bounded: the tables, streams, consumers and indices after the first `MAX_NAMES` of each
+share the label "(others)", or are left out, and everything else is one of a few words.
 """
 
 import logging
@@ -24,7 +24,7 @@ from lance_stream.monitoring.measures import TableMeasures, TableWatch
 _log = logging.getLogger(__name__)
 
 MAX_NAMES: Final = 200
-"""How many tables, streams and consumers have a label of their own."""
+"""How many tables, streams, consumers and indices have a label of their own."""
 
 OTHERS: Final = "(others)"
 
@@ -51,6 +51,7 @@ class Metric:
 
 _KIND, _OUTCOME, _PHASE = ("table", "kind"), ("table", "outcome"), ("table", "phase")
 _CONSUMER = ("table", "consumer")
+_INDEX = ("table", "index")
 
 BATCHES: Final = Metric("sink.batches", "batch", "Micro-batches, by outcome.", _OUTCOME)
 ROWS: Final = Metric("sink.rows", "row", "Rows of micro-batches, by what became of them.", _KIND)
@@ -111,6 +112,16 @@ CONSUMER_GAUGES: Final = {
     ),
 }
 """By attribute of `ConsumerLag`."""
+
+INDEX_GAUGES: Final = {
+    "unindexed_rows": Metric(
+        "index.unindexed.rows", "row", "Live rows that an index does not cover.", _INDEX
+    ),
+    "coverage": Metric(
+        "index.coverage", "", "The share of the live rows that an index covers, 0 to 1.", _INDEX
+    ),
+}
+"""By attribute of `IndexMeasure`."""
 
 READABLE: Final = Metric(
     "table.readable", "", "1 if the table could be read at the last look, or 0."
@@ -291,6 +302,9 @@ def _samples_of_table(table: str, measures: TableMeasures) -> Iterator[Sample]:
             value = getattr(each, attribute)
             if value is not None:
                 yield Sample(metric, (table, each.name), value)
+    for index in measures.indices[:MAX_NAMES]:
+        for attribute, metric in INDEX_GAUGES.items():
+            yield Sample(metric, (table, index.name), getattr(index, attribute))
 
 
 class _Names:

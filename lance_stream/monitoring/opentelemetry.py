@@ -17,6 +17,7 @@ from lance_stream.monitoring.metrics import (
     CONSUMER_GAUGES,
     COUNTERS,
     GAUGES,
+    INDEX_GAUGES,
     PHASES,
     READABLE,
     SECONDS,
@@ -63,7 +64,12 @@ class OpenTelemetryMetrics(Metrics):
         meter = get_meter("lance_stream") if meter is None else meter
         instruments = _Instruments(meter)
         super().__init__(instruments, seconds_between_looks)
-        for each in (*TABLE_GAUGES.values(), *CONSUMER_GAUGES.values(), READABLE):
+        for each in (
+            *TABLE_GAUGES.values(),
+            *CONSUMER_GAUGES.values(),
+            *INDEX_GAUGES.values(),
+            READABLE,
+        ):
             instruments.observe_when_collected(each, partial(self._samples_of, each))
 
     def _samples_of(self, metric: Metric) -> list[Sample]:

@@ -16,6 +16,7 @@ from lance_stream.monitoring.metrics import (
     CONSUMER_GAUGES,
     COUNTERS,
     GAUGES,
+    INDEX_GAUGES,
     PHASES,
     READABLE,
     SECONDS,
@@ -117,7 +118,12 @@ class _Tables:
     def _families(self) -> "dict[Metric, GaugeMetricFamily]":
         from prometheus_client.core import GaugeMetricFamily
 
-        metrics = (*TABLE_GAUGES.values(), *CONSUMER_GAUGES.values(), READABLE)
+        metrics = (
+            *TABLE_GAUGES.values(),
+            *CONSUMER_GAUGES.values(),
+            *INDEX_GAUGES.values(),
+            READABLE,
+        )
         return {
             each: GaugeMetricFamily(name_of(each), each.help, labels=each.labels)
             for each in metrics

@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError
 from lance_stream.maintenance.consumers import list_consumers
+from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.history import VersionInfo, walk_versions
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.apply.index_coverage import coverage
 from lance_stream.table.fragments import Fragment, total_size
-from lance_stream.table.indices import decode_index_section
 
 MAX_SECONDS: Final = 1e9
 """More seconds than this are no duration of a batch."""
@@ -66,11 +65,15 @@ class ConsumerState(NamedTuple):
 
 
 class IndexState(NamedTuple):
-    """An index: its name, its columns, and the share of the fragments that it covers, 0 to 1."""
+    """An index: its name, its columns, and the share of the live rows that it covers, 0 to 1.
+
+    `unindexed` is the number of the others. Both are None if its writer did not state them.
+    """
 
     name: str
     columns: str
     covered: float | None
+    unindexed: int | None = None
 
 
 class CommitTimes(NamedTuple):
@@ -264,22 +267,10 @@ def _consumers(
 
 
 def _indices(table: TableVersion) -> list[IndexState] | None:
-    section = table.manifest.index_section
-    if section is None:
-        return []
     try:
-        segments = decode_index_section(section)
-        fields = {each.id: each.name for each in table.schema.walk()}
-        existing = set(table.manifest.fragments.ids)
-        covered: dict[str, set[int]] = {}
-        columns: dict[str, str] = {}
-        for each in segments:
-            if each.name.startswith("__lance"):
-                continue  # they serve maintenance, not queries
-            ids = covered.setdefault(each.name, set())
-            ids |= existing & set(coverage(each))
-            columns[each.name] = ", ".join(fields.get(i, f"field {i}") for i in each.field_ids)
+        return [
+            IndexState(each.name, ", ".join(each.columns), each.fraction, each.rows_unindexed)
+            for each in index_coverage(table)
+        ]
     except BadDataError:
         return None
-    share = {name: len(ids) / len(existing) if existing else None for name, ids in covered.items()}
-    return [IndexState(name, columns[name], share[name]) for name in sorted(covered)]

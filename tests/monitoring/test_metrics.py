@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -139,9 +140,11 @@ def test_opentelemetry_gets_what_a_batch_reports(
 
 
 def test_both_systems_get_the_same_metrics_of_a_table(
-    reader: InMemoryMetricReader, otel: OpenTelemetryMetrics, ds: Dataset
+    reader: InMemoryMetricReader, otel: OpenTelemetryMetrics, ds: Dataset, tmp_path: Path
 ) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", ds).append(ds.to_table())
     record_progress(ds.table.refs, "warehouse", 2)
+    lance.dataset(ds.uri).create_scalar_index(ds.schema.names[0], "BTREE")
     registry = CollectorRegistry()
     both = [otel, PrometheusMetrics(registry, seconds_between_looks=0)]
     for each in both:

@@ -1,0 +1,120 @@
+"""How many of a table's rows each index covers.
+
+A query takes the rows of the fragments that an index covers from the index, and scans the others.
+Rows that come or change later are in fragments that it does not cover. The manifest tells all of
+it; no file of an index is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.timestamps import moment_at
+from lance_stream.table.apply.index_coverage import coverage, is_system_index
+from lance_stream.table.index_kinds import kind_of
+from lance_stream.table.indices import IndexMetadata, decode_index_section
+
+
+@dataclass(frozen=True)
+class IndexCoverage:
+    """One index, and how many of the table's rows it covers.
+
+    Attributes:
+        name: Its name.
+        kind: What it is: "BTREE", "BITMAP", "INVERTED", "IVF_PQ" and so on; "VECTOR" or "UNKNOWN"
+            if its writer did not state it.
+        columns: Its columns, as paths ("address.city").
+        rows_indexed: Live rows of the fragments that it covers; None if its writer did not state
+            which they are.
+        rows_unindexed: The other live rows, which each query scans; None likewise.
+        num_segments: How many parts it consists of.
+        built_at: When its newest part was written, in UTC; None if its writer did not record it.
+        built_from_version: The newest version that one of its parts was first built from. Bringing
+            an index up to date does not raise it.
+        size_bytes: The size of its files; None if its writer did not list them.
+    """
+
+    name: str
+    kind: str
+    columns: tuple[str, ...]
+    rows_indexed: int | None
+    rows_unindexed: int | None
+    num_segments: int
+    built_at: datetime | None
+    built_from_version: int
+    size_bytes: int | None
+
+    @property
+    def fraction(self) -> float | None:
+        """The share of the live rows that it covers, 0 to 1; 1 for a table without rows."""
+        if self.rows_indexed is None or self.rows_unindexed is None:
+            return None
+        rows = self.rows_indexed + self.rows_unindexed
+        return self.rows_indexed / rows if rows else 1.0
+
+    def age(self, now: datetime) -> timedelta | None:
+        """Return how long ago its newest part was written; None if its writer did not record it."""
+        return None if self.built_at is None else max(now - self.built_at, timedelta(0))
+
+
+def index_coverage(table: TableVersion) -> list[IndexCoverage]:
+    """Return the indices of a version that serve queries, by name.
+
+    Args:
+        table: The version. A data or deletion file is opened only if the manifest does not state
+            its number of rows.
+
+    Raises:
+        CorruptDataError: The list of indices is damaged.
+    """
+    section = table.manifest.index_section
+    if section is None:
+        return []
+    by_name: dict[str, list[IndexMetadata]] = {}
+    for each in decode_index_section(section):
+        if not is_system_index(each):
+            by_name.setdefault(each.name, []).append(each)
+    if not by_name:
+        return []
+    paths = _paths(table.schema.fields)
+    return [_described(name, by_name[name], table, paths) for name in sorted(by_name)]
+
+
+def _described(
+    name: str, segments: Sequence[IndexMetadata], table: TableVersion, paths: Mapping[int, str]
+) -> IndexCoverage:
+    newest = max(segments, key=lambda each: each.created_at or 0)
+    live = table.row_counts.live
+    rows: int | None = None
+    if all(each.fragment_bitmap for each in segments):
+        covered = BitMap().union(*map(coverage, segments))
+        ids = np.fromiter(covered, np.int64, len(covered))
+        rows = int(live[np.isin(table.manifest.fragments.numbers.ids.astype(np.int64), ids)].sum())
+    has_sizes = all(each.files for each in segments)
+    return IndexCoverage(
+        name=name,
+        kind=kind_of(newest),
+        columns=tuple(paths.get(each, f"field {each}") for each in newest.field_ids),
+        rows_indexed=rows,
+        rows_unindexed=None if rows is None else int(live.sum()) - rows,
+        num_segments=len(segments),
+        built_at=moment_at(newest.created_at * 1000) if newest.created_at else None,
+        built_from_version=max(each.dataset_version for each in segments),
+        size_bytes=(
+            sum(file.size_bytes for each in segments for file in each.files) if has_sizes else None
+        ),
+    )
+
+
+def _paths(fields: Sequence[Field], prefix: str = "") -> dict[int, str]:
+    """Return the path of each field and of all below it, by id."""
+    paths: dict[int, str] = {}
+    for each in fields:
+        paths[each.id] = prefix + each.name
+        paths |= _paths(each.children, f"{prefix}{each.name}.")
+    return paths

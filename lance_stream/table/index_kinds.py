@@ -1,0 +1,60 @@
+"""The kind of an index, as its users name it: BTREE, INVERTED, IVF_PQ.
+
+    details' type                     kind
+    BTreeIndexDetails                 BTREE, and so on, by the table below
+    VectorIndexDetails                IVF, then HNSW if it has field 3, then the vectors' codec:
+                                      field 4 PQ, 5 SQ, 6 RQ, 8 FLAT
+    any other                         its name in capitals, without "IndexDetails"
+    none                              UNKNOWN: old writers do not state it
+
+Source: table.proto, IndexMetadata.index_details; the fields of VectorIndexDetails are measured on
+        the reference.
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.table import wire
+from lance_stream.table.indices import IndexMetadata
+
+UNKNOWN: Final = "UNKNOWN"
+
+_SUFFIX: Final = "IndexDetails"
+_VECTOR: Final = "Vector"
+_KINDS: Final = MappingProxyType(
+    {
+        "BTree": "BTREE",
+        "Bitmap": "BITMAP",
+        "LabelList": "LABEL_LIST",
+        "Inverted": "INVERTED",
+        "NGram": "NGRAM",
+        "ZoneMap": "ZONEMAP",
+        "BloomFilter": "BLOOMFILTER",
+        "RTree": "RTREE",
+        "MinHashLsh": "MINHASHLSH",
+        "FM": "FM",
+    }
+)
+_HNSW: Final = 3
+_CODECS: Final = MappingProxyType({4: "PQ", 5: "SQ", 6: "RQ", 8: "FLAT"})
+
+
+def kind_of(index: IndexMetadata) -> str:
+    """Return the kind of an index, as the reference's functions that create one spell it."""
+    if index.details is None:
+        return UNKNOWN
+    type_url, details = index.details
+    name = type_url.rpartition("/")[2].rpartition(".")[2].removesuffix(_SUFFIX)
+    return _vector_kind(details) if name == _VECTOR else _KINDS.get(name, name.upper())
+
+
+def _vector_kind(details: bytes) -> str:
+    try:
+        numbers = {each.number for each in wire.split_message(details)}
+    except CorruptDataError:
+        return "VECTOR"
+    codecs = [codec for number, codec in _CODECS.items() if number in numbers]
+    if len(codecs) != 1:  # of an older writer, which does not state it; or of a later one
+        return "VECTOR"
+    return "_".join(["IVF", *(["HNSW"] if _HNSW in numbers else []), *codecs])
