@@ -18,6 +18,7 @@ from lance_stream.maintenance.compaction import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.comparing import digest_batches
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
+from lance_stream.maintenance.indices.freshen import freshen
 from lance_stream.maintenance.tags import Tags
 from lance_stream.monitoring.report import DEFAULT_VERSIONS, Report, make_report
 from lance_stream.read import blobs, take
@@ -724,6 +725,32 @@ class Dataset:
             CommitError: Every attempt met a conflict.
         """
         return Dataset(compact.compact(self.table, target_rows).table)
+
+    def optimize_indices(
+        self, names: str | Sequence[str] | None = None, *, retrain: bool = False
+    ) -> "Dataset":
+        """Bring indices up to date: they cover all rows of the newest version again.
+
+        pylance makes the files, so the extra `index` is needed; the commit is ours, and merges
+        concurrent writes. All kinds of indices that pylance makes are supported. What an index
+        consists of is merged into one part. If there is nothing to do, no version is committed. The
+        change feed shows nothing.
+
+        Args:
+            names: Names of indices; None for all that need it.
+            retrain: Train vector indices anew from all rows, whether they need it or not: worth
+                while if the vectors have changed a lot. Takes as long as creating them.
+
+        Raises:
+            NotFoundError: There is no index of a name; the message lists those that exist.
+            InvalidInputError: pylance is missing: pip install 'lance-stream[index]'. Or a storage
+                option has no counterpart in it.
+            UnsupportedFeatureError: The table is where pylance cannot read: in memory, or on a
+                filesystem of fsspec.
+            IndexBuildError: pylance failed; the message has its reason. The table is unchanged.
+            CommitError: Every attempt met a conflict.
+        """
+        return Dataset(freshen(self.table, names, retrain=retrain).table)
 
     def cleanup(
         self,

@@ -14,6 +14,7 @@
         StoreError (OSError)             a request to the store failed
             StoreUnavailableError        it did not answer, or was too busy, on every attempt
             StoreRefusedError            it refused: credentials, permissions, no such bucket
+        IndexBuildError                  pylance could not bring indices up to date
         NotFoundError                    no such dataset, version or column
         InvalidInputError (ValueError)   the caller asked for something impossible
             OtherBatchError                  the batch id was committed with other rows
@@ -98,6 +99,10 @@ class StoreUnavailableError(StoreError):
 
 class StoreRefusedError(StoreError):
     """The store refused, and a retry would not help: credentials, permissions, no such bucket."""
+
+
+class IndexBuildError(LanceStreamError):
+    """pylance could not bring indices up to date; the table is unchanged."""
 
 
 class NotFoundError(LanceStreamError):

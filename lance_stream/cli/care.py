@@ -4,6 +4,7 @@ A table that needs nothing has none. The needs follow from what `describe` has r
 one more listing if there are many versions.
 
     compact          small fragments could be merged, or many rows are deleted
+    indices          rows are missing from an index, so that searches scan them
     cleanup          old versions could be removed
     consumers        a consumer that makes no progress holds many versions
     stable row ids   the table has none: there is no change feed
@@ -37,6 +38,10 @@ FEWER_FRAGMENTS: Final = 10
 
 MANY_DEAD: Final = 1000
 """From so many deleted rows on, it is, too, if they are a tenth of the rows to rewrite."""
+
+UNINDEXED_ROWS: Final = 1000
+UNINDEXED_SHARE: Final = 0.1
+"""From so many rows on that an index misses, if they are this share of all, it is."""
 
 OLD_VERSIONS: Final = 10
 MANY_VERSIONS: Final = 1000
@@ -104,6 +109,25 @@ def _compaction(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[
     if is_dead:
         message += f", without {output.count(dead, 'deleted row')} ({dead / physical:.0%})"
     yield Need("compact", message, _run(ds, "compact"))
+
+
+def _indices(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+    behind = [
+        each
+        for each in ds.index_coverage()
+        if each.rows_indexed is not None
+        and each.rows_unindexed is not None
+        and each.rows_unindexed >= UNINDEXED_ROWS
+        and each.rows_unindexed >= UNINDEXED_SHARE * (each.rows_indexed + each.rows_unindexed)
+    ]
+    if behind:
+        worst = max(behind, key=lambda each: each.rows_unindexed or 0)
+        rows = output.count(worst.rows_unindexed or 0, "row")
+        message = f"the index {worst.name} misses {rows}, which each search scans"
+        if len(behind) > 1:
+            message += f" (of {len(behind)} indices that are behind)"
+        command = f"lance-stream indices optimize {shlex.quote(ds.uri)}"
+        yield Need("indices", message, command)
 
 
 def _old_versions(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[Need]:
@@ -234,6 +258,7 @@ def _file_version(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterato
 
 _RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Need]], ...]] = (
     _compaction,
+    _indices,
     _old_versions,
     _consumers,
     _row_ids,

@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "changes": Entry(_READ, "print inserted, updated and deleted rows"),
     "compact": Entry(_CARE, "merge small fragments, and drop deleted rows"),
     "cleanup": Entry(_CARE, "remove old versions, and files that are no longer needed"),
+    "indices": Entry(_CARE, "list what indices cover, or bring them up to date"),
     "restore": Entry(_CARE, "make the content of an older version the newest"),
     "quarantine": Entry(_CARE, "list rows that a stream has set aside, or write them"),
     "migrate": Entry(_CARE, "give a table a newer feature of the format"),

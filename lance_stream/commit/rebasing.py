@@ -19,9 +19,9 @@ from lance_stream.storage.store import Store
 from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
 from lance_stream.table.fragments import DeletionFile, Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Delete, Update
+from lance_stream.table.operations import CreateIndex, Delete, Update
 from lance_stream.table.paths import deletion_file_path
-from lance_stream.table.rebase import plan_rebase, rebased, unite
+from lance_stream.table.rebase import plan_rebase, rebased, rebased_indices, unite
 from lance_stream.table.transaction import Transaction
 
 
@@ -36,7 +36,7 @@ def rebase_transaction(
 
     Args:
         log: The table's history.
-        transaction: A Delete or Update that can be rebased.
+        transaction: A Delete, Update or CreateIndex that can be rebased.
         newest: The newest version.
         random_id: Returns a random u64, for the names of the new deletion files.
         written: Receives a fragment for each file written, even if this raises.
@@ -46,7 +46,7 @@ def rebase_transaction(
             transaction was planned on no longer exists.
     """
     operation = transaction.operation
-    if not isinstance(operation, Delete | Update):
+    if not isinstance(operation, Delete | Update | CreateIndex):
         raise UnsupportedFeatureError(f"{type(operation).__name__} cannot be rebased")
     try:
         read = log.read(transaction.read_version)
@@ -56,6 +56,9 @@ def rebase_transaction(
             f"cleaned up. Plan it again on version {newest.version}",
             newest.version,
         ) from error
+    if isinstance(operation, CreateIndex):
+        indices = rebased_indices(operation, read, newest)
+        return replace(transaction, read_version=newest.version, operation=indices)
     files: dict[int, DeletionFile | None] = {}
     for each in plan_rebase(operation, read, newest):
         ours, before, now = (

@@ -16,6 +16,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "opentelemetry": ("opentelemetry.metrics",),
     "report": ("plotly",),
     "fast": ("numba",),
+    "index": ("lance",),
 }
 """By extra, the modules that it installs."""
 

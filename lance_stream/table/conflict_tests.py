@@ -152,9 +152,26 @@ def drops_indexed_field(ours: CreateIndex, theirs: Project) -> bool:
     return not _indexed_fields(ours) <= _field_ids(theirs)
 
 
-def rewrites_indexed_field(ours: CreateIndex, theirs: Update) -> bool:
-    """Whether theirs changes a column that ours indexes."""
-    return not _indexed_fields(ours).isdisjoint(theirs.fields_modified)
+def rewrites_uncertain_index(ours: CreateIndex, theirs: Update) -> bool:
+    """Whether theirs changes columns in place, but an index of ours does not state its coverage."""
+    changed = set(theirs.fields_modified)
+    return theirs.update_mode is UpdateMode.REWRITE_COLUMNS and any(
+        not each.fragment_bitmap and not (changed and changed.isdisjoint(each.field_ids))
+        for each in ours.new_indices
+    )
+
+
+def rewrites_indexed_fragments(ours: CreateIndex, theirs: Update) -> bool:
+    """Whether theirs changes columns in place in fragments that an index of ours covers.
+
+    Rows that are moved instead are deleted in the fragments that ours covers.
+    """
+    if theirs.update_mode is not UpdateMode.REWRITE_COLUMNS:
+        return False
+    touched = {each.id for each in theirs.updated_fragments}
+    return any(
+        each.fragment_bitmap and not touched.isdisjoint(coverage(each)) for each in ours.new_indices
+    )
 
 
 def replaces_indexed_field(ours: CreateIndex, theirs: DataReplacement) -> bool:

@@ -14,11 +14,11 @@ A rule is one of these words, or first examines the two operations (`retry_if`, 
 
 Source:  the table format's "Conflict Resolution"; facts of the format, section 5, measured on the
          reference.
-Differs: The reference merges some changes into a new index that is being committed; here it is
-         planned again. It re-plans a rewrite of indexed fragments after a new index on them; ours,
-         which rewrites no index, follows it. It re-plans an upsert after rows that were only
-         changed, or if the upsert inserts none. It lets a clone follow anything; a clone is the
-         first version of a table, and follows nothing.
+Differs: A new index on a column that was changed in place meanwhile is committed without the
+         fragments in which it was. The reference re-plans a rewrite of indexed fragments after a
+         new index on them; ours, which rewrites no index, follows it. It re-plans an upsert after
+         rows that were only changed, or if the upsert inserts none. It lets a clone follow
+         anything; a clone is the first version of a table, and follows nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,9 +47,10 @@ from lance_stream.table.conflict_tests import (
     replaces_indexed_field,
     replaces_same_field,
     restores_over_metadata,
-    rewrites_indexed_field,
+    rewrites_indexed_fragments,
     rewrites_indices_beside,
     rewrites_replaced_field,
+    rewrites_uncertain_index,
     same_bases,
     same_config_keys,
     same_config_or_metadata,
@@ -245,7 +246,10 @@ RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = Mapp
                 Rewrite: retry_if(indexes_moved_rows),
                 Merge: retry_if(has_log_index),
                 Restore: no,
-                Update: retry_if(rewrites_indexed_field),
+                Update: first(
+                    (rewrites_uncertain_index, Verdict.RETRY),
+                    (rewrites_indexed_fragments, Verdict.REBASE),
+                ),
                 Project: retry_if(drops_indexed_field),
                 DataReplacement: retry_if(replaces_indexed_field),
                 UpdateMemWalState: no,

@@ -1,4 +1,4 @@
-"""Merges their deletes into ours, in fragments in which both sides delete rows.
+"""Merges their changes into ours: deletes, in fragments in which both sides delete rows.
 
 Our Delete (or Update) was planned on one version. For each fragment that it touches, it has a
 deletion file with the rows deleted by then and the rows that we delete. Others have published a
@@ -14,22 +14,28 @@ sides deleted the same row:
 The caller reads and writes the deletion files: `plan_rebase` returns which, `unite` the merged
 contents, `rebased` the operation with the new files.
 
+A new index no longer covers fragments whose indexed columns were changed in place
+(`rebased_indices`).
+
 Source:  facts of the format, section 5: different rows of one fragment merge, the same row
          conflicts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 from lance_stream.errors import RetryableConflictError
+from lance_stream.table.apply.index_coverage import coverage, has_zones
 from lance_stream.table.ascending import difference, union
-from lance_stream.table.fragments import DeletionFile
+from lance_stream.table.fragments import DeletionFile, Fragment
+from lance_stream.table.indices import IndexMetadata
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Delete, Update
+from lance_stream.table.operations import CreateIndex, Delete, Update
 
 Offsets: TypeAlias = npt.NDArray[np.uint32]
 
@@ -145,3 +151,55 @@ def rebased(
         updated_fragments=updated,
         removed_fragment_ids=operation.removed_fragment_ids + gone,
     )
+
+
+def rebased_indices(operation: CreateIndex, read: Manifest, newest: Manifest) -> CreateIndex:
+    """Return the operation without the fragments whose indexed columns have new values since.
+
+    Rows that were deleted or moved since need nothing: readers skip what an index says of them.
+
+    Args:
+        operation: Our operation.
+        read: The version that it was planned on.
+        newest: The newest version; all versions between allow a rebase.
+
+    Raises:
+        RetryableConflictError: One of the columns has a zone map or a Bloom filter.
+    """
+    return replace(
+        operation,
+        new_indices=tuple(_rebased_index(each, read, newest) for each in operation.new_indices),
+    )
+
+
+def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> IndexMetadata:
+    if not index.fragment_bitmap:
+        return index
+    parts = set(index.field_ids)
+    for each in index.field_ids:
+        field = newest.schema.field_by_id(each)
+        parts |= {part.id for part in field.walk()} if field is not None else set()
+    covered = coverage(index)
+    gone = BitMap()
+    for fragment_id in covered:
+        before, now = (each.fragments.by_id(fragment_id) for each in (read, newest))
+        if before is not None and now is not None and _places(before, parts) != _places(now, parts):
+            gone.add(fragment_id)
+    if gone and has_zones(index):
+        raise RetryableConflictError(
+            f"columns of the index {index.name!r} have new values in version {newest.version}. Its "
+            "zones of the old ones would be kept when it is brought up to date: make it again on "
+            "that version",
+            newest.version,
+        )
+    return replace(index, fragment_bitmap=(covered - gone).serialize()) if gone else index
+
+
+def _places(fragment: Fragment, field_ids: Collection[int]) -> set[tuple[int, str, int | None]]:
+    """Return in which file of a fragment each of some columns is stored."""
+    return {
+        (field_id, file.path, file.base_id)
+        for file in fragment.files
+        for field_id in file.field_ids
+        if field_id in field_ids
+    }

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -481,6 +482,23 @@ def test_show_mentions_consumers_that_make_no_progress() -> None:
     assert needs(made) == {}
     assert needs(made, days=8) == {"consumers": f"lance-stream consumers drop {made.uri} late"}
     assert "2 versions behind, and has read none for 8 days" in _message(made, "consumers", 8)
+
+
+def test_show_advises_to_bring_indices_up_to_date(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    lance_stream.create_dataset(uri, pa.table({"id": range(9000), "n": range(9000)}))
+    for column in ("id", "n"):
+        lance.dataset(uri).create_scalar_index(column, "BTREE")
+    made = lance_stream.open_dataset(uri).append(pa.table({"id": range(999), "n": range(999)}))
+    assert needs(made) == {}
+    made = made.append(pa.table({"id": [1], "n": [1]}))
+    assert needs(made) == {"indices": f"lance-stream indices optimize {uri}"}
+    message = (
+        "the index id_idx misses 1000 rows, which each search scans (of 2 indices that are behind)"
+    )
+    assert _message(made, "indices", 0) == message
+    assert program.main(needs(made)["indices"].split()[1:]) == 0
+    assert needs(made) == {}
 
 
 def test_show_advises_migrations() -> None:

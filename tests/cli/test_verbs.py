@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -399,6 +400,28 @@ def test_verify_exits_1_on_violations(run: Run, ds: Dataset) -> None:
     assert {each["rule"] for each in objects(out)} >= {"data files"}
 
 
+def test_indices_can_be_listed_and_brought_up_to_date(run: Run, tmp_path: Path) -> None:
+    uri = str(tmp_path / "indexed")
+    lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "name": ["a", "b"]}))
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    lance_stream.open_dataset(uri).append(pa.table({"id": [3], "name": ["c"]}))
+    lines = [line.split() for line in answer(run, "indices", "list", uri).splitlines()]
+    assert lines[1][:6] == ["id_idx", "BTREE", "id", "2", "1", "66.7%"]
+    shown = json.loads(answer(run, "show", uri, "--json"))
+    assert shown["indices"][0]["rows_unindexed"] == 1
+    done = json.loads(answer(run, "indices", "optimize", uri, "--json"))
+    assert done == {"is_committed": True, "version": 4, "indices": ["id_idx"]}
+    assert answer(run, "indices", "optimize", uri) == (
+        "all indices are up to date with version 4\n"
+    )
+    found = json.loads(answer(run, "indices", "list", uri, "--json"))
+    assert (found["rows_indexed"], found["rows_unindexed"], found["fraction"]) == (3, 0, 1.0)
+    lance_stream.open_dataset(uri).append(pa.table({"id": [4], "name": ["d"]}))
+    assert answer(run, "indices", "optimize", uri, "--index", "id_idx") == (
+        "committed version 6: id_idx\n"
+    )
+
+
 def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 2)
     lines = answer(run, "consumers", "list", ds.uri).splitlines()
@@ -429,6 +452,7 @@ def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
         (["head", "URI", "--json", "--format", "arrow"], 2, "leave out one of them"),
         (["changes", "URI", "--after", "silver"], 3, "there is no tag 'silver'"),
         (["changes", "URI", "--columns", "nope"], 3, "nope"),
+        (["indices", "optimize", "URI"], 4, "pylance cannot read memory://"),
         (["consumers", "drop", "URI", "nobody"], 3, "there is no consumer 'nobody'"),
         (["show", "hdfs://namenode/t"], 4, "abfss://"),
     ],

@@ -93,6 +93,21 @@ class SharedTables:
         old = lance.dataset(place.uri, version=3, storage_options=place.options)
         assert old.count_rows() == table.checkout(3).count_rows() == 40
 
+    @pytest.mark.each_service
+    def test_indices_that_we_bring_up_to_date_are_searched(self, place: Place) -> None:
+        place.they_append(rows(*range(50)))
+        place.theirs().create_scalar_index("id", "BTREE")
+        place.theirs().create_scalar_index("name", "INVERTED")
+        place.we_append(rows(*range(50, 80)))
+        place.ours().delete("id < 5")
+        made = place.ours().optimize_indices()
+        assert {each.rows_unindexed for each in made.index_coverage()} == {0}
+        theirs = place.theirs()
+        assert theirs.to_table(filter="id = 77")["name"].to_pylist() == ["n77"]
+        assert theirs.to_table(full_text_query="n77")["id"].to_pylist() == [77]
+        assert theirs.to_table(full_text_query="n4").num_rows == 0
+        assert made.verify() == []
+
     def test_we_continue_what_pylance_wrote(self, place: Place) -> None:
         lance.write_dataset(
             rows(*range(50)),

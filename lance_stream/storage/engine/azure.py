@@ -132,7 +132,12 @@ class AzureSettings(Service):
         """Return obstore's own store of a container."""
         from obstore.store import AzureStore
 
-        config: Any = {
+        config: Any = self.config(container)
+        return AzureStore(container, config=config, **how)
+
+    def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # all are addressed alike
+        """Return how a container is addressed, in obstore's words."""
+        return {
             "account_name": self.account,
             "endpoint": self.endpoint,
             "use_emulator": False,
@@ -140,7 +145,6 @@ class AzureSettings(Service):
             "skip_signature": isinstance(self.login, Nobody),
             "disable_tagging": True,
         }
-        return AzureStore(container, config=config, **how)
 
     def where(self, container: str) -> str:
         """Return in words who is asked."""

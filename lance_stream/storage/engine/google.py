@@ -128,8 +128,12 @@ class GoogleSettings(Service):
         """Return obstore's own store of a bucket."""
         from obstore.store import GCSStore
 
-        config: Any = {"base_url": self.endpoint, "skip_signature": self.login.kind == "anonymous"}
+        config: Any = self.config(container)
         return GCSStore(container, config=config, **how)
+
+    def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # all are addressed alike
+        """Return how a bucket is addressed, in obstore's words."""
+        return {"base_url": self.endpoint, "skip_signature": self.login.kind == "anonymous"}
 
     def where(self, container: str) -> str:
         """Return in words who is asked; see `ServiceSettings.where`."""

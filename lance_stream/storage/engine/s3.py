@@ -185,10 +185,11 @@ class S3Settings(Service):
         """Return obstore's own store of a bucket."""
         from obstore.store import S3Store
 
-        config: Any = self._config(container)
+        config: Any = self.config(container)
         return S3Store(container, config=config, **how)
 
-    def _config(self, container: str) -> dict[str, Any]:
+    def config(self, container: str) -> dict[str, Any]:
+        """Return how a bucket is addressed, in obstore's words."""
         region, endpoint = self.region or self._from_aws("region"), self._endpoint()
         config: dict[str, Any] = {
             "region": region or _USUAL_REGION,

@@ -50,3 +50,7 @@ class Service(ABC):
     @abstractmethod
     def open(self, container: str, **how: Any) -> Any:
         """Return obstore's own store of a bucket."""
+
+    @abstractmethod
+    def config(self, container: str) -> dict[str, Any]:
+        """Return how a bucket is addressed, in obstore's words."""

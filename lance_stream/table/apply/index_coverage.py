@@ -80,12 +80,16 @@ def keep_old_values(manifest: Manifest, field_ids: Collection[int]) -> bool:
     section = manifest.index_section
     return section is not None and any(
         each.name == FRAGMENT_REUSE
-        or (_has_zones(each) and not set(field_ids).isdisjoint(each.field_ids))
+        or (has_zones(each) and not set(field_ids).isdisjoint(each.field_ids))
         for each in decode_index_section(section)
     )
 
 
-def _has_zones(index: IndexMetadata) -> bool:
+def has_zones(index: IndexMetadata) -> bool:
+    """Return whether an index is a zone map or a Bloom filter.
+
+    They say of zones of a fragment which values may be in them.
+    """
     return index.details is not None and index.details[0].endswith(_HAS_ZONES)
 
 
@@ -95,7 +99,7 @@ def says_addresses(index: IndexMetadata) -> bool:
         return False
     type_url = index.details[0]
     return (
-        _has_zones(index)
+        has_zones(index)
         or type_url.rpartition("/")[2].lower() == _FM.lower()
         or (type_url.endswith(_BTREE) and (index.index_version or 0) >= 1)
     )

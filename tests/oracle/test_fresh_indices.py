@@ -1,0 +1,233 @@
+"""Indices that we bring up to date: pylance searches them, beside whatever is done meanwhile."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import (
+    Dataset,
+    IndexBuildError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lance_stream.maintenance.indices import building
+from lance_stream.upsert.in_place_costs import FragmentCosts
+from tests.oracle.indexed_table import ACTS, IndexedTable
+
+pytestmark = pytest.mark.oracle
+
+BOTH = pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])
+START_AGAIN = {IndexedTable.compact, IndexedTable.overwrite, IndexedTable.restore}
+"""What indices cannot be committed after: their rows are elsewhere, or others."""
+
+
+def uncovered(ds: Dataset) -> dict[str, int | None]:
+    return {each.name: each.rows_unindexed for each in ds.index_coverage() if each.rows_unindexed}
+
+
+def index_folders(table: IndexedTable) -> set[str]:
+    return {each.path.split("/")[1] for each in table.ours.table.store.list("_indices")}
+
+
+@BOTH
+def test_indices_cover_all_rows_afterwards(tmp_path: Path, stable_row_ids: bool) -> None:
+    table = IndexedTable(str(tmp_path / "t"), 1, stable_row_ids=stable_row_ids)
+    table.upsert()
+    table.append()
+    before = table.ours
+    assert len(uncovered(before)) == 8
+    transactions = len(before.table.store.list_names("_transactions"))
+    made = before.optimize_indices()
+    assert made.version == before.version + 1
+    assert uncovered(made) == {}
+    assert {each.num_segments for each in made.index_coverage()} == {1}
+    if stable_row_ids:
+        assert made.changes(after=before.version).read_all().num_rows == 0
+    assert made.verify() == []
+    table.check()
+    assert made.optimize_indices().version == made.version
+    assert len(made.table.store.list_names("_transactions")) == transactions + 1
+
+
+@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
+@BOTH
+def test_writes_meanwhile_are_merged(
+    tmp_path: Path, act: Callable[[IndexedTable], None], stable_row_ids: bool
+) -> None:
+    table = IndexedTable(str(tmp_path / "t"), 2, stable_row_ids=stable_row_ids)
+    table.append()
+    table.delete()
+    folders = index_folders(table)
+    is_committed = table.freshen_beside(act)
+    if act is IndexedTable.freshen:
+        assert not is_committed
+    else:
+        assert is_committed == (act not in START_AGAIN)
+        if not is_committed:
+            assert index_folders(table) == folders  # what was made in vain is deleted
+    table.check()
+    table.freshen()
+    assert uncovered(table.ours) == {}
+    table.check()
+
+
+@BOTH
+def test_columns_changed_in_place_meanwhile_leave_the_coverage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stable_row_ids: bool
+) -> None:
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
+    table = IndexedTable(str(tmp_path / "t"), 3, stable_row_ids=stable_row_ids)
+    table.append()
+
+    def change(table: IndexedTable) -> None:
+        rows = table.rows(range(10)).select(["id", "g", "name", "tags"])
+        table.ours.upsert(rows, on=["id"])
+
+    assert table.freshen_beside(change)
+    assert set(uncovered(table.ours)) == {"g_idx", "name_idx", "tags_idx"}
+    table.check()
+    table.freshen()
+    assert uncovered(table.ours) == {}
+    table.check()
+
+
+def test_parts_of_an_index_are_merged(tmp_path: Path) -> None:
+    table = IndexedTable(str(tmp_path / "t"), 4, stable_row_ids=True)
+    for _ in range(3):
+        table.append()
+        table.theirs.optimize.optimize_indices(num_indices_to_merge=0)
+    assert {each.num_segments for each in table.ours.index_coverage()} == {4}
+    table.freshen()
+    scalar = [each for each in table.ours.index_coverage() if each.name != "v_idx"]
+    assert {each.num_segments for each in scalar} == {1}
+    table.check()
+    table.append()
+    table.freshen()
+    assert {each.num_segments for each in table.ours.index_coverage()} == {1}
+    table.upsert()
+    table.check()
+
+
+def test_indices_can_be_chosen_and_trained_anew(tmp_path: Path) -> None:
+    table = IndexedTable(str(tmp_path / "t"), 5, stable_row_ids=True)
+    table.append()
+    assert "v_idx" not in uncovered(table.ours.optimize_indices(["v_idx", "g_idx"]))
+    assert len(uncovered(table.ours)) == 6
+    version = table.ours.version
+    assert table.ours.optimize_indices("g_idx").version == version
+    assert table.ours.optimize_indices("g_idx", retrain=True).version == version
+    assert table.ours.optimize_indices("v_idx").version == version
+    assert table.ours.optimize_indices("v_idx", retrain=True).version == version + 1
+    table.check()
+    with pytest.raises(NotFoundError, match=r"no index 'nose'; the table's indices are: 'g_idx'"):
+        table.ours.optimize_indices("nose")
+
+
+def test_programs_at_once_each_end_well(tmp_path: Path) -> None:
+    table = IndexedTable(str(tmp_path / "t"), 6, stable_row_ids=True)
+    table.append()
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            lance_stream.open_dataset(table.uri).optimize_indices()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert errors == []
+    assert uncovered(table.ours) == {}
+    assert table.ours.verify() == []
+    table.check()
+
+
+def test_a_damaged_index_is_reported(tmp_path: Path) -> None:
+    table = IndexedTable(str(tmp_path / "t"), 7, stable_row_ids=True)
+    table.append()
+    for each in table.ours.table.store.list("_indices"):
+        table.ours.table.store.delete(each.path)
+    version = table.ours.version
+    with pytest.raises(IndexBuildError, match=r"could not bring the indices .* up to date"):
+        table.ours.optimize_indices()
+    assert table.ours.version == version
+
+
+def test_pylance_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
+    monkeypatch.setattr(building, "is_installed", lambda _: False)
+    with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[index\]'"):
+        ds.optimize_indices()
+
+
+def test_tables_that_pylance_cannot_read_are_refused() -> None:
+    ds = lance_stream.create_dataset("memory://fresh-indices", pa.table({"id": [1]}))
+    with pytest.raises(UnsupportedFeatureError, match="pylance cannot read memory:"):
+        ds.optimize_indices()
+
+
+def few(start: int, stop: int) -> pa.Table:
+    vectors = np.arange(4 * (stop - start), dtype=np.float32)
+    return pa.table(
+        {
+            "id": pa.array(range(start, stop)),
+            "text": ["apple" if each % 2 else "fig" for each in range(start, stop)],
+            "v": pa.FixedSizeListArray.from_arrays(pa.array(vectors), 4),
+        }
+    )
+
+
+def index(uri: str) -> None:
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    lance.dataset(uri).create_scalar_index("text", "INVERTED")
+    lance.dataset(uri).create_index("v", "IVF_FLAT", num_partitions=1)
+
+
+def check(uri: str, num_rows: int) -> None:
+    theirs = lance.dataset(uri)
+    assert theirs.to_table(full_text_query="apple").num_rows == num_rows // 2
+    assert theirs.to_table(filter=f"id = {num_rows - 1}").num_rows == 1
+    nearest = {"column": "v", "q": np.zeros(4, np.float32), "k": num_rows}
+    assert sorted(theirs.to_table(nearest=nearest)["id"].to_pylist()) == list(range(num_rows))
+
+
+def test_indices_of_branches_and_clones_are_their_own(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, few(0, 20))
+    index(uri)
+    ds = lance_stream.open_dataset(uri)
+    ds.branches.create("dev")
+    dev = lance_stream.open_dataset(uri, branch="dev").append(few(20, 30)).optimize_indices()
+    assert uncovered(dev) == {}
+    assert dev.verify() == []
+    check(dev.uri, 30)
+    clone = ds.shallow_clone(tmp_path / "clone").append(few(20, 26)).optimize_indices()
+    assert uncovered(clone) == {}
+    assert clone.verify() == []
+    check(str(tmp_path / "clone"), 26)
+    check(uri, 20)
+    assert lance_stream.open_dataset(uri).version == ds.version
+
+
+def test_versions_in_a_manifest_store_are_published_there(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    options = {"manifest_store": f"sqlite:///{tmp_path}/versions.db"}
+    ds = lance_stream.create_dataset(uri, few(0, 20), storage_options=options)
+    index(uri)
+    lance_stream.claim_versions(uri, options)
+    ds = lance_stream.open_dataset(uri, storage_options=options).append(few(20, 40))
+    made = ds.optimize_indices()
+    assert made.version == ds.version + 1
+    assert uncovered(lance_stream.open_dataset(uri, storage_options=options)) == {}
+    check(uri, 40)
