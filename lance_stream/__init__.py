@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         list_quarantine,
         replay_quarantine,
     )
+    from lance_stream.upsert.change_rules import history_schema
     from lance_stream.write.row_digests import RowsDigest, digest_rows
 
 __version__ = VERSION
@@ -85,6 +86,7 @@ __all__ = [
     "create_dataset",
     "digest_rows",
     "forget_versions",
+    "history_schema",
     "leave_manifest_store",
     "list_quarantine",
     "migrate_manifest_paths",
@@ -114,6 +116,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "list_quarantine",
             "replay_quarantine",
         ),
+        "lance_stream.upsert.change_rules": ("history_schema",),
         "lance_stream.write.row_digests": ("RowsDigest", "digest_rows"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

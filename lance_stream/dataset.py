@@ -37,6 +37,7 @@ from lance_stream.storage.trust import with_trusted
 from lance_stream.table.ledger import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
 from lance_stream.upsert.change_feeds import is_change_column
+from lance_stream.upsert.change_rules import ChangeRules, check_has_sequence
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.verbs import (
     add_columns,
@@ -506,6 +507,124 @@ class Dataset:
             None if tombstones is None else parse_age(tombstones),
         )
         return Dataset(upsert.upsert(self.table, data, rules, checks=as_checks(expect)).table)
+
+    def apply_scd1(
+        self,
+        data: ArrowInput,
+        keys: str | Sequence[str],
+        sequence_by: str | Sequence[str],
+        *,
+        apply_as_deletes: str | None = None,
+        column_list: str | Sequence[str] | None = None,
+        except_column_list: str | Sequence[str] | None = None,
+        tombstones: str | timedelta | None = None,
+    ) -> "Dataset":
+        """Apply changes as a slowly changing dimension of type 1: the current row of each key.
+
+        Names and meanings are those of Spark's AUTO CDC, `stored_as_scd_type=1`. It is an `upsert`
+        whose deletes are remembered: in whatever order the changes of a key arrive, in one call or
+        in several, the one with the largest sequence counts.
+
+        Args:
+            data: As in `append`; collected in memory.
+            keys: The key column, or columns; as `on` of `upsert`.
+            sequence_by: The column that orders the changes of a key, or several, compared one after
+                the other. Of equal sequences a delete counts; two different rows that do not delete
+                are an error within one call, and in several the later one counts. If it is not
+                stored as one column, the table needs a column `__SEQUENCE` of its type, or of
+                structs of the columns.
+            apply_as_deletes: A SQL expression over the data: if true, the row deletes its key.
+            column_list: The columns that are stored; by default all.
+            except_column_list: The columns that are not stored, instead.
+            tombstones: How long deletes are remembered ("7 days"); by default for good.
+
+        Raises:
+            InvalidInputError: A key or a sequence is null; a column does not exist; a value does
+                not fit. Nothing is changed.
+            CommitError: Every attempt met a conflict.
+        """
+        rules = ChangeRules(
+            is_history=False,
+            keys=as_names(keys, "keys"),
+            sequence_by=as_names(sequence_by, "sequence_by"),
+            apply_as_deletes=apply_as_deletes,
+            column_list=None if column_list is None else as_names(column_list, "column_list"),
+            except_column_list=as_names(except_column_list, "except_column_list"),
+            tombstones=None if tombstones is None else parse_age(tombstones),
+        )
+        return self._apply(data, rules)
+
+    def apply_scd2(
+        self,
+        data: ArrowInput,
+        keys: str | Sequence[str],
+        sequence_by: str | Sequence[str],
+        *,
+        apply_as_deletes: str | None = None,
+        column_list: str | Sequence[str] | None = None,
+        except_column_list: str | Sequence[str] | None = None,
+        track_history_column_list: str | Sequence[str] | None = None,
+        track_history_except_column_list: str | Sequence[str] | None = None,
+        tombstones: str | timedelta | None = None,
+    ) -> "Dataset":
+        """Apply changes as a slowly changing dimension of type 2: the history of each key.
+
+        Names and meanings are those of Spark's AUTO CDC, `stored_as_scd_type=2`. A row is valid
+        from the sequence `__START_AT` until before `__END_AT`, which is null for the current one.
+        Changes that arrive late are put into their place: in whatever order changes arrive, in one
+        call or in several, the table has the history of all of them. A change that repeats the
+        tracked values of the one before it begins no row.
+
+        Args:
+            data: As in `append`; collected in memory.
+            keys: The key column, or columns; as `on` of `upsert`.
+            sequence_by: The column that orders the changes of a key, or several, compared one after
+                the other; stored as `__START_AT` and `__END_AT`, of several as structs. Of equal
+                sequences a delete counts; two different rows that do not delete are an error within
+                one call, and in several the later one counts.
+            apply_as_deletes: A SQL expression over the data: if true, the row ends the current row.
+            column_list: The columns that are stored; by default all.
+            except_column_list: The columns that are not stored, instead. A sequence that is stored
+                is tracked, too, so that each change begins a row; mostly it is left out.
+            track_history_column_list: The columns of which each change begins a row; by default all
+                that are stored. Changes of other columns replace the value in the row.
+            track_history_except_column_list: These other columns, instead.
+            tombstones: How long changes that show in no row are remembered ("30 days"), such as
+                deletes that came before what they delete; by default for good. Changes that arrive
+                later than that may be misplaced.
+
+        Raises:
+            InvalidInputError: A key or a sequence is null; a column does not exist; a value does
+                not fit; or the table lacks `__START_AT` and `__END_AT`, see `history_schema`.
+                Nothing is changed.
+            BadDataError: The table's rows of a key overlap.
+            CommitError: Every attempt met a conflict.
+        """
+        tracked = track_history_column_list
+        rules = ChangeRules(
+            is_history=True,
+            keys=as_names(keys, "keys"),
+            sequence_by=as_names(sequence_by, "sequence_by"),
+            apply_as_deletes=apply_as_deletes,
+            column_list=None if column_list is None else as_names(column_list, "column_list"),
+            except_column_list=as_names(except_column_list, "except_column_list"),
+            track_history_column_list=(
+                None if tracked is None else as_names(tracked, "track_history_column_list")
+            ),
+            track_history_except_column_list=as_names(
+                track_history_except_column_list, "track_history_except_column_list"
+            ),
+            tombstones=None if tombstones is None else parse_age(tombstones),
+        )
+        return self._apply(data, rules)
+
+    def _apply(self, data: ArrowInput, rules: ChangeRules) -> "Dataset":
+        rows = read_input(data).read_all()
+        rules = rules.without_list(rows.column_names)
+        rows = rules.with_sequence(rows)
+        if not rules.is_history:
+            check_has_sequence(self.table.arrow_schema, rows.schema)
+        return Dataset(upsert.upsert(self.table, rows, rules.upsert_rules()).table)
 
     def apply_changes(
         self,

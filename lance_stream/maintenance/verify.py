@@ -205,9 +205,12 @@ def _ledger(table: TableVersion) -> Broken:
 
 def _tombstones(table: TableVersion) -> Broken:
     known = read_tombstones(table.manifest.config)
-    for file in known.files if known else ():
+    if known is None:
+        return
+    columns = column_names(known.on, is_history=known.values is not None)
+    for file in known.files:
         try:
-            read_deletes(table.files, file, column_names(known.on if known else ()))
+            read_deletes(table.files, file, columns)
         except CorruptDataError as error:
             yield paths.tombstone_path(file.name), str(error)
 

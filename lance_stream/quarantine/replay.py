@@ -43,10 +43,11 @@ from lance_stream.snapshot.opening import branch_uri, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.upsert import one_batch, upsert
+from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.verbs.delete import delete
 from lance_stream.verbs.update import update
+from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import check_castable
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import Check, RowRules, as_checks

@@ -9,6 +9,9 @@ files beside the data, and an entry of the table's config names the files that a
               "files": [{"name": "0b1c….arrow", "ms": 1763740000000, "rows": 12,
                          "bytes": 1394, "digest": "5f2c…"}]}     JSON
 
+Where the table is a history of its keys (`upsert.histories`), the files also remember events that
+show in no row, with the values of some columns, which "values" lists.
+
 The entry is set in the same commit as the deletes, carried from manifest to manifest, and reverted
 by a restore. Each of several writers adds its file to those of the newest version. A file never
 changes; if there are many small ones, the next one includes their rows (`files_to_join`), so there
@@ -80,12 +83,20 @@ class Tombstones:
         sequence_by: The column that orders rows of one key.
         sequence_type: The format's name of its type (see `schema.logical_types`).
         files: Their files.
+        values: The columns whose values are remembered with the events of a history; None if only
+            deletes are remembered.
     """
 
     on: tuple[str, ...]
     sequence_by: str
     sequence_type: str
     files: tuple[TombstoneFile, ...] = ()
+    values: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The table's columns that are remembered."""
+        return (*self.on, self.sequence_by, *(self.values or ()))
 
 
 def read_tombstones(config: Mapping[str, str]) -> Tombstones | None:
@@ -113,21 +124,43 @@ def config_entries(tombstones: Tombstones) -> dict[str, str]:
             for each in tombstones.files
         ],
     }
+    if tombstones.values is not None:
+        value["values"] = list(tombstones.values)
     return {CONFIG_KEY: json.dumps(value)}
 
 
-def is_of(tombstones: Tombstones, on: Sequence[str], sequence_by: str | None) -> bool:
-    """Return whether deletes are remembered by these key columns and this order."""
-    return set(tombstones.on) == set(on) and tombstones.sequence_by == sequence_by
+def is_of(
+    tombstones: Tombstones, on: Sequence[str], sequence_by: str | None, *, is_history: bool = False
+) -> bool:
+    """Return whether deletes are remembered by these key columns and this order.
+
+    Args:
+        tombstones: What a version remembers.
+        on: The key columns.
+        sequence_by: The column that orders rows of one key.
+        is_history: Whether other events of a history shall be remembered, too.
+    """
+    same_columns = set(tombstones.on) == set(on) and tombstones.sequence_by == sequence_by
+    return same_columns and is_history == (tombstones.values is not None)
 
 
-def check_is_of(tombstones: Tombstones, on: Sequence[str], sequence_by: str) -> None:
-    """Raise unless deletes can be remembered by these key columns and this order.
+def check_is_of(
+    tombstones: Tombstones, on: Sequence[str], sequence_by: str, *, is_history: bool = False
+) -> None:
+    """Raise unless deletes can be remembered by these key columns and this order; see `is_of`.
 
     Raises:
         InvalidInputError: The table remembers deletes by others.
     """
-    if tombstones.files and not is_of(tombstones, on, sequence_by):
+    if tombstones.files and not is_of(tombstones, on, sequence_by, is_history=is_history):
+        if is_history != (tombstones.values is not None):
+            made = "scd2" if tombstones.values is not None else "an upsert or scd1"
+            raise InvalidInputError(
+                f"the table remembers deletes of {made}, which these changes would not find: a "
+                "table has either current rows or their history. Nothing was written. Write the "
+                "other one to a table of its own; or forget the remembered deletes by removing the "
+                f"key {CONFIG_KEY!r} from the table's config"
+            )
         raise InvalidInputError(
             f"the table remembers deletes by the key {_listed(tombstones.on)} in the order of "
             f"{tombstones.sequence_by!r}, but this upsert is by {_listed(on)} in the order of "
@@ -158,10 +191,13 @@ def with_change(
     """
     if newest is None:
         return added
-    check_is_of(newest, added.on, added.sequence_by)
+    check_is_of(newest, added.on, added.sequence_by, is_history=added.values is not None)
     names = set(joined)
     kept = [each for each in newest.files if each.name not in names]
-    return replace(added, files=(*without_expired(kept, oldest_ms), *added.files))
+    values = added.values
+    if values is not None:
+        values = tuple(dict.fromkeys((*(newest.values or ()), *values)))
+    return replace(added, files=(*without_expired(kept, oldest_ms), *added.files), values=values)
 
 
 def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[TombstoneFile, ...]:
@@ -203,18 +239,21 @@ def _parse(value: str) -> Tombstones:
     if isinstance(parsed, dict):
         on, files = parsed.get("on"), parsed.get("files")
         sequence_by, sequence_type = parsed.get("sequence_by"), parsed.get("sequence_type")
+        values = parsed.get("values")
         if (
             _are_names(on)
             and isinstance(sequence_by, str)
             and isinstance(sequence_type, str)
             and isinstance(files, list)
             and all(map(_is_file, files))
+            and (values is None or _are_names(values, may_be_empty=True))
         ):
             return Tombstones(
                 tuple(on),
                 sequence_by,
                 sequence_type,
                 tuple(map(_file, files)),
+                None if values is None else tuple(values),
             )
     raise CorruptDataError(
         f"the config entry {CONFIG_KEY!r} does not describe tombstones: {value[:200]!r}. Remove "
@@ -222,8 +261,12 @@ def _parse(value: str) -> Tombstones:
     )
 
 
-def _are_names(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+def _are_names(value: object, *, may_be_empty: bool = False) -> TypeGuard[list[str]]:
+    return (
+        isinstance(value, list)
+        and (may_be_empty or bool(value))
+        and all(isinstance(each, str) for each in value)
+    )
 
 
 def _is_file(value: Any) -> bool:

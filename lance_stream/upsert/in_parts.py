@@ -28,8 +28,10 @@ from lance_stream.read.changed_rows import Addresses
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
+from lance_stream.upsert.apply_events import apply_events, prepare_events
 from lance_stream.upsert.attempts import Attempts, Upserted
 from lance_stream.upsert.decisions import Decision, decide_changes
+from lance_stream.upsert.hidden_events import open_hidden
 from lance_stream.upsert.in_place import columns_that_may_stay
 from lance_stream.upsert.incoming import Incoming, UpsertRules, prepare
 from lance_stream.upsert.keys import without_dictionary
@@ -37,8 +39,8 @@ from lance_stream.upsert.matching import Found
 from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.staged_files import SortedRows, discard_files, write_sorted
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
-from lance_stream.upsert.upsert import one_batch
 from lance_stream.upsert.written_rows import ChangedRows, Written, write_rows, written_order
+from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
@@ -100,6 +102,8 @@ class PartedUpsert:
         """
         batch = one_batch(rows)
         found = Found()
+        if self.rules.history is not None:
+            return self._do_events(batch, found)
         incoming = prepare(batch, self.table.arrow_schema, self.rules)
         matches = found.look_up(self.table, incoming)
         decision, num_unchanged = decide_changes(self.table, incoming, matches, self.remembered)
@@ -123,6 +127,19 @@ class PartedUpsert:
         self._remember(found, incoming.rows, decision, written)
         num_late = incoming.num_late + decision.num_late
         return Part(written, incoming.num_rows, num_late, left_over, incoming.partial)
+
+    def _do_events(self, batch: pa.RecordBatch, found: Found) -> Part:
+        """Do the same for events of a history."""
+        assert self.remembered is not None  # of every history
+        done = apply_events(
+            self.table,
+            prepare_events(batch, self.table.arrow_schema, self.rules),
+            self.remembered,
+            found,
+            may_stay=False,  # other parts change rows of the same fragments
+            keeps_keys=self.keeps_keys,
+        )
+        return Part(done.written, done.num_rows, done.num_superseded)
 
     def do_changes(
         self, rows: pa.Table, addresses: Addresses, partial: Mapping[str, pa.DataType]
@@ -222,11 +239,16 @@ def upsert_in_parts(
             return known
         newest = attempts.newest
         with attempts.phases("write"):
-            remembered = _remembered(sequence, newest, rules, environment)
+            if rules.history is None:
+                remembered = _remembered(sequence, newest, rules, environment)
+                stored = [name for name in columns if name not in rules.except_columns]
+            else:
+                own = [name for name in columns if name not in rules.except_columns]
+                remembered = open_hidden(newest, rules, own, environment)
+                stored = newest.arrow_schema.names
             parts = _done(newest, run(PartedUpsert(newest, rules, remembered)))
             files = tuple(each for part in parts for each in part.written.files)
             try:
-                stored = [name for name in columns if name not in rules.except_columns]
                 written = [each.written for each in parts]
                 plan = plan_update(newest, written, rules, stored, remembered, environment)
             except LanceStreamError:

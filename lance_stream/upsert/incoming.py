@@ -14,6 +14,7 @@ existing rows and are null in new ones; so do parts of structs that the batch la
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,23 @@ from lance_stream.upsert.keys import (
 from lance_stream.upsert.partial_structs import partial_columns
 from lance_stream.write.casting import cast_batch, check_known
 
+FOR_GOOD: Final = timedelta.max
+"""The age of deletes that are never forgotten."""
+
+
+@dataclass(frozen=True)
+class HistoryRules:
+    """The rules for rows that are events, of which the table keeps a history; see `histories`.
+
+    Attributes:
+        tracked: The columns of which each change begins another row; None for all that are stored,
+            except for keys and those of `untracked`.
+        untracked: Columns of which changes replace the values of the current row.
+    """
+
+    tracked: tuple[str, ...] | None = None
+    untracked: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class UpsertRules:
@@ -54,6 +72,10 @@ class UpsertRules:
         applies_changes: Whether the rows are changes of a change feed, whose own columns give
             their order and which ones delete; then `sequence_by`, `delete_when` and `tombstones`
             are None, and the feed's columns are among `except_columns`.
+        deletes_win: Whether a row that deletes is newer than others of its key with the same
+            sequence; otherwise two such rows are an error.
+        history: How the table keeps the history of its keys (`histories`); None if it keeps their
+            current rows alone.
     """
 
     on: tuple[str, ...]
@@ -63,6 +85,8 @@ class UpsertRules:
     skip_unchanged: bool = False
     tombstones: timedelta | None = None
     applies_changes: bool = False
+    deletes_win: bool = False
+    history: HistoryRules | None = None
 
 
 @dataclass(frozen=True)
@@ -134,8 +158,10 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         winners = only_rows(rules.on, own_keys.columns, lookup)
         deletes = which_delete(batch, rules)[winners.rows]
     else:
-        winners = newest_rows(batch, rules.on, lookup, by)
-        deletes = which_delete(batch, rules)[winners.rows]
+        all_deletes = which_delete(batch, rules)
+        winning = all_deletes if rules.deletes_win else None
+        winners = newest_rows(batch, rules.on, lookup, by, winning)
+        deletes = all_deletes[winners.rows]
     upserts = winners.rows[~deletes]
     row_of_key = np.full(lookup.num_keys, NOT_FOUND, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
@@ -225,7 +251,8 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         name = rules.sequence_by
         _check_there("the column of sequence_by", [name], batch, "the data")
         check_can_order(name, batch.field(name).type)
-    check_can_remember(rules.tombstones, rules.sequence_by, rules.delete_when)
+    if rules.history is None:
+        check_can_remember(rules.tombstones, rules.sequence_by, rules.delete_when)
     _check_there("the column of except_columns", rules.except_columns, batch, "the data")
     hidden = sorted(set(rules.on) & set(rules.except_columns))
     if hidden:

@@ -374,6 +374,7 @@ def newest_rows(
     names: Sequence[str],
     lookup: KeyLookup,
     sequence_by: str,
+    wins: npt.NDArray[np.bool_] | None = None,
 ) -> Winners:
     """Return the row with the largest sequence of each key.
 
@@ -382,10 +383,40 @@ def newest_rows(
         names: The key columns.
         lookup: The keys of the batch.
         sequence_by: The column that orders rows of one key.
+        wins: (n,) which rows are newer than others with the same sequence, and equal among each
+            other, whatever they hold; None for none.
 
     Raises:
         InvalidInputError: A sequence is null; or two rows of a key share the largest one and
             are not equal.
+    """
+    check_no_null_sequences(batch, names, sequence_by)
+    ranks = dense_ranks(batch.column(sequence_by))
+    if wins is not None:
+        ranks = 2 * ranks + wins
+    best = np.zeros(lookup.num_keys, np.int64)
+    np.maximum.at(best, lookup.key_of_row, ranks)
+    newest = np.flatnonzero(ranks == best[lookup.key_of_row])
+    rows = np.full(lookup.num_keys, NOT_FOUND, np.int64)
+    rows[lookup.key_of_row[newest]] = newest
+    twins = newest[rows[lookup.key_of_row[newest]] != newest]
+    if wins is not None:
+        twins = twins[~wins[twins]]
+    if len(twins):
+        check_same(batch, names, sequence_by, twins, rows[lookup.key_of_row[twins]])
+    return Winners(rows, len(lookup.key_of_row) - len(rows))
+
+
+def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequence_by: str) -> None:
+    """Raise if a row has no sequence.
+
+    Args:
+        batch: The rows.
+        names: The key columns.
+        sequence_by: The column that orders rows of one key.
+
+    Raises:
+        InvalidInputError: Some have none; the message says how many, and shows one.
     """
     sequence = batch.column(sequence_by)
     if sequence.null_count:
@@ -395,22 +426,16 @@ def newest_rows(
             f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
             "which row of a key is the newest is unknown. Fill in the missing values"
         )
-    ranks = dense_ranks(sequence)
-    best = np.zeros(lookup.num_keys, np.int64)
-    np.maximum.at(best, lookup.key_of_row, ranks)
-    wins = np.flatnonzero(ranks == best[lookup.key_of_row])
-    rows = np.full(lookup.num_keys, NOT_FOUND, np.int64)
-    rows[lookup.key_of_row[wins]] = wins
-    twins = wins[rows[lookup.key_of_row[wins]] != wins]
-    if len(twins):
-        _check_same(batch, names, sequence_by, twins, rows[lookup.key_of_row[twins]])
-    return Winners(rows, len(lookup.key_of_row) - len(rows))
 
 
-def _check_same(
+def check_same(
     batch: pa.RecordBatch, names: Sequence[str], sequence_by: str, twins: Places, others: Places
 ) -> None:
-    """Raise unless each of some rows equals its counterpart."""
+    """Raise unless each of some rows equals its counterpart, which has the same sequence.
+
+    Raises:
+        InvalidInputError: Two are different; the message shows their key.
+    """
     same = same_rows(batch.take(pa.array(twins)), batch.take(pa.array(others)))
     if not same.all():
         row = int(twins[np.argmin(same)])

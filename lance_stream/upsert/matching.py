@@ -33,7 +33,7 @@ from lance_stream.table.ascending import are_among
 from lance_stream.table.fragments import Fragment, decode_fragment
 from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
 from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
-from lance_stream.upsert.incoming import Incoming, UpsertRules
+from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.upsert.key_index import LostRunError
 from lance_stream.upsert.keys import KeyLookup, Places
@@ -76,6 +76,25 @@ class Matches(NamedTuple):
         """
         sequence = None if self.sequence is None else self.sequence.take(pa.array(chosen))
         return Matches(self.addresses[chosen], self.keys[chosen], sequence)
+
+
+class KeyedRows(Protocol):
+    """A batch whose keys are looked up."""
+
+    @property
+    def rules(self) -> UpsertRules:
+        """The user's rules for it."""
+        ...
+
+    @property
+    def lookup(self) -> KeyLookup:
+        """Its keys."""
+        ...
+
+    @property
+    def scanned_columns(self) -> tuple[str, ...]:
+        """The table's key columns, and another one whose values are wanted, if any."""
+        ...
 
 
 class Workers(Protocol):
@@ -272,7 +291,7 @@ class Found:
         self._known: dict[int, tuple[bytes, Matches]] = {}
         self._asked: tuple[Field, ...] = ()
 
-    def look_up(self, table: TableVersion, incoming: Incoming) -> Matches:
+    def look_up(self, table: TableVersion, incoming: KeyedRows) -> Matches:
         """Return the rows of a version that have a key of the batch.
 
         Args:
@@ -317,7 +336,7 @@ class Found:
     def _find(
         self,
         table: TableVersion,
-        incoming: Incoming,
+        incoming: KeyedRows,
         units: Sequence[WorkUnit],
         *,
         was_looked_up: bool,

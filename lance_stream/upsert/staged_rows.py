@@ -50,7 +50,8 @@ from lance_stream.upsert.staged_files import (
     sort_rows,
     write_sorted,
 )
-from lance_stream.upsert.upsert import one_batch, upsert
+from lance_stream.upsert.upsert import upsert
+from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 

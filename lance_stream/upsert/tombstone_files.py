@@ -6,9 +6,15 @@ A file is an Arrow file of one batch, its rows in no order:
     sequence       the sequence of the row that deleted
     deleted_at     i64, milliseconds since 1970-01-01 UTC
 
-No column has nulls, and buffers are not compressed, so no file is larger in memory than on disk.
-Files never change: each is read once per process and cached with its sorted key hashes, so the cost
-of looking up a batch depends on the batch, not on how much is remembered.
+In a history of keys (`hidden_events`) a file remembers events, which are not all deletes, and has
+more columns:
+
+    stores         bool, whether the event stored a row; otherwise it deleted
+    value:<name>   what the row had in some columns; null in deletes
+
+No other column has nulls, and buffers are not compressed, so no file is larger in memory than on
+disk. Files never change: each is read once per process and cached with its sorted key hashes, so
+the cost of looking up a batch depends on the batch, not on how much is remembered.
 """
 
 from collections.abc import Sequence
@@ -28,11 +34,14 @@ from lance_stream.storage.store import Store
 from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.paths import tombstone_path
 from lance_stream.table.tombstones import CONFIG_KEY, FileContent, TombstoneFile
-from lance_stream.upsert.keys import Places, hash_keys
+from lance_stream.upsert.comparing import dense_ranks
+from lance_stream.upsert.keys import KeyLookup, Places, hash_keys
 from lance_stream.write.casting import cast_batch
 
 SEQUENCE: Final = "sequence"
 DELETED_AT: Final = "deleted_at"
+STORES: Final = "stores"
+VALUE_PREFIX: Final = "value:"
 _KEY_PREFIX: Final = "key:"
 
 _LEAST_BYTES_OF_A_ROW: Final = 8
@@ -53,7 +62,8 @@ class Deletes:
 
     Attributes:
         rows: (n,) key columns, in the order of the requested schema; then their sequences; then
-            the deletion times, i64 milliseconds since 1970-01-01 UTC.
+            the deletion times, i64 milliseconds since 1970-01-01 UTC; then, of events of a history,
+            whether they stored a row, and the row's values.
     """
 
     rows: pa.RecordBatch
@@ -61,18 +71,41 @@ class Deletes:
     @property
     def keys(self) -> list[pa.Array]:
         """(n,) values of each key column."""
-        return list(self.rows.columns[:-2])
+        return list(self.rows.columns[: self.rows.schema.get_field_index(SEQUENCE)])
 
     @property
     def sequence(self) -> pa.Array:
         """(n,) sequences."""
-        return self.rows.column(self.rows.num_columns - 2)
+        return self.rows.column(SEQUENCE)
 
     @property
     def deleted_at_ms(self) -> Places:
         """(n,) i64."""
-        times: Places = self.rows.column(self.rows.num_columns - 1).to_numpy()
+        times: Places = self.rows.column(DELETED_AT).to_numpy()
         return times
+
+    @property
+    def is_history(self) -> bool:
+        """Whether these are events of a history, some of which stored rows."""
+        return STORES in self.rows.schema.names
+
+    @property
+    def stores(self) -> npt.NDArray[np.bool_]:
+        """(n,) whether each event of a history stored a row."""
+        stores: npt.NDArray[np.bool_] = self.rows.column(STORES).to_numpy(zero_copy_only=False)
+        return stores
+
+    def last_of_each(self) -> "Deletes":
+        """Return, of a history's events that are the same, the last: by key, sequence and kind."""
+        lookup = KeyLookup(self.keys)
+        ranks = dense_ranks(self.sequence)
+        order = np.lexsort((self.stores, ranks, lookup.key_of_row))  # stable
+        same = np.zeros(len(order), np.bool_)
+        if len(order):
+            same[:-1] = True
+        for values in (lookup.key_of_row, ranks, self.stores):
+            same[:-1] &= values[order[1:]] == values[order[:-1]]
+        return Deletes(self.rows.take(pa.array(np.sort(order[~same]))))
 
     @cached_property
     def _by_hash(self) -> tuple[npt.NDArray[np.uint64], Places]:
@@ -142,13 +175,21 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
         batch = read_only_batch(data, None, len(data) // _LEAST_BYTES_OF_A_ROW)
     except CorruptDataError as error:
         raise CorruptDataError(f"a file of remembered deletes is damaged: {error}") from error
-    if sorted(batch.schema.names) != sorted(names):
+    values = [each for each in batch.schema.names if each.startswith(VALUE_PREFIX)]
+    if STORES not in names:
+        values = []
+    required = [each for each in batch.schema.names if each not in values]
+    if sorted(required) != sorted(names) or len(set(values)) != len(values):
         found = ", ".join(map(repr, batch.schema.names))
         raise CorruptDataError(
             f"a file of remembered deletes has the columns {found:.200}; "
             f"expected {', '.join(names)}"
         )
-    strange = [str(each.type) for each in batch.schema if not _is_plain(each.type)]
+    strange = [
+        str(each.type)
+        for each in batch.schema
+        if not _is_plain(each.type, may_be_nested=each.name in values)
+    ]
     if strange:
         raise CorruptDataError(f"a file of remembered deletes has values of {strange[0]!r:.200}")
     if batch.num_rows != num_rows:
@@ -156,18 +197,25 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
             f"a file of remembered deletes contains {batch.num_rows}, but the table's config "
             f"says {num_rows}"
         )
-    if any(each.null_count for each in batch.columns):
+    if any(batch.column(each).null_count for each in required):
         raise CorruptDataError("a file of remembered deletes contains nulls")
     return batch
 
 
-def _is_plain(arrow_type: pa.DataType) -> bool:
+def _is_plain(arrow_type: pa.DataType, *, may_be_nested: bool = False) -> bool:
     """Return whether values take as much room in memory as in a file.
 
     Views, runs and dictionaries do not: a few bytes can represent any number of values.
     """
     if pa.types.is_struct(arrow_type):
-        return all(_is_plain(part.type) for part in arrow_type)
+        return all(_is_plain(part.type, may_be_nested=may_be_nested) for part in arrow_type)
+    if may_be_nested and (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)):
+        return _is_plain(arrow_type.value_type, may_be_nested=True)
+    if may_be_nested and pa.types.is_fixed_size_list(arrow_type):
+        return arrow_type.list_size > 0 and _is_plain(arrow_type.value_type, may_be_nested=True)
+    if may_be_nested and pa.types.is_map(arrow_type):
+        parts = (arrow_type.key_type, arrow_type.item_type)
+        return all(_is_plain(part, may_be_nested=True) for part in parts)
     if pa.types.is_dictionary(arrow_type):
         return False
     return pa.types.is_primitive(arrow_type) or any(kind(arrow_type) for kind in _PLAIN_KINDS)
@@ -193,8 +241,9 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
     Raises:
         InvalidInputError: A column cannot be cast to its type.
     """
+    known = [each for each in rows.schema.names if each in schema.names]  # others were dropped
     try:
-        return Deletes(cast_batch(rows, schema))
+        return Deletes(cast_batch(rows.select(known), schema))
     except InvalidInputError as error:
         raise InvalidInputError(
             f"the table remembers deletes by keys or sequences of other types than those of "
@@ -202,22 +251,44 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
         ) from error
 
 
-def column_names(on: Sequence[str]) -> list[str]:
-    """Return the columns of a file of deletes, given the key columns."""
-    return [*(_KEY_PREFIX + each for each in on), SEQUENCE, DELETED_AT]
+def column_names(on: Sequence[str], *, is_history: bool = False) -> list[str]:
+    """Return the columns that each file of deletes, or of events, has, given the key columns."""
+    own = [STORES] if is_history else []
+    return [*(_KEY_PREFIX + each for each in on), SEQUENCE, DELETED_AT, *own]
 
 
-def schema_of(on: Sequence[str], table: pa.Schema, sequence: pa.DataType) -> pa.Schema:
-    """Return the columns of remembered deletes, with their types.
+def schema_of(
+    on: Sequence[str],
+    table: pa.Schema,
+    sequence: pa.DataType,
+    values: Sequence[str] | None = None,
+) -> pa.Schema:
+    """Return the columns of remembered deletes, or of events, with their types.
 
     Args:
         on: The key columns.
         table: The table's columns.
         sequence: The type of the sequences.
+        values: The columns whose values are remembered with the events of a history; None for
+            deletes alone.
     """
     types = [*(plain_type(table.field(each).type) for each in on), plain_type(sequence), pa.int64()]
-    pairs = zip(column_names(on), types, strict=True)
-    return pa.schema([pa.field(name, each, nullable=False) for name, each in pairs])
+    if values is not None:
+        types.append(pa.bool_())
+    pairs = zip(column_names(on, is_history=values is not None), types, strict=True)
+    fields = [pa.field(name, each, nullable=False) for name, each in pairs]
+    fields += [
+        pa.field(VALUE_PREFIX + each, remembered_value_type(table.field(each).type))
+        for each in values or ()
+    ]
+    return pa.schema(fields)
+
+
+def remembered_value_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type in which values are remembered: without extensions and dictionaries."""
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return remembered_value_type(arrow_type.storage_type)
+    return plain_type(arrow_type)
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:

@@ -13,6 +13,7 @@ in files (`tombstone_files`). A commit that deletes writes one file, which belon
 that lists it and to the later versions.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.snapshot.store_clock import by_the_clock_of
@@ -44,7 +45,7 @@ from lance_stream.table.tombstones import (
     without_expired,
 )
 from lance_stream.upsert.comparing import are_less, dense_ranks
-from lance_stream.upsert.incoming import Incoming, UpsertRules
+from lance_stream.upsert.incoming import FOR_GOOD, Incoming, UpsertRules
 from lance_stream.upsert.keys import NOT_FOUND, KeyLookup, Places, hash_keys
 from lance_stream.upsert.tombstone_files import (
     FORGET,
@@ -75,6 +76,8 @@ class RememberedDeletes:
         now_ms: When the upsert was planned, in milliseconds since 1970-01-01 UTC.
         age_ms: How long deletes are remembered; None if the upsert remembers none, but honors
             those that others have remembered.
+        values: The columns whose values are remembered with the events of a history; None if only
+            deletes are remembered.
     """
 
     place: OpenFiles
@@ -84,6 +87,7 @@ class RememberedDeletes:
     files: tuple[TombstoneFile, ...]
     now_ms: int
     age_ms: int | None
+    values: tuple[str, ...] | None = None
 
     @property
     def oldest_ms(self) -> int:
@@ -118,9 +122,14 @@ class RememberedDeletes:
             keys: (n,) values of each key column.
             sequence: (n,) their sequences.
         """
+        return Deletes(
+            pa.RecordBatch.from_arrays(self.new_columns(keys, sequence), schema=self.schema)
+        )
+
+    def new_columns(self, keys: Sequence[pa.Array], sequence: pa.Array) -> list[pa.Array]:
+        """Return the columns of deletes at the current time; see `new_deletes`."""
         times = pa.array(np.full(len(sequence), self.now_ms, np.int64))
-        columns = [*map(plain_values, keys), self.as_stored(sequence), times]
-        return Deletes(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        return [*map(plain_values, keys), self.as_stored(sequence), times]
 
     def last_sequences(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> pa.Array:
         """Return the largest sequence at which each key of a batch was deleted.
@@ -132,20 +141,32 @@ class RememberedDeletes:
         Returns:
             (num_keys,) sequences; null where no delete is remembered.
         """
+        found, numbers = self.of_keys(lookup, keys)
+        best = rows_of_greatest(numbers, found.sequence, lookup.num_keys)
+        return found.sequence.take(pa.array(best, mask=best == NOT_FOUND))
+
+    def of_keys(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> tuple[Deletes, Places]:
+        """Return all that is remembered of the keys of a batch, and the number of each one's key.
+
+        Args:
+            lookup: The keys of the batch.
+            keys: (num_keys,) values of each key column, in the types of `schema`.
+
+        Returns:
+            (n,) deletes, or events, in the order in which they were remembered; (n,) i64.
+        """
         wanted = np.sort(hash_keys([plain_values(each) for each in keys]))
         chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
         for file in self.files:
             deletes = KEPT.get(self.place, file, self.schema)
-            rows = deletes.rows_that_may_be(wanted)
+            rows = np.sort(deletes.rows_that_may_be(wanted))
             rows = rows[deletes.deleted_at_ms[rows] >= self.oldest_ms]
             if len(rows):
                 chosen.append(deletes.rows.take(pa.array(rows)))
-        found = Deletes(_one_batch(chosen))
-        numbers = lookup.find(found.keys)
+        found = _one_batch(chosen)
+        numbers = lookup.find(Deletes(found).keys)
         hit = np.flatnonzero(numbers != NOT_FOUND)
-        sequence = found.sequence.take(pa.array(hit))
-        best = rows_of_greatest(numbers[hit], sequence, lookup.num_keys)
-        return sequence.take(pa.array(best, mask=best == NOT_FOUND))
+        return Deletes(found.take(pa.array(hit))), numbers[hit]
 
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
@@ -240,7 +261,8 @@ def remembered_by(
     known = read_tombstones(table.manifest.config)
     if rules.tombstones is None and (known is None or not is_of(known, rules.on, name)):
         return None
-    if known is not None and known.files:  # some of them may be old enough to be forgotten
+    # Some of them may be old enough to be forgotten.
+    if known is not None and known.files and rules.tombstones != FOR_GOOD:
         environment = by_the_clock_of(table.store, environment)
     remembered = open_remembered(
         table,
@@ -261,6 +283,7 @@ def open_remembered(
     *,
     age: timedelta | None,
     now_ms: int,
+    values: Sequence[str] | None = None,
 ) -> RememberedDeletes:
     """Return the deletes that a version remembers and that apply to an upsert; reads no file.
 
@@ -272,6 +295,8 @@ def open_remembered(
         age: How long deletes are remembered; None if the upsert remembers none. Deletes that
             others remember by the same columns apply in any case.
         now_ms: Milliseconds since 1970-01-01 UTC.
+        values: The columns whose values are remembered with the events of a history; None for
+            deletes alone.
 
     Raises:
         InvalidInputError: The upsert remembers deletes by these columns, but the table has
@@ -280,40 +305,79 @@ def open_remembered(
     """
     known = read_tombstones(table.manifest.config)
     files: tuple[TombstoneFile, ...] = ()
-    wanted = _remembered_type(sequence, sequence_by)
+    wanted = _remembered_type(sequence)
+    is_history = values is not None
     if known is not None and known.files:
         if age is not None:
-            check_is_of(known, on, sequence_by)
-        if is_of(known, on, sequence_by):
+            check_is_of(known, on, sequence_by, is_history=is_history)
+        if is_of(known, on, sequence_by, is_history=is_history):
             files = known.files
-            wanted = _common_type(wanted, logical_to_leaf(known.sequence_type), sequence_by)
+            wanted = _common_type(wanted, text_to_type(known.sequence_type), sequence_by)
+            if values is not None:
+                names = table.arrow_schema.names
+                older = [each for each in known.values or () if each in names]
+                values = tuple(dict.fromkeys((*older, *values)))
     opened = RememberedDeletes(
         place=table.files,
-        schema=schema_of(on, table.arrow_schema, wanted),
+        schema=schema_of(on, table.arrow_schema, wanted, values),
         on=tuple(on),
         sequence_by=sequence_by,
         files=files,
         now_ms=now_ms,
         age_ms=None if age is None else age // timedelta(milliseconds=1),
+        values=None if values is None else tuple(values),
     )
     return replace(opened, files=without_expired(files, opened.oldest_ms))
 
 
-def _remembered_type(sequence: pa.DataType, name: str) -> pa.DataType:
+def _remembered_type(sequence: pa.DataType) -> pa.DataType:
     """Return the type in which sequences are remembered.
 
     Raises:
-        InvalidInputError: They are nested.
+        InvalidInputError: They are lists.
     """
     plain = plain_type(sequence)
+    if pa.types.is_struct(plain):
+        return pa.struct([(part.name, _remembered_type(part.type)) for part in plain])
     if pa.types.is_nested(plain):
         raise InvalidInputError(
-            f"a remembered delete (tombstones) has one plain value as its sequence, but {name!r} "
-            f"is {plain}. Order rows by a column with one value, or omit tombstones"
+            f"a remembered delete (tombstones) has one value or a struct as its sequence, but "
+            f"rows are ordered by {plain}. Order them by a column with one value, by a struct of "
+            "such columns, or omit tombstones"
         )
     if pa.types.is_timestamp(plain) and plain.tz is not None:
         plain = pa.timestamp(plain.unit, "UTC")  # an instant is the same in every zone
     return logical_to_leaf(leaf_to_logical(plain))
+
+
+def type_to_text(arrow_type: pa.DataType) -> str:
+    """Return what the config says about the type of sequences.
+
+    Of one value, the format's name of its type; of a struct, the names and types of its parts as
+    JSON: [["ts", "int64"], ["lsn", "int64"]].
+    """
+    if not pa.types.is_struct(arrow_type):
+        return leaf_to_logical(arrow_type)
+    return json.dumps([[part.name, type_to_text(part.type)] for part in arrow_type])
+
+
+def text_to_type(text: str) -> pa.DataType:
+    """Return the type of sequences that the config states; see `type_to_text`.
+
+    Raises:
+        CorruptDataError: The text describes no type.
+        UnsupportedFeatureError: A type is unknown.
+    """
+    if not text.startswith("["):
+        return logical_to_leaf(text)
+    try:
+        parts = json.loads(text)
+        return pa.struct([(str(name), text_to_type(str(kind))) for name, kind in parts])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptDataError(
+            f"the config entry {CONFIG_KEY!r} has sequences of the type {text[:200]!r}, which "
+            f"describes no type. {FORGET}"
+        ) from error
 
 
 def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataType:
@@ -389,7 +453,8 @@ def plan_tombstones(
     added = Tombstones(
         remembered.on,
         remembered.sequence_by,
-        leaf_to_logical(remembered.schema.field(SEQUENCE).type),
+        type_to_text(remembered.schema.field(SEQUENCE).type),
+        values=remembered.values,
     )
     num_new = sum(each.rows.num_rows for each in deletes)
     if not num_new:
@@ -416,15 +481,21 @@ def plan_tombstones(
 def _joined(
     remembered: RememberedDeletes, new: Sequence[Deletes], joined: Sequence[TombstoneFile]
 ) -> Deletes:
-    """Return new deletes and those of some files: the newest of each key, without expired ones."""
+    """Return new deletes and those of some files, without expired ones.
+
+    If files are joined, only the newest of each key is kept; or, in a history, the last of those
+    with the same key and sequence.
+    """
     olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
     kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
     # When planned again, sequences may have a wider type than when the deletes were recorded.
     news = [cast_deletes(each.rows, remembered.schema).rows for each in new]
     rows = _one_batch([*kept, *news])
-    if not joined:
-        return Deletes(rows)
     deletes = Deletes(rows)
+    if not joined:
+        return deletes
+    if remembered.values is not None:
+        return deletes.last_of_each()
     lookup = KeyLookup(deletes.keys)
     newest = rows_of_greatest(lookup.key_of_row, deletes.sequence, lookup.num_keys)
     return Deletes(rows.take(pa.array(newest)))

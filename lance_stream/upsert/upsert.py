@@ -23,6 +23,7 @@ import pyarrow as pa
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert.apply_events import upsert_events
 from lance_stream.upsert.attempts import Attempts, Upserted
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.incoming import (
@@ -36,7 +37,7 @@ from lance_stream.upsert.matching import THREADS, Found, Workers
 from lance_stream.upsert.planned_update import plan_update
 from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.upsert.written_rows import Written, write_rows, written_order
-from lance_stream.write.arrow_input import ArrowInput, read_input, without_views
+from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
@@ -76,6 +77,16 @@ def upsert(
         CommitError: It was not committed, or the outcome is unknown.
     """
     batch = one_batch(read_input(data).read_all())
+    if rules.history is not None:
+        return upsert_events(
+            table,
+            batch,
+            rules,
+            micro_batch,
+            workers=workers,
+            phases=phases,
+            environment=environment,
+        )
     attempts = Attempts(table, micro_batch, phases or Phases(), environment)
     found = Found(workers)
     incoming: Incoming | None = None
@@ -167,23 +178,6 @@ def _refuse_bad_rows(
     bad.add(sorting.judge(batch).bad)
     if bad:
         raise bad.error(table.uri, batch.num_rows, WAY_OUT_OF_VERBS)
-
-
-def one_batch(rows: pa.Table) -> pa.RecordBatch:
-    """Return the rows of a table as one batch.
-
-    Raises:
-        InvalidInputError: A column is too large for one.
-    """
-    plain = without_views(rows.schema)
-    table = (rows if plain.equals(rows.schema) else rows.cast(plain)).combine_chunks()
-    batches = table.to_batches()
-    if len(batches) > 1:
-        raise InvalidInputError(
-            f"{table.num_rows} rows are too many for one upsert: a text or binary column exceeds "
-            "2 GiB. Split them into several upserts"
-        )
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
 def _is_same_work(

@@ -63,11 +63,11 @@ def check_not_remembered_by(table: TableVersion, names: Sequence[str], verb: str
     if remembered is None or not remembered.files:
         return
     for name in names:
-        if name in (*remembered.on, remembered.sequence_by):
+        if name in remembered.columns:
             raise InvalidInputError(
                 f"the column {name!r} cannot be {verb}: the table remembers deletes by "
-                f"{', '.join(remembered.on)} and {remembered.sequence_by}. To forget them, remove "
-                f"the key {CONFIG_KEY!r} from the table's config"
+                f"{', '.join(remembered.columns[:-1])} and {remembered.columns[-1]}. To forget "
+                f"them, remove the key {CONFIG_KEY!r} from the table's config"
             )
 
 

@@ -116,3 +116,20 @@ def _without_views(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(arrow):
         return pa.large_list(arrow.value_field.with_type(_without_views(arrow.value_type)))
     return arrow
+
+
+def one_batch(rows: pa.Table) -> pa.RecordBatch:
+    """Return the rows of a table as one batch.
+
+    Raises:
+        InvalidInputError: A column is too large for one.
+    """
+    plain = without_views(rows.schema)
+    table = (rows if plain.equals(rows.schema) else rows.cast(plain)).combine_chunks()
+    batches = table.to_batches()
+    if len(batches) > 1:
+        raise InvalidInputError(
+            f"{table.num_rows} rows are too many for one upsert: a text or binary column exceeds "
+            "2 GiB. Split them into several upserts"
+        )
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -1,0 +1,573 @@
+"""Events applied to the history of their keys: what `upsert` does for rows, for a history.
+
+    look up   the rows of the batch's keys; of these, starts and ends
+    read      the rows that an event may change: those that end with the first one, or later
+    arrange   the rows that there should be (`histories`), in place of those that there are
+    write     rows that differ, moved or new; hidden events beside the table (`hidden_events`)
+    commit    one Update
+
+The Update lists the hashes of all keys whose rows or hidden events change, not only of new ones, so
+that of two writers who change the history of one key the later one is planned again.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import BadDataError, CommitConflictError, InvalidInputError
+from lance_stream.read.changed_rows import Addresses, read_rows
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ascending import distinct
+from lance_stream.upsert.attempts import Attempts, Upserted
+from lance_stream.upsert.comparing import check_can_order, dense_ranks, same_rows, show_value
+from lance_stream.upsert.decisions import Decision
+from lance_stream.upsert.hidden_events import (
+    END_AT,
+    START_AT,
+    check_has_history,
+    data_columns,
+    new_hidden,
+    open_hidden,
+    tracked_columns,
+)
+from lance_stream.upsert.histories import (
+    NONE,
+    Arranged,
+    Events,
+    Mask,
+    StoredRows,
+    arrange,
+    covering_rows,
+    first_bad_row,
+    first_ranks,
+    may_change,
+)
+from lance_stream.upsert.incoming import UpsertRules, key_rows, which_delete
+from lance_stream.upsert.keys import (
+    KeyLookup,
+    Places,
+    check_no_null_sequences,
+    check_same,
+    hash_keys,
+    show_key,
+)
+from lance_stream.upsert.matching import THREADS, Found, Matches, Workers
+from lance_stream.upsert.planned_update import plan_update
+from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
+from lance_stream.upsert.tombstones import RememberedDeletes
+from lance_stream.upsert.written_rows import ChangedRows, Written, write_rows, written_order
+from lance_stream.write.arrow_input import one_batch
+from lance_stream.write.casting import cast_batch, check_known
+from lance_stream.write.fragments import delete_files, write_target
+from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.phases import Phases
+
+
+class IncomingEvents(NamedTuple):
+    """The events of a batch, in the table's types.
+
+    Attributes:
+        rules: The user's rules for them.
+        lookup: Their keys.
+        keys: (num_keys,) values of each key column.
+        key_of_event: (n,) i64, the number of each event's key.
+        sequence: (n,) their sequences.
+        deletes: (n,) which ones delete.
+        rows: (n,) the columns of the table without start and end; null where the batch lacks one.
+        stored: The columns of the batch that are stored.
+        tracked: The columns of which each change begins another row.
+    """
+
+    rules: UpsertRules
+    lookup: KeyLookup
+    keys: tuple[pa.Array, ...]
+    key_of_event: Places
+    sequence: pa.Array
+    deletes: Mask
+    rows: pa.RecordBatch
+    stored: tuple[str, ...]
+    tracked: tuple[str, ...]
+
+    @property
+    def scanned_columns(self) -> tuple[str, ...]:
+        """The table's columns that are looked up."""
+        return self.rules.on
+
+
+def stored_columns(batch: pa.Schema, rules: UpsertRules) -> tuple[str, ...]:
+    """Return the columns of a batch of events that are stored.
+
+    Raises:
+        InvalidInputError: One has a name that a history has for itself.
+    """
+    stored = tuple(each for each in batch.names if each not in rules.except_columns)
+    for name in (START_AT, END_AT):
+        if name in stored:
+            raise InvalidInputError(
+                f"the data has a column {name!r}, which a history (scd2) has for itself: rename "
+                "it, or leave it out (except_column_list)"
+            )
+    return stored
+
+
+def prepare_events(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> IncomingEvents:
+    """Return the events of a batch, in the table's types.
+
+    Args:
+        batch: (n,) rows.
+        table: The table's columns.
+        rules: The user's rules for them.
+
+    Raises:
+        InvalidInputError: The table is no history; a named column does not exist or does not fit;
+            a key or a sequence is null; a value does not fit the table; or two different rows of a
+            key have the same sequence, and none of that sequence deletes.
+    """
+    check_has_history(table)
+    stored = stored_columns(batch.schema, rules)
+    keys = key_rows(batch, table, rules)
+    by = str(rules.sequence_by)
+    start = table.field(START_AT)
+    check_can_order(START_AT, start.type)
+    check_no_null_sequences(batch, rules.on, by)
+    check_known(stored, data_columns(table))
+    lookup = KeyLookup(keys.columns)
+    deletes = which_delete(batch, rules)
+    sequence = cast_batch(
+        pa.RecordBatch.from_arrays([batch.column(by)], [START_AT]),
+        pa.schema([start.with_nullable(True)]),
+    ).column(0)
+    own = pa.schema([each for each in table if each.name in stored])
+    rows = _cast_rows(batch.select([each.name for each in own]), own, rules.on, deletes)
+    columns = [
+        rows.column(each.name) if each.name in stored else pa.nulls(rows.num_rows, each.type)
+        for each in table
+        if each.name not in (START_AT, END_AT)
+    ]
+    schema = pa.schema(
+        [each.with_nullable(True) for each in table if each.name not in (START_AT, END_AT)]
+    )
+    made = IncomingEvents(
+        rules,
+        lookup,
+        tuple(lookup_columns(keys, lookup)),
+        lookup.key_of_row,
+        sequence,
+        deletes,
+        pa.RecordBatch.from_arrays(columns, schema=schema),
+        stored,
+        tuple(tracked_columns(table, stored, rules)),
+    )
+    _check_unambiguous(made, batch)
+    return made
+
+
+def lookup_columns(keys: pa.RecordBatch, lookup: KeyLookup) -> list[pa.Array]:
+    """Return the (num_keys,) values of each key column, in the types of the rows."""
+    first = np.full(lookup.num_keys, len(lookup.key_of_row), np.int64)
+    np.minimum.at(first, lookup.key_of_row, np.arange(len(lookup.key_of_row)))
+    return list(keys.take(pa.array(first)).columns)
+
+
+def _cast_rows(
+    batch: pa.RecordBatch, wanted: pa.Schema, on: Sequence[str], deletes: Mask
+) -> pa.RecordBatch:
+    """Return rows in the table's types; of rows that delete, only keys have to fit."""
+    stores = ~deletes
+    places = np.cumsum(stores) - 1
+    cast = cast_batch(batch.filter(pa.array(stores)), wanted)
+    taken = pa.array(places, mask=deletes)
+    keys = cast_batch(
+        batch.select([each.name for each in wanted if each.name in on]),
+        pa.schema([each for each in wanted if each.name in on]),
+    )
+    columns = [
+        keys.column(each.name) if each.name in on else cast.column(each.name).take(taken)
+        for each in wanted
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=wanted.names)
+
+
+def _check_unambiguous(events: IncomingEvents, batch: pa.RecordBatch) -> None:
+    """Raise if two events of a key and a sequence store different rows, and none deletes it."""
+    ranks = dense_ranks(events.sequence)
+    order = np.lexsort((~events.deletes, ranks, events.key_of_event))
+    keys, ranks = events.key_of_event[order], ranks[order]
+    same = (keys[1:] == keys[:-1]) & (ranks[1:] == ranks[:-1])
+    group = np.concatenate([[0], np.cumsum(~same)]) if len(order) else order
+    first = np.concatenate([[True], ~same]) if len(order) else same
+    heads = order[first]
+    twins = np.flatnonzero(~first & ~events.deletes[heads][group])
+    if len(twins):
+        # As they arrived, in the columns that are stored.
+        by = str(events.rules.sequence_by)
+        shown = batch.select([*dict.fromkeys((*events.stored, *events.rules.on, by))])
+        check_same(shown, events.rules.on, by, order[twins], heads[group[twins]])
+
+
+class AppliedEvents(NamedTuple):
+    """What was decided and written for some keys; picklable.
+
+    Attributes:
+        written: What was written.
+        num_rows: How many events came in.
+        num_unchanged: How many rows of the table stay as they are.
+        num_superseded: How many events do not count.
+    """
+
+    written: Written
+    num_rows: int
+    num_superseded: int
+
+
+def apply_events(
+    table: TableVersion,
+    events: IncomingEvents,
+    remembered: RememberedDeletes,
+    found: Found,
+    workers: Workers = THREADS,
+    *,
+    may_stay: bool = True,
+    keeps_keys: bool = True,
+) -> AppliedEvents:
+    """Look up the histories of keys, arrange them anew, and write what differs.
+
+    Args:
+        table: The version that is planned on.
+        events: All events of their keys in the batch.
+        remembered: The hidden events that the version remembers.
+        found: Looks up the keys.
+        workers: What reads the table's data files.
+        may_stay: As for `write_rows`.
+        keeps_keys: Whether the process keeps the keys of what it writes.
+
+    Raises:
+        BadDataError: The history of a key in the table is none.
+        InvalidInputError: New rows lack a column that must not be null; no file is left behind.
+    """
+    rules = events.rules
+    matches = found.look_up(table, events)
+    known = _known(table, events, remembered, matches, workers)
+    names = remembered.values
+    made = arrange(
+        known.stored,
+        known.hidden,
+        known.incoming,
+        partial(_same_values, known.values.select(list(events.tracked))),
+        partial(_same_values, known.values.select(remembered.values))
+        if remembered.values
+        else None,
+    )
+    rows = _arranged_rows(table, events, known, made)
+    decision = _decided(known, made, rows)
+    written = write_rows(
+        table,
+        ChangedRows(rules, rows, {}),
+        decision,
+        write_target(table),
+        workers=workers,
+        may_stay=may_stay,
+    )
+    if keeps_keys:
+        own = rows.select(list(rules.on)).take(written_order(decision, written))
+        found.remember(table, rules, written.fragments, own)
+    hidden = made.hidden
+    changed = np.searchsorted(known.addresses, np.union1d(decision.changed, decision.deleted))
+    touched = [hidden.keys, known.stored.keys[changed], made.keys[decision.inserted_rows]]
+    deletes = new_hidden(
+        remembered,
+        [each.take(pa.array(hidden.keys)) for each in events.keys],
+        known.sequences.take(pa.array(hidden.places)),
+        ~hidden.deletes,
+        _taken(known.values, hidden.rows),
+    )
+    written = written._replace(
+        inserted_keys=_hashes(table, events, np.unique(np.concatenate(touched))),
+        num_unchanged=len(known.addresses) - len(decision.changed) - len(decision.deleted),
+        deletes=deletes if deletes.rows.num_rows else None,
+    )
+    return AppliedEvents(written, events.rows.num_rows, made.num_superseded)
+
+
+class _Known(NamedTuple):
+    """What is known of the keys of a batch, with its own events.
+
+    Attributes:
+        stored: (s,) the rows that the events may change.
+        addresses: (s,) u64, of these, ascending.
+        hidden: (h,) the hidden events that matter for them.
+        incoming: (n,) the batch's.
+        values: (s + h + n,) the values of these.
+        sequences: All sequences.
+    """
+
+    stored: StoredRows
+    addresses: Addresses
+    hidden: Events
+    incoming: Events
+    values: pa.RecordBatch
+    sequences: pa.Array
+
+
+def _known(
+    table: TableVersion,
+    events: IncomingEvents,
+    remembered: RememberedDeletes,
+    matches: Matches,
+    workers: Workers,
+) -> _Known:
+    """Read what is known of the keys of a batch.
+
+    Raises:
+        BadDataError: The history of a key in the table is none.
+    """
+    bounds = _read(table, matches.addresses, [START_AT, END_AT], workers)
+    found, hidden_keys = remembered.of_keys(events.lookup, events.keys)
+    kind = events.sequence.type
+    parts = [*bounds.columns, found.sequence.cast(kind), events.sequence]
+    sequences = pa.concat_arrays(parts)
+    ranks = dense_ranks(sequences)
+    starts = np.cumsum([0, *map(len, parts)])
+    places = [np.arange(first, stop) for first, stop in pairwise(starts.tolist())]
+    every = StoredRows(matches.keys, ranks[places[0]], ranks[places[1]], places[0], places[1])
+    _check_histories(table, events, every, sequences)
+    num_new = len(places[3])
+    incoming = Events(
+        events.key_of_event, ranks[places[3]], events.deletes, np.arange(num_new), places[3]
+    )
+    num_keys = events.lookup.num_keys
+    changing = np.flatnonzero(may_change(every, incoming, num_keys))
+    stored = every.take(changing)
+    addresses = matches.addresses[changing]
+    held = _read(table, addresses, events.rows.schema.names, workers)
+    # Of deletes, those since the first row or event; of others, those in the time of a row.
+    since = first_ranks(incoming, num_keys)
+    np.minimum.at(since, stored.keys, stored.starts)
+    hidden_ranks = ranks[places[2]]
+    covering = covering_rows(stored, hidden_keys, hidden_ranks)
+    matter = np.where(found.stores, covering != NONE, hidden_ranks >= since[hidden_keys])
+    matter &= _are_last(hidden_keys, hidden_ranks, found.stores)
+    chosen = np.flatnonzero(matter)
+    hidden_values = _hidden_values(held, found, chosen, covering[chosen])
+    before = held.num_rows + len(chosen)
+    schema = events.rows.schema
+    return _Known(
+        stored,
+        addresses,
+        Events(
+            hidden_keys[chosen],
+            hidden_ranks[chosen],
+            ~found.stores[chosen],
+            held.num_rows + np.arange(len(chosen)),
+            places[2][chosen],
+        ),
+        incoming._replace(rows=before + incoming.rows),
+        one_batch(
+            pa.Table.from_batches(
+                [_in_schema(each, schema) for each in (held, hidden_values, events.rows)]
+            )
+        ),
+        sequences,
+    )
+
+
+def _read(
+    table: TableVersion, addresses: Addresses, names: Sequence[str], workers: Workers
+) -> pa.RecordBatch:
+    """Return some columns of rows, in the order of their addresses."""
+    columns = pa.schema([table.arrow_schema.field(each).with_nullable(True) for each in names])
+    batches = read_rows(table, addresses, names, workers.read) if len(addresses) else ()
+    return one_batch(
+        pa.Table.from_batches([_in_schema(each, columns) for each in batches], schema=columns)
+    )
+
+
+def _in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the same columns in the order of a schema, all of which may be null."""
+    columns = [batch.column(each) for each in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_histories(
+    table: TableVersion, events: IncomingEvents, rows: StoredRows, sequences: pa.Array
+) -> None:
+    bad = first_bad_row(rows)
+    if bad != NONE:
+        shown = show_key(events.rules.on, events.keys, int(rows.keys[bad]))
+        start, end = (sequences[int(each[bad])] for each in (rows.start_places, rows.end_places))
+        raise BadDataError(
+            f"the table holds no history of {shown}: its row from {show_value(start)} to "
+            f"{show_value(end)} has no start, does not end after it, or overlaps with another row "
+            f"of the key. Correct or delete the key's rows in {table.uri}, or apply the events to "
+            "a new table"
+        )
+
+
+def _are_last(keys: Places, ranks: Places, stores: Mask) -> Mask:
+    """Return which of the events that were remembered more than once are the last ones."""
+    order = np.lexsort((stores, ranks, keys))  # stable
+    last = np.ones(len(order), np.bool_)
+    if len(order):
+        last[:-1] = False
+    for each in (keys, ranks, stores):
+        last[:-1] |= each[order[1:]] != each[order[:-1]]
+    are_last: Mask = np.zeros(len(order), np.bool_)
+    are_last[order[last]] = True
+    return are_last
+
+
+def _hidden_values(
+    held: pa.RecordBatch, found: Deletes, chosen: Places, covering: Places
+) -> pa.RecordBatch:
+    """Return the values of hidden events: those of the row in whose time they are, or their own."""
+    rows = pa.array(covering, mask=covering == NONE)
+    taken = {name: held.column(name).take(rows) for name in held.schema.names}
+    for name in found.rows.schema.names:
+        own = name.removeprefix(VALUE_PREFIX)
+        if own != name:
+            wanted = held.schema.field(own).type
+            taken[own] = _as_stored(found.rows.column(name).take(pa.array(chosen)), wanted)
+    return pa.RecordBatch.from_arrays(list(taken.values()), schema=held.schema)
+
+
+def _as_stored(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return remembered values in the type of their column."""
+    if isinstance(wanted, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(wanted, _as_stored(values, wanted.storage_type))
+    return values.dictionary_encode() if pa.types.is_dictionary(wanted) else values.cast(wanted)
+
+
+def _same_values(values: pa.RecordBatch, left: Places, right: Places) -> Mask:
+    """Return which pairs of rows are the same."""
+    same: Mask = left == right
+    others = np.flatnonzero(~same)
+    same[others] = same_rows(_taken(values, left[others]), _taken(values, right[others]))
+    return same
+
+
+def _taken(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
+    return batch.take(pa.array(rows))
+
+
+def _arranged_rows(
+    table: TableVersion, events: IncomingEvents, known: _Known, made: Arranged
+) -> pa.RecordBatch:
+    """Return the rows that there should be, in the table's columns."""
+    taken = {
+        name: known.values.column(name).take(
+            pa.array(made.rows if name in events.stored else made.kept_rows)
+        )
+        for name in known.values.schema.names
+    }
+    taken[START_AT] = known.sequences.take(pa.array(made.starts))
+    taken[END_AT] = known.sequences.take(pa.array(made.ends, mask=made.ends == NONE))
+    columns = [taken[each.name] for each in table.arrow_schema]
+    return pa.RecordBatch.from_arrays(columns, names=table.arrow_schema.names)
+
+
+def _decided(known: _Known, made: Arranged, rows: pa.RecordBatch) -> Decision:
+    """Return which of these rows are changed or new, and which rows of the table are deleted."""
+    taking = np.flatnonzero(made.stored != NONE)
+    olds = made.stored[taking]
+    values = known.values
+    same = same_rows(
+        _taken(values, olds),
+        _in_schema(_taken(rows, taking).select(values.schema.names), values.schema),
+    )
+    ranks = known.stored.starts[olds], known.stored.ends[olds]
+    same &= made.start_ranks[taking] == ranks[0]
+    same &= made.end_ranks[taking] == ranks[1]
+    changed, olds = taking[~same], olds[~same]
+    order = np.argsort(olds)
+    return Decision(
+        known.addresses[olds[order]],
+        changed[order],
+        np.flatnonzero(made.stored == NONE),
+        known.addresses[made.gone],
+        np.empty(0, np.int64),
+        0,
+    )
+
+
+def _hashes(table: TableVersion, events: IncomingEvents, chosen: Places) -> npt.NDArray[np.uint64]:
+    """Return the hashes of some keys; their columns are in the order of the table."""
+    by_name = dict(zip(events.rules.on, events.keys, strict=True))
+    columns = [by_name[name] for name in table.arrow_schema.names if name in by_name]
+    return distinct(hash_keys([each.take(pa.array(chosen)) for each in columns]))
+
+
+def upsert_events(
+    table: TableVersion,
+    batch: pa.RecordBatch,
+    rules: UpsertRules,
+    micro_batch: MicroBatch | None = None,
+    *,
+    workers: Workers = THREADS,
+    phases: Phases | None = None,
+    environment: Environment = MACHINE,
+) -> Upserted:
+    """Apply events to the history of their keys, and commit one version if it changes.
+
+    Args:
+        table: Any version; the newest one is changed.
+        batch: The events.
+        rules: The user's rules for them, with those of a history.
+        micro_batch: Which micro-batch they are, if they come from a stream.
+        workers: What reads the table's data files.
+        phases: Receives the durations of "write", with the look-up of keys, and "commit".
+        environment: Randomness for file names; the clock, for hidden events.
+
+    Raises:
+        BadDataError: The history of a key in the table is none.
+        InvalidInputError: The events do not fit the rules or the table; nothing is changed.
+        CommitError: It was not committed, or the outcome is unknown.
+    """
+    attempts = Attempts(table, micro_batch, phases or Phases(), environment)
+    found = Found(workers)
+    written: list[Written] = []  # the last one, until it is known not to be named
+
+    def discard() -> None:
+        for each in written:
+            delete_files(table.store, each.files)
+        written.clear()
+
+    def attempt() -> Upserted:
+        discard()
+        if (known := attempts.begin()) is not None:
+            return known
+        newest = attempts.newest
+        with attempts.phases("write"):
+            events = prepare_events(batch, newest.arrow_schema, rules)
+            remembered = open_hidden(newest, rules, events.stored, environment)
+            done = apply_events(newest, events, remembered, found, workers)
+            written.append(done.written)
+            names = newest.arrow_schema.names
+            plan = plan_update(newest, written, rules, names, remembered, environment)
+        decision, deletes = done.written.decision, done.written.deletes
+        result = Upserted(
+            newest,
+            num_rows=done.num_rows,
+            num_inserted=len(decision.inserted_rows),
+            num_updated=len(decision.changed),
+            num_deleted=len(decision.deleted),
+            num_unchanged=done.written.num_unchanged,
+            num_late=done.num_superseded,
+            num_remembered=0 if deletes is None else deletes.rows.num_rows,
+            fragments=done.written.files,
+        )
+        return attempts.commit(plan, result)
+
+    try:
+        result = attempts.until_committed(attempt)
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        discard()
+        raise
+    if result.was_already_committed:
+        discard()
+    return result

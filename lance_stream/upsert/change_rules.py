@@ -1,0 +1,216 @@
+"""Changes of a source applied as a slowly changing dimension: arguments, and the rules they make.
+
+    type 1      the table has the current row of each key; an upsert that remembers deletes
+    type 2      the table has the history of each key, with a start and an end (`histories`)
+
+The arguments have the names and meanings of Spark's AUTO CDC (`create_auto_cdc_flow`).
+
+The sequence of changes is one column, or several, compared one after the other. Type 1 compares
+incoming rows with the stored sequence. If it is not stored as one column already, because there are
+several, or because the user leaves it out, the table has it in the column `__SEQUENCE`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from lance_stream.arguments import did_you_mean
+from lance_stream.errors import InvalidInputError
+from lance_stream.upsert.hidden_events import END_AT, START_AT
+from lance_stream.upsert.incoming import FOR_GOOD, HistoryRules, UpsertRules
+
+SEQUENCE: Final = "__SEQUENCE"
+"""The column of sequences that are not stored as one column of the user's."""
+
+
+@dataclass(frozen=True)
+class ChangeRules:
+    """The user's arguments.
+
+    Attributes:
+        is_history: Whether the dimension is of type 2.
+        keys: The key columns.
+        sequence_by: The columns that order the changes of a key.
+        apply_as_deletes: A condition on a row: whether it deletes; None if none does.
+        column_list: The columns that are stored; None for all but `except_column_list`.
+        except_column_list: The columns that are not stored.
+        track_history_column_list: For type 2: the columns of which each change begins another row;
+            None for all but `track_history_except_column_list`.
+        track_history_except_column_list: For type 2: the columns whose changes are stored in the
+            current row.
+        tombstones: For how long hidden events and deletes are remembered; None for good.
+    """
+
+    is_history: bool
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    apply_as_deletes: str | None = None
+    column_list: tuple[str, ...] | None = None
+    except_column_list: tuple[str, ...] = ()
+    track_history_column_list: tuple[str, ...] | None = None
+    track_history_except_column_list: tuple[str, ...] = ()
+    tombstones: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise InvalidInputError(
+                "changes are applied by key: name the key columns, for example keys=['id']"
+            )
+        if not self.sequence_by:
+            raise InvalidInputError(
+                "changes of a key need an order: name the column, or columns, that order them, for "
+                "example sequence_by='lsn' or sequence_by=['ts', 'lsn']"
+            )
+        if self.column_list is not None and self.except_column_list:
+            raise InvalidInputError(
+                "column_list names what is stored, and except_column_list what is not: give one"
+            )
+        tracked, untracked = self.track_history_column_list, self.track_history_except_column_list
+        if tracked is not None and untracked:
+            raise InvalidInputError(
+                "track_history_column_list names what is tracked, and "
+                "track_history_except_column_list what is not: give one"
+            )
+        if not self.is_history and (tracked is not None or untracked):
+            raise InvalidInputError(
+                "type 1 (scd1) keeps no history, so track_history_column_list and "
+                "track_history_except_column_list are for type 2 (scd2)"
+            )
+        stored = self.keys if self.column_list is None else self.column_list
+        lost = [each for each in self.keys if each in self.except_column_list or each not in stored]
+        if lost:
+            raise InvalidInputError(f"the key column {lost[0]!r} cannot be left out of the table")
+        wrong = [each for each in (*(tracked or ()), *untracked) if each in self.keys]
+        if wrong:
+            raise InvalidInputError(
+                f"the key column {wrong[0]!r} has no history, since each key has its own: leave it "
+                "out of the columns that are tracked, or not"
+            )
+
+    def without_list(self, columns: Sequence[str]) -> "ChangeRules":
+        """Return the same rules with the columns that are not stored, given all columns.
+
+        Raises:
+            InvalidInputError: A column to be stored does not exist.
+        """
+        if self.column_list is None:
+            return self
+        for name in self.column_list:
+            if name not in columns:
+                raise InvalidInputError(
+                    f"the data has no column {name!r} to store (column_list)"
+                    f"{did_you_mean(name, columns)}; it has: {', '.join(columns)}"
+                )
+        excepted = tuple(each for each in columns if each not in self.column_list)
+        return replace(self, column_list=None, except_column_list=excepted)
+
+    @property
+    def adds_sequence(self) -> bool:
+        """Whether the data gets a column `SEQUENCE`; `without_list` has been called."""
+        is_left_out = not self.is_history and self.sequence_by[0] in self.except_column_list
+        return len(self.sequence_by) > 1 or is_left_out
+
+    def upsert_rules(self) -> UpsertRules:
+        """Return the rules for the data with its column of sequences."""
+        by = SEQUENCE if self.adds_sequence else self.sequence_by[0]
+        excepted = self.except_column_list
+        if self.is_history and self.adds_sequence:
+            excepted = (*excepted, SEQUENCE)
+        return upsert_rules(
+            UpsertRules(self.keys, by, self.apply_as_deletes, excepted, tombstones=self.tombstones),
+            history_rules(self) if self.is_history else None,
+        )
+
+    def with_sequence(self, data: pa.Table) -> pa.Table:
+        """Return the data with its column of sequences.
+
+        Raises:
+            InvalidInputError: A column does not exist, or is there already.
+        """
+        check_not_reserved(data.column_names)
+        for name in self.sequence_by:
+            if name not in data.column_names:
+                raise InvalidInputError(
+                    f"the column of sequence_by, {name!r}, is not in the data, which has: "
+                    f"{', '.join(data.column_names)}"
+                )
+        if not self.adds_sequence:
+            return data
+        if len(self.sequence_by) == 1:
+            return data.append_column(SEQUENCE, data.column(self.sequence_by[0]))
+        parts = [data.column(each).combine_chunks() for each in self.sequence_by]
+        flat = [each.dictionary_decode() if _is_indexed(each) else each for each in parts]
+        return data.append_column(SEQUENCE, pa.StructArray.from_arrays(flat, self.sequence_by))
+
+
+def _is_indexed(values: pa.Array) -> bool:
+    return bool(pa.types.is_dictionary(values.type))
+
+
+def history_rules(rules: ChangeRules) -> HistoryRules:
+    """Return what the rules say about a history."""
+    return HistoryRules(rules.track_history_column_list, rules.track_history_except_column_list)
+
+
+def upsert_rules(rules: UpsertRules, history: HistoryRules | None) -> UpsertRules:
+    """Return the rules of an upsert as those of changes: deletes win, and are remembered for good.
+
+    Args:
+        rules: Of the upsert.
+        history: Those of a history; None for type 1.
+    """
+    age = rules.tombstones
+    if age is None and (history is not None or rules.delete_when is not None):
+        age = FOR_GOOD
+    return replace(rules, tombstones=age, deletes_win=True, history=history)
+
+
+def check_not_reserved(columns: Sequence[str]) -> None:
+    """Raise if data has a column with the name of the added one.
+
+    Raises:
+        InvalidInputError: It has.
+    """
+    if SEQUENCE in columns:
+        raise InvalidInputError(
+            f"the data has a column {SEQUENCE!r}, which the table has for the order of changes: "
+            "rename it"
+        )
+
+
+def check_has_sequence(table: pa.Schema, data: pa.Schema) -> None:
+    """Raise if a table lacks the column of sequences that data has.
+
+    Raises:
+        InvalidInputError: It does.
+    """
+    if SEQUENCE in data.names and SEQUENCE not in table.names:
+        kind = data.field(SEQUENCE).type
+        raise InvalidInputError(
+            f"later changes are compared with the stored sequence, but the table has no column "
+            f"for it. Order by one column that is stored; or add one to the empty table: "
+            f"ds.add_columns(pa.field({SEQUENCE!r}, {kind}))"
+        )
+
+
+def history_schema(schema: pa.Schema, sequence: pa.DataType) -> pa.Schema:
+    """Return the columns of a history (SCD type 2), for `create_dataset`.
+
+    Args:
+        schema: The columns that are stored of each change.
+        sequence: The type of the sequence; of several columns, a struct of them.
+
+    Raises:
+        InvalidInputError: A column has the name of an added one.
+
+    Returns:
+        The columns, and `__START_AT` and `__END_AT`.
+    """
+    for name in (START_AT, END_AT):
+        if name in schema.names:
+            raise InvalidInputError(f"the columns already have {name!r}, which a history adds")
+    added = [pa.field(each, sequence) for each in (START_AT, END_AT)]
+    return pa.schema([*schema, *added], metadata=schema.metadata)

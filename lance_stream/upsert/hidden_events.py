@@ -1,0 +1,163 @@
+"""Events of a history that show in no row of it, remembered beside the table.
+
+They are stored like remembered deletes (`tombstones`), in files of the same kind, and become valid
+with the commit that lists them. Nothing is taken out: an event that shows in a row again, because a
+later one split it, does no harm here. If the same event is remembered twice, the last one counts.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.snapshot.store_clock import by_the_clock_of
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.tombstones import read_tombstones
+from lance_stream.upsert.incoming import FOR_GOOD, UpsertRules
+from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes, plain_values
+from lance_stream.upsert.tombstones import RememberedDeletes, open_remembered
+
+START_AT: Final = "__START_AT"
+"""The column with the sequence of the first event of a row."""
+
+END_AT: Final = "__END_AT"
+"""The column with the sequence at which a row ends; null while it is current."""
+
+
+def check_has_history(table: pa.Schema) -> None:
+    """Raise unless a table has the columns of a history.
+
+    Raises:
+        InvalidInputError: It has not.
+    """
+    missing = [each for each in (START_AT, END_AT) if each not in table.names]
+    if missing:
+        raise InvalidInputError(
+            f"a history (scd2) has the columns {START_AT} and {END_AT}, in the type of the "
+            f"sequence, but the table has no {' and no '.join(missing)}; it has: "
+            f"{', '.join(table.names)}. Let the sink create the table, or create it with these "
+            f"columns: lance_stream.history_schema(schema, pa.int64()). Current rows (scd1) become "
+            "a history if they are read, and applied to a new table"
+        )
+    start, end = table.field(START_AT), table.field(END_AT)
+    if start.type != end.type or not end.nullable:
+        raise InvalidInputError(
+            f"the columns of a history have one type, and {END_AT} may be null, but {START_AT} is "
+            f"{start.type} and {END_AT} is {end.type}"
+            f"{'' if end.nullable else ' and must not be null'}. Create the table with both in the "
+            "type of the sequence"
+        )
+
+
+def data_columns(table: pa.Schema) -> list[str]:
+    """Return the columns of a history without its start and end."""
+    return [each for each in table.names if each not in (START_AT, END_AT)]
+
+
+def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
+    """Return the columns of which each change begins another row, in the table's order.
+
+    Args:
+        table: The table's columns.
+        stored: The columns of the incoming events that are stored.
+        rules: The user's rules, with those of a history.
+
+    Raises:
+        InvalidInputError: A column that the rules name is not stored.
+    """
+    history = rules.history
+    assert history is not None
+    for name in (*(history.tracked or ()), *history.untracked):
+        if name not in stored:
+            raise InvalidInputError(
+                f"the history of {name!r} cannot be tracked or left out: it is not a column that "
+                f"is stored, which are: {', '.join(stored)}"
+            )
+    wanted = stored if history.tracked is None else history.tracked
+    left_out = {*rules.on, *history.untracked}
+    return [each for each in table.names if each in wanted and each not in left_out]
+
+
+def remembered_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
+    """Return the stored columns whose values are remembered with hidden events."""
+    tracked = tracked_columns(table, stored, rules)
+    return [
+        each
+        for each in data_columns(table)
+        if each in stored and each not in tracked and each not in rules.on
+    ]
+
+
+def open_hidden(
+    table: TableVersion,
+    rules: UpsertRules,
+    stored: Sequence[str],
+    environment: Environment = MACHINE,
+) -> RememberedDeletes:
+    """Return the hidden events that a version remembers; reads no file.
+
+    Args:
+        table: The version.
+        rules: The user's rules for incoming events.
+        stored: Their columns that are stored.
+        environment: The clock.
+
+    Raises:
+        InvalidInputError: The table is no history, or remembers by other columns.
+        UnsupportedFeatureError: The table has blobs.
+        CorruptDataError: The config's entry is damaged.
+    """
+    schema = table.arrow_schema
+    check_has_history(schema)
+    blobs = [each.name for each in table.schema.fields if each.is_blob]
+    if blobs:
+        raise UnsupportedFeatureError(
+            f"the column {blobs[0]!r} holds blobs, which a history (scd2) cannot compare. Keep "
+            "them in a table of their own, and their keys in the history"
+        )
+    values = remembered_columns(schema, stored, rules)
+    known = read_tombstones(table.manifest.config)
+    age = FOR_GOOD if rules.tombstones is None else rules.tombstones
+    if known is not None and known.files and age != FOR_GOOD:
+        environment = by_the_clock_of(table.store, environment)
+    return open_remembered(
+        table,
+        rules.on,
+        START_AT,
+        schema.field(START_AT).type,
+        age=age,
+        now_ms=environment.now_nanos() // 1_000_000,
+        values=values,
+    )
+
+
+def new_hidden(
+    remembered: RememberedDeletes,
+    keys: Sequence[pa.Array],
+    sequence: pa.Array,
+    stores: npt.NDArray[np.bool_],
+    values: pa.RecordBatch,
+) -> Deletes:
+    """Return hidden events at the current time.
+
+    Args:
+        remembered: What the version remembers.
+        keys: (n,) values of each key column.
+        sequence: (n,) their sequences.
+        stores: (n,) whether each stored a row.
+        values: (n,) the rows that they stored; those of deletes are not remembered.
+    """
+    mask = pa.array(stores)
+    columns = [*remembered.new_columns(keys, sequence), mask]
+    for name in remembered.values or ():
+        wanted = remembered.schema.field(VALUE_PREFIX + name).type
+        own = values.column(name)
+        if isinstance(own, pa.ExtensionArray):
+            own = own.storage
+        places = pa.array(np.arange(len(stores)), mask=~stores)
+        columns.append(plain_values(own).take(places).cast(wanted))
+    return Deletes(pa.RecordBatch.from_arrays(columns, schema=remembered.schema))

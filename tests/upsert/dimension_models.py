@@ -1,0 +1,126 @@
+"""What a dimension holds for a log of changes: a model that sorts the whole log, key by key."""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+CHANGES = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("city", pa.string()),
+        ("note", pa.string()),
+        ("seq", pa.int64()),
+        ("op", pa.string()),
+    ]
+)
+"""The columns of a batch of changes."""
+
+
+class Change(NamedTuple):
+    """One change; `op` is "u" or "d"."""
+
+    id: int
+    city: str | None
+    note: str | None
+    seq: int
+    op: str
+
+
+class State(NamedTuple):
+    """One row of a history."""
+
+    id: int
+    city: str | None
+    note: str | None
+    start: int
+    end: int | None
+
+
+def batch_of(changes: Iterable[Change]) -> pa.Table:
+    """Return changes as a table."""
+    return pa.Table.from_pylist([each._asdict() for each in changes], schema=CHANGES)
+
+
+def effective(log: Iterable[Change]) -> dict[int, list[Change]]:
+    """Return the changes of each key that count, in order: of equal sequences, a delete."""
+    by_place: dict[tuple[int, int], Change] = {}
+    for each in log:
+        known = by_place.get((each.id, each.seq))
+        if known is None or known.op != "d":
+            by_place[each.id, each.seq] = each
+    ordered: dict[int, list[Change]] = {}
+    for place in sorted(by_place):
+        ordered.setdefault(place[0], []).append(by_place[place])
+    return ordered
+
+
+def history(log: Iterable[Change], tracked: Sequence[str] = ("city", "note")) -> list[State]:
+    """Return the rows of a history (type 2)."""
+    rows: list[State] = []
+    for changes in effective(log).values():
+        current: State | None = None
+        for each in changes:
+            if current is not None and each.op == "u" and _same(current, each, tracked):
+                current = current._replace(city=each.city, note=each.note)
+                continue
+            if current is not None:
+                rows.append(current._replace(end=each.seq))
+            current = State(each.id, each.city, each.note, each.seq, None)
+            if each.op == "d":
+                current = None
+        if current is not None:
+            rows.append(current)
+    return sorted(rows, key=lambda row: (row.id, row.start))
+
+
+def _same(state: State, change: Change, tracked: Sequence[str]) -> bool:
+    return all(getattr(state, name) == getattr(change, name) for name in tracked)
+
+
+def current(log: Iterable[Change]) -> list[tuple[int, str | None, str | None]]:
+    """Return the current row of each key (type 1)."""
+    last = [changes[-1] for _, changes in sorted(effective(log).items())]
+    return [(each.id, each.city, each.note) for each in last if each.op == "u"]
+
+
+def random_log(chance: random.Random, num_keys: int = 4, most: int = 12) -> list[Change]:
+    """Return changes of some keys: with runs of equal values, deletes, repeats and ties."""
+    log: list[Change] = []
+    for key in range(num_keys):
+        for seq in chance.sample(range(40), chance.randint(1, most)):
+            if chance.random() < 0.25:
+                log.append(Change(key, None, None, seq, "d"))
+                continue
+            city = chance.choice(["Ulm", "Bonn", None])
+            log.append(Change(key, city, chance.choice("xy"), seq, "u"))
+            if chance.random() < 0.1:  # a delete at the same moment wins
+                log.append(Change(key, None, None, seq, "d"))
+    return log + chance.sample(log, len(log) // 5)
+
+
+def in_batches(chance: random.Random, log: Sequence[Change]) -> list[list[Change]]:
+    """Return a log, shuffled, cut into batches; now and then one is repeated."""
+    shuffled = chance.sample(list(log), len(log))
+    num_batches = chance.randint(1, 6)
+    cuts = sorted(chance.randint(0, len(log)) for _ in range(num_batches - 1))
+    batches = [
+        shuffled[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(log)], strict=True)
+    ]
+    return [again for each in batches for again in [each] * (1 + (chance.random() < 0.1))]
+
+
+def states(rows: pa.Table) -> list[State]:
+    """Return the rows of a table that holds a history."""
+    found = [
+        State(row["id"], row["city"], row["note"], row["__START_AT"], row["__END_AT"])
+        for row in rows.to_pylist()
+    ]
+    return sorted(found, key=lambda row: (row.id, row.start))
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Return the rows of a table of type 1, by key."""
+    found = [(row["id"], row["city"], row["note"]) for row in table.to_pylist()]
+    return sorted(found, key=lambda row: row[0])

@@ -1,0 +1,157 @@
+"""Histories of keys: any order of changes, in any batches, gives the history of the sorted log."""
+
+import random
+import uuid
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.upsert.change_rules import ChangeRules
+from tests.sampling import ALL_CASES
+from tests.upsert import dimension_models as model
+from tests.upsert.dimension_models import Change, State, batch_of, states
+from tests.upsert.running_parts import upsert_by_parts, upsert_staged_rows
+
+STORED = pa.schema([("id", pa.int64()), ("city", pa.string()), ("note", pa.string())])
+HISTORY = lance_stream.history_schema(STORED, pa.int64())
+RULES: dict[str, Any] = {
+    "keys": "id",
+    "sequence_by": "seq",
+    "apply_as_deletes": "op = 'd'",
+    "except_column_list": ["seq", "op"],
+}
+seeds = st.integers(0, 2**32 - 1)
+some = settings(deadline=None, max_examples=200 if ALL_CASES else 12)
+
+
+def new_history(**options: Any) -> Dataset:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", HISTORY, **options)
+
+
+def apply(ds: Dataset, *changes: Change, **rules: Any) -> Dataset:
+    return ds.apply_scd2(batch_of(changes), **RULES | rules)
+
+
+def rows(ds: Dataset) -> list[State]:
+    return states(ds.to_table())
+
+
+def check_feed(older: Dataset, newer: Dataset) -> None:
+    """Check snapshot(a) + changes(a, b) = snapshot(b)."""
+    held = {(row.id, row.start): row for row in rows(older)}
+    for change in newer.changes(older.version).read_all().to_pylist():
+        row = State(*(change[each] for each in ("id", "city", "note", "__START_AT", "__END_AT")))
+        if change["_change_type"] in ("update_preimage", "delete"):
+            assert held.pop((row.id, row.start)) == row
+        else:
+            assert (row.id, row.start) not in held
+            held[row.id, row.start] = row
+    assert [held[place] for place in sorted(held)] == rows(newer)
+
+
+@some
+@given(seeds, st.sampled_from([("city", "note"), ("city",), ()]))
+def test_any_order_in_any_batches_gives_the_history_of_the_sorted_log(
+    seed: int, tracked: tuple[str, ...]
+) -> None:
+    chance = random.Random(seed)
+    log = model.random_log(chance)
+    ds, versions = new_history(), []
+    for changes in model.in_batches(chance, log):
+        older, ds = ds, apply(ds, *changes, track_history_column_list=tracked)
+        versions.append((older, ds))
+        if chance.random() < 0.2:
+            ds = ds.compact()
+    # Of a run, values that are not tracked are those of the last event, also after a tie.
+    assert rows(ds) == model.history(log, tracked)
+    for older, newer in versions:
+        check_feed(older, newer)
+    assert ds.verify() == []
+    assert apply(ds, *log, track_history_column_list=tracked).version == ds.version
+
+
+@some
+@given(seeds)
+def test_large_batches_by_ranges_of_keys_give_the_same(seed: int) -> None:
+    chance = random.Random(seed)
+    log = model.random_log(chance, num_keys=9)
+    rules = ChangeRules(
+        True, ("id",), ("seq",), "op = 'd'", except_column_list=("seq", "op")
+    ).upsert_rules()
+    ds = new_history()
+    table = ds.table
+    for changes in model.in_batches(chance, log):
+        if len(changes) < 4:
+            table = Dataset(table).apply_scd2(batch_of(changes), **RULES).table
+            continue
+        run = upsert_by_parts if chance.random() < 0.5 else upsert_staged_rows
+        table = run(table, batch_of(changes), rules, num_parts=chance.randint(1, 4)).table
+    assert rows(Dataset(table)) == model.history(log)
+
+
+@some
+@given(seeds)
+def test_two_writers_give_the_history_of_both(seed: int) -> None:
+    chance = random.Random(seed)
+    log = model.random_log(chance)
+    opened = new_history()
+    # Both hold the version that they have read, so each one's commit is planned again.
+    writers = [opened, opened]
+    for changes in model.in_batches(chance, log):
+        place = chance.randrange(2)
+        writers[place] = apply(writers[place], *changes)
+    newest = max(writers, key=lambda ds: ds.version)
+    assert rows(newest) == model.history(log)
+
+
+@some
+@given(seeds)
+def test_type_1_gives_the_current_rows_of_the_sorted_log(seed: int) -> None:
+    chance = random.Random(seed)
+    log = model.random_log(chance)
+    schema = pa.schema([*STORED, ("seq", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    for changes in model.in_batches(chance, log):
+        ds = ds.apply_scd1(batch_of(changes), **RULES | {"except_column_list": "op"})
+    assert model.rows_of(ds.to_table()) == model.current(log)
+
+
+@some
+@given(seeds)
+def test_current_rows_of_the_history_are_those_of_type_1(seed: int) -> None:
+    chance = random.Random(seed)
+    log = model.random_log(chance)
+    ds = new_history()
+    for changes in model.in_batches(chance, log):
+        ds = apply(ds, *changes)
+    now = ds.to_table(filter="__END_AT IS NULL")
+    assert model.rows_of(now) == model.current(log)
+
+
+@pytest.mark.parametrize("stable_row_ids", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_pylance_reads_the_history_after_compaction_and_cleanup(
+    tmp_path: Path, seed: int, stable_row_ids: bool
+) -> None:
+    chance = random.Random(seed)
+    log = model.random_log(chance, num_keys=20, most=20)
+    uri = str(tmp_path / "t.lance")
+    ds = lance_stream.create_dataset(uri, HISTORY, stable_row_ids=stable_row_ids)
+    for number, changes in enumerate(model.in_batches(chance, log)):
+        ds = apply(ds, *changes)
+        if number % 2:
+            ds = ds.compact()
+            ds.cleanup(retain_versions=1, older_than=timedelta(0))
+            lance.dataset(uri).cleanup_old_versions(timedelta(0))
+            ds = lance_stream.open_dataset(uri)
+    assert states(lance.dataset(uri).to_table()) == model.history(log) == rows(ds)
+    lance.dataset(uri).optimize.compact_files()
+    assert rows(lance_stream.open_dataset(uri)) == model.history(log)
