@@ -6,15 +6,17 @@ FOLDER/customers.lance has the current customers. FOLDER/history.lance has a row
 customer, with its start and end; the current state has no end. So facts can be joined with the
 dimension as of their time.
 
-A micro-batch may change a customer several times. Each change ends the previous state; the first
-one ends the open state, which is looked up in the history. All of it is one upsert and one commit.
+A micro-batch may change a customer several times. All of it is one commit, and changes that arrive
+late, or twice, make the same history.
 """
 
 import sys
 import tempfile
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
@@ -28,41 +30,6 @@ CUSTOMERS = pa.schema(
         pa.field("status", pa.string()),
     ]
 )
-HISTORY = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field(
-            "since_version", pa.int64(), nullable=False
-        ),  # two versions may have the same time
-        pa.field("since", pa.timestamp("us", "UTC")),
-        pa.field("until", pa.timestamp("us", "UTC")),
-        pa.field("city", pa.string()),
-        pa.field("status", pa.string()),
-    ]
-)
-KEY = ["id", "since_version"]
-
-
-def states(changes: DataFrame, open_states: DataFrame) -> DataFrame:
-    """Return the states that changes start, and the open states that they end.
-
-    Args:
-        changes: From the change feed, without pre-images: each ends the previous state.
-        open_states: The states of the history that have no end.
-    """
-    brings = f.col("_change_type") != "delete"
-    events = changes.select(
-        "*",
-        f.col("_commit_version").alias("since_version"),
-        f.col("_commit_timestamp").alias("since"),
-        brings.alias("brings"),
-    )
-    in_order = Window.partitionBy("id").orderBy("since_version", "brings")
-    events = events.withColumn("until", f.lead("since").over(in_order))
-    begun = events.where("brings").select(HISTORY.names)
-    first = events.groupBy("id").agg(f.min("since").alias("ended"))
-    ended = open_states.join(first, "id").withColumn("until", f.col("ended")).select(HISTORY.names)
-    return begun.unionByName(ended)
 
 
 def keep_history(spark: SparkSession, table: str, history: str, checkpoint: str) -> StreamingQuery:
@@ -73,16 +40,22 @@ def keep_history(spark: SparkSession, table: str, history: str, checkpoint: str)
         .option("filter", "_change_type <> 'update_preimage'")
         .load(table)
     )
-    sink = lance_sink(history, mode="upsert", on=KEY)
-
-    def add(batch: DataFrame, batch_id: int) -> None:
-        # This lookup may return other rows when Spark replays the batch, but then the sink has
-        # already committed the batch and skips it.
-        reader = batch.sparkSession.read.format("lance").option("filter", "until IS NULL")
-        sink(states(batch, reader.load(history)), batch_id)
-
+    events = changes.select(
+        *CUSTOMERS.names,
+        f.col("_commit_timestamp").alias("time"),
+        f.col("_commit_version").alias("version"),  # two versions may have the same time
+        (f.col("_change_type") != "delete").alias("brings"),  # a version may replace a row
+    )
+    sink = lance_sink(
+        history,
+        mode="scd2",
+        keys="id",
+        sequence_by=["time", "version", "brings"],
+        apply_as_deletes="NOT brings",
+        column_list=CUSTOMERS.names,
+    )
     return (
-        changes.writeStream.foreachBatch(add)
+        events.writeStream.foreachBatch(sink)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()
@@ -104,7 +77,6 @@ def main(folder: str) -> None:
 
     ds = lance_stream.create_dataset(table, CUSTOMERS, primary_key=["id"])
     ds = ds.append(customers((1, "Köln", "new"), (2, "Bonn", "new"), (3, "Ulm", "new")))
-    lance_stream.create_dataset(history, HISTORY, primary_key=KEY)
     keep_history(spark, table, history, f"{folder}/checkpoint").awaitTermination()
 
     ds = ds.upsert(customers((1, "Köln", "gold"), (4, "Trier", "new")), on="id")
@@ -119,23 +91,35 @@ def main(folder: str) -> None:
 
 def check(ds: lance_stream.Dataset, history: lance_stream.Dataset) -> None:
     """Print the history, and compare it with the table at each of its versions."""
-    rows = history.to_table().sort_by([("id", "ascending"), ("since_version", "ascending")])
-    print("   id  since version  until                             city    status")
-    for row in rows.to_pylist():
-        until = "" if row["until"] is None else row["until"].isoformat()
-        state = f"{row['city']:6}  {row['status']}"
-        print(f"{row['id']:5}  {row['since_version']:13}  {until:32}  {state}")
+    rows = history.to_table().to_pylist()
+    print(
+        "   id  since                             until                             city    status"
+    )
+    for row in sorted(rows, key=lambda row: (row["id"], row["__START_AT"]["version"])):
+        since, until = (shown(row[each]) for each in ("__START_AT", "__END_AT"))
+        print(f"{row['id']:5}  {since:32}  {until:32}  {row['city']:6}  {row['status']}")
     # The history starts with the first snapshot of the table.
     for info in ds.versions()[1:]:
         then = [
-            {"id": row["id"], "city": row["city"], "status": row["status"]}
-            for row in rows.to_pylist()
-            if row["since"] <= info.timestamp
-            and (row["until"] is None or row["until"] > info.timestamp)
+            {name: row[name] for name in CUSTOMERS.names}
+            for row in sorted(rows, key=lambda row: row["id"])
+            if is_valid(row, info.timestamp, info.version)
         ]
         if then != ds.checkout(info.version).to_table().sort_by("id").to_pylist():
             sys.exit(f"At version {info.version} the history contains {then}.")
     print(f"The history matches all {ds.version} versions.")
+
+
+def is_valid(row: dict[str, Any], time: datetime, version: int) -> bool:
+    """Return whether a row of the history was valid at a version of the table."""
+    start, end = row["__START_AT"], row["__END_AT"]
+    if (start["time"], start["version"]) > (time, version):
+        return False
+    return end is None or (end["time"], end["version"]) > (time, version)
+
+
+def shown(sequence: dict[str, Any] | None) -> str:
+    return "" if sequence is None else sequence["time"].isoformat()
 
 
 def customers(*rows: tuple[int, str, str]) -> pa.Table:

@@ -27,7 +27,13 @@ from tests.servers.server import ask, free_port
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ANY_BLOCK = re.compile(r"^( *```\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-WITHOUT_SPARK = ["docs/upserts.md", "docs/branches.md", "docs/report.md", "docs/search.md"]
+WITHOUT_SPARK = [
+    "docs/upserts.md",
+    "docs/slowly-changing.md",
+    "docs/branches.md",
+    "docs/report.md",
+    "docs/search.md",
+]
 DOCUMENTS = [
     "README.md",
     "docs/sink.md",

@@ -29,9 +29,10 @@ from lance_stream.snapshot.timestamps import parse_moment
 from lance_stream.spark.row_modes import (
     BAD_ROWS,
     BY_KEY,
-    MODES,
+    OF_CHANGES,
     ONLY_WITH,
     QUARANTINE,
+    WRITER_MODES,
     check_one_of,
     evolutions,
 )
@@ -306,7 +307,8 @@ def _check_mode(options: WriteOptions) -> None:
         raise InvalidInputError(
             f"mode={options.mode} needs the key columns that identify a row, in the option 'on'"
         )
-    for attribute, modes in ONLY_WITH.items():
+    for attribute, every in ONLY_WITH.items():
+        modes = [each for each in every if each in WRITER_MODES]
         if getattr(options, attribute) and options.mode not in modes:
             name = next(
                 each.name for each in _WRITE_OPTIONS.values() if each.attribute == attribute
@@ -625,7 +627,12 @@ def _age(name: str, text: str) -> timedelta:
 
 def _mode(name: str, text: str) -> str:
     mode = text.strip().lower()
-    check_one_of(f"the option {name!r}", mode, MODES)
+    if mode in OF_CHANGES:
+        raise InvalidInputError(
+            f"the option {name!r} cannot be {mode!r}: this mode is one of the sink. Use "
+            f".foreachBatch(lance_sink(uri, mode={mode!r}, keys=[...], sequence_by=...))"
+        )
+    check_one_of(f"the option {name!r}", mode, WRITER_MODES)
     return mode
 
 

@@ -10,7 +10,13 @@ from typing import Final
 
 from lance_stream.errors import InvalidInputError
 
-MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
+MODES: Final = ("append", "upsert", "apply_changes", "overwrite", "scd1", "scd2")
+
+OF_CHANGES: Final = ("scd1", "scd2")
+"""The modes that apply changes as Spark's AUTO CDC does; of the sink only."""
+
+WRITER_MODES: Final = tuple(each for each in MODES if each not in OF_CHANGES)
+"""The modes of the format as a writer."""
 
 SCHEMA_EVOLUTIONS: Final = ("none", "add_columns", "widen_types")
 
@@ -19,17 +25,51 @@ QUARANTINE: Final = "quarantine"
 BAD_ROWS: Final = ("refuse", QUARANTINE)
 """What happens to rows that do not fit the table: an error, or a table beside it."""
 
-BY_KEY: Final = ("upsert", "apply_changes")
+BY_KEY: Final = ("upsert", "apply_changes", *OF_CHANGES)
 """The modes that update rows of the table by their keys."""
 
 ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "on": BY_KEY,
-    "skip_unchanged": BY_KEY,
-    "sequence_by": ("upsert",),
-    "delete_when": ("upsert",),
-    "tombstones": ("upsert",),
+    "skip_unchanged": ("upsert", "apply_changes"),
+    "sequence_by": ("upsert", *OF_CHANGES),
+    "delete_when": ("upsert", *OF_CHANGES),
+    "tombstones": ("upsert", *OF_CHANGES),
 }
 """The modes that an argument applies to; all others apply to every mode."""
+
+NAMES_OF_CHANGES: Final[Mapping[str, str | None]] = {
+    "keys": "on",
+    "apply_as_deletes": "delete_when",
+    "except_column_list": "except_columns",
+    "column_list": None,
+    "track_history_column_list": None,
+    "track_history_except_column_list": None,
+}
+"""The arguments of `OF_CHANGES`, as AUTO CDC calls them, and the other modes, if they have them."""
+
+
+def check_spelled(mode: str, given: Mapping[str, object]) -> None:
+    """Raise if an argument is not one of the mode, but called otherwise there.
+
+    Args:
+        mode: One of `MODES`.
+        given: The values of arguments by their names; None where one is not given.
+
+    Raises:
+        InvalidInputError: One is not; the message says how it is called.
+    """
+    for theirs, ours in NAMES_OF_CHANGES.items():
+        if mode in OF_CHANGES and ours is not None and given.get(ours) is not None:
+            raise InvalidInputError(
+                f"lance_sink(mode={mode!r}) has the arguments of Spark's AUTO CDC: give "
+                f"{theirs}={given[ours]!r} instead of {ours}"
+            )
+        if mode not in OF_CHANGES and given.get(theirs) is not None:
+            way_out = "" if ours is None else f"; there it is {ours}={given[theirs]!r}"
+            raise InvalidInputError(
+                f"lance_sink({theirs}={given[theirs]!r}) is for "
+                f"mode={' or '.join(map(repr, OF_CHANGES))}, not for {mode!r}{way_out}"
+            )
 
 
 def evolutions(value: object) -> tuple[str, ...]:
@@ -61,7 +101,9 @@ def check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
 _MEANT: Final[Mapping[str, tuple[str, ...]]] = {
     "merge": ("upsert",),
     "update": ("upsert",),
-    "cdc": ("upsert",),
+    "cdc": ("scd1",),
+    "scd": ("scd2",),
+    "history": ("scd2",),
     "insert": ("append",),
     "complete": ("overwrite",),
     "replace": ("overwrite",),

@@ -31,6 +31,7 @@ from lance_stream.upsert.hidden_events import (
     END_AT,
     START_AT,
     check_has_history,
+    check_history_names,
     data_columns,
     new_hidden,
     open_hidden,
@@ -107,12 +108,7 @@ def stored_columns(batch: pa.Schema, rules: UpsertRules) -> tuple[str, ...]:
         InvalidInputError: One has a name that a history has for itself.
     """
     stored = tuple(each for each in batch.names if each not in rules.except_columns)
-    for name in (START_AT, END_AT):
-        if name in stored:
-            raise InvalidInputError(
-                f"the data has a column {name!r}, which a history (scd2) has for itself: rename "
-                "it, or leave it out (except_column_list)"
-            )
+    check_history_names(stored)
     return stored
 
 
@@ -260,9 +256,7 @@ def apply_events(
         known.hidden,
         known.incoming,
         partial(_same_values, known.values.select(list(events.tracked))),
-        partial(_same_values, known.values.select(remembered.values))
-        if remembered.values
-        else None,
+        partial(_same_values, known.values.select(names)) if names else None,
     )
     rows = _arranged_rows(table, events, known, made)
     decision = _decided(known, made, rows)

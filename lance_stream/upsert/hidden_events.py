@@ -5,7 +5,7 @@ with the commit that lists them. Nothing is taken out: an event that shows in a 
 later one split it, does no harm here. If the same event is remembered twice, the last one counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -51,6 +51,20 @@ def check_has_history(table: pa.Schema) -> None:
             f"{'' if end.nullable else ' and must not be null'}. Create the table with both in the "
             "type of the sequence"
         )
+
+
+def check_history_names(stored: Iterable[str]) -> None:
+    """Raise if a column that is to be stored has a name that a history has for itself.
+
+    Raises:
+        InvalidInputError: One has.
+    """
+    for name in stored:
+        if name in (START_AT, END_AT):
+            raise InvalidInputError(
+                f"the data has a column {name!r}, which a history (scd2) has for itself: rename "
+                "it, or leave it out (except_column_list)"
+            )
 
 
 def data_columns(table: pa.Schema) -> list[str]:

@@ -112,3 +112,14 @@ def test_the_benchmark_of_the_index_of_keys_compares_tables() -> None:
     shown = run("benchmarks.key_index", "--compaction", "1", "--rounds", "1")
     assert "carried over" in shown
     assert "read again" in shown
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_the_benchmark_of_dimensions_prints_each_kind() -> None:
+    arguments = ("--rows", "1000", "--changes", "50", "--batches", "2")
+    shown = run("benchmarks.slowly_changing", *arguments)
+    for kind in ("upsert", "scd1", "scd2", "scd2 late"):
+        found = re.search(rf"^{kind} +([\d.]+) +([\d.]+) +([\d,]+)$", shown, re.MULTILINE)
+        assert found is not None, shown
+        assert float(found[1]) > 0

@@ -61,8 +61,11 @@ def test_captured_changes_reach_table_and_index(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spark")
 def test_a_history_holds_every_state(tmp_path: Path) -> None:
     load("slowly_changing_dimension").main(str(tmp_path))
-    history = sorted(table(tmp_path, "history"), key=lambda row: (row["id"], row["since_version"]))
-    assert [(row["id"], row["city"], row["status"], row["until"] is None) for row in history] == [
+    rows = table(tmp_path, "history")
+    history = sorted(rows, key=lambda row: (row["id"], row["__START_AT"]["version"]))
+    assert [
+        (row["id"], row["city"], row["status"], row["__END_AT"] is None) for row in history
+    ] == [
         (1, "Köln", "new", False),
         (1, "Köln", "gold", False),
         (1, "Aachen", "gold", True),

@@ -3,11 +3,13 @@
     append    FOLDER/files, every row of every file, into FOLDER/append
     upsert    the files' changes, by id: inserts, updates, deletes, into FOLDER/upsert
     format    the same changes, by the format as a writer, into FOLDER/format
+    scd1      the same changes, of which FOLDER/scd1 has the current rows
+    scd2      the same changes, of which FOLDER/scd2 has the history
     replica   the changes of FOLDER/source, applied to FOLDER/replica; a snapshot comes first
     log       the changes of FOLDER/source since its first version, appended to FOLDER/log
 
 The last two are consumers of the source by their names. FOLDER/tables.json, if it is there, says
-where the first three have their tables instead: a URI and storage options.
+where the first five have their tables instead: a URI and storage options.
 
 It gets its session ready, and begins when a line comes in: "all" to end when all is in, anything
 else to go on until it is killed.
@@ -40,6 +42,13 @@ def logged_changes(spark: Any, folder: Path) -> Any:
     return changes(spark, folder, "log").selectExpr(*LOGGED.split(", "))
 
 
+OF_CHANGES = {
+    "keys": ["id"],
+    "sequence_by": "seq",
+    "apply_as_deletes": "op = 'd'",
+    "compact_every": 3,
+}
+
 QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
     "append": (files, {}),
     "upsert": (
@@ -63,6 +72,8 @@ QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
             "exceptColumns": "op",
         },
     ),
+    "scd1": (files, {"mode": "scd1", "except_column_list": ["op"], **OF_CHANGES}),
+    "scd2": (files, {"mode": "scd2", "except_column_list": ["op", "seq"], **OF_CHANGES}),
     "replica": (changes, {"mode": "apply_changes", "on": "id"}),
     "log": (logged_changes, {}),
 }

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,7 +34,7 @@ from tests.faults.places import folder_on, on, open_table, options_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SINKS = ("append", "upsert", "format")
+SINKS = ("append", "upsert", "format", "scd1", "scd2")
 ROWS_PER_FILE = 40
 MIN_PENDING = 6
 """Files that a stream has still before it at least, so that a kill meets it at work."""
@@ -43,7 +45,7 @@ MAX_AHEAD = 10
 
 
 class Streams:
-    """The files of three streams, their tables, and the process that runs them.
+    """The files of the streams, their tables, and the process that runs them.
 
     Args:
         folder: Where all of them lie.
@@ -89,15 +91,17 @@ class Streams:
     def versions(self) -> list[int]:
         return [versions_of(self.uri(name)) for name in SINKS]
 
-    def states(self, name: str) -> list[Rows]:
+    def states(self, name: str) -> list[list[tuple[Any, ...]]]:
         """Return what a table may hold: the rows after no file, one file, two files..."""
+        if name == "scd2":
+            return [history_of(self.batches[:stop]) for stop in range(len(self.batches) + 1)]
         states: list[Rows] = [[]]
         for batch in self.batches:
             if name != "append":
                 states.append(followed(states[-1], batch))
             else:
                 states.append(sorted([*states[-1], *((each[:3]) for each in batch)]))
-        return states
+        return [list(each) for each in states]
 
     def wait_for_versions(self, more: int, process: subprocess.Popen[bytes]) -> None:
         """Wait until the tables have so many more versions together."""
@@ -107,6 +111,31 @@ class Streams:
             assert process.poll() is None, log_of(process)
             assert time.monotonic() < deadline, f"no progress: {log_of(process)}"
             time.sleep(0.02)
+
+
+def history_of(batches: Sequence[Batch]) -> list[tuple[Any, ...]]:
+    """Return the rows of a history: id, value, start and end."""
+    rows: list[tuple[Any, ...]] = []
+    current: dict[int, tuple[str, int]] = {}
+    for change in (each for batch in batches for each in batch):  # in order of their sequences
+        if change.id in current:
+            value, start = current.pop(change.id)
+            rows.append((change.id, value, start, change.seq))
+        if not change.deletes:
+            current[change.id] = change.value, change.seq
+    return sorted([*rows, *((key, *row, None) for key, row in current.items())], key=by_start)
+
+
+def by_start(row: tuple[Any, ...]) -> tuple[int, int]:
+    return row[0], row[2]
+
+
+def rows_in(name: str, uri: str, version: int | None = None) -> list[tuple[Any, ...]]:
+    """Return the rows of the table of a sink."""
+    if name != "scd2":
+        return list(rows_at(uri, version))
+    table = open_table(uri, version).to_table(["id", "value", "__START_AT", "__END_AT"])
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=by_start)
 
 
 def versions_of(uri: str) -> int:
@@ -124,7 +153,7 @@ def check_history(streams: Streams) -> None:
         num_files = 0
         num_steps = 0
         for info in table.versions():
-            rows = rows_at(table.uri, info.version)
+            rows = rows_in(name, table.uri, info.version)
             before, num_files = num_files, states.index(rows, num_files)
             num_steps += num_files > before
             if info.operation in ("Append", "Update"):
@@ -139,7 +168,7 @@ def check_history(streams: Streams) -> None:
 def test_randomly_killed_streams_lose_nothing(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Each kill ends an append and two upserts, somewhere between two of their commits."""
+    """Each kill ends an append and four upserts, somewhere between two of their commits."""
     streams = Streams(tmp_path, 7, folder_on(kind, request))
     with ExitStack() as processes:
         spare = processes.enter_context(streams.process())
@@ -154,7 +183,7 @@ def test_randomly_killed_streams_lose_nothing(
             kill(process)
             for name in SINKS:
                 if versions_of(streams.uri(name)):
-                    assert rows_at(streams.uri(name)) in streams.states(name)
+                    assert rows_in(name, streams.uri(name)) in streams.states(name)
         run_to_the_end(spare)
     check_history(streams)
 

@@ -17,9 +17,9 @@ from lance_stream.spark.sink.running_queries import running_query
 pytestmark = pytest.mark.spark
 
 TAKEN = {
-    Results.NEW_ROWS: {"append", "upsert", "apply_changes"},
-    Results.CHANGED_GROUPS: {"upsert"},
-    Results.ALL_GROUPS: {"upsert", "overwrite"},
+    Results.NEW_ROWS: {"append", "upsert", "apply_changes", "scd1", "scd2"},
+    Results.CHANGED_GROUPS: {"upsert", "scd1", "scd2"},
+    Results.ALL_GROUPS: {"upsert", "overwrite", "scd1", "scd2"},
     Results.SOME_GROUPS: {"overwrite"},
 }
 

@@ -183,11 +183,28 @@ def test_maps_do_not_order_rows(way: Way) -> None:
         way(table_of(rows), rows, BY_SEQUENCE)
 
 
-def test_nested_sequences_are_not_remembered(way: Way) -> None:
-    rows = pa.table({"id": [1], "seq": pa.array([{"at": 2, "lsn": 1.0}], NESTED), "d": [True]})
+def test_lists_are_not_remembered_as_sequences(way: Way) -> None:
+    seq = pa.array([[1, 2]], pa.list_(pa.int64()))
+    rows = pa.table({"id": [1], "seq": seq, "d": [True]})
     rules = UpsertRules(("id",), "seq", "d", tombstones=timedelta(days=7))
     with pytest.raises(InvalidInputError, match="omit tombstones"):
         way(table_of(rows), rows, rules)
+
+
+def test_structs_are_remembered_as_sequences(way: Way) -> None:
+    rules = UpsertRules(("id",), "seq", "d", ("d",), tombstones=timedelta(days=7))
+
+    def rows(lsn: float | None, *, deletes: bool) -> pa.Table:
+        seq = pa.array([{"at": 2, "lsn": lsn}], NESTED)
+        return pa.table({"id": [1], "seq": seq, "d": [deletes]})
+
+    table = table_of(rows(0.5, deletes=False).drop(["d"]))
+    table = way(table, rows(1.0, deletes=True), rules).table
+    for late in (None, 0.75, 1.0):
+        table = way(table, rows(late, deletes=False), rules).table
+        assert not content(table)
+    table = way(table, rows(1.5, deletes=False), rules).table
+    assert lance_stream.Dataset(table).to_table()["seq"].to_pylist() == [{"at": 2, "lsn": 1.5}]
 
 
 @pytest.mark.floors

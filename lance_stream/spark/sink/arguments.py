@@ -19,13 +19,15 @@ from lance_stream.spark.row_modes import (
     BAD_ROWS,
     BY_KEY,
     MODES,
+    OF_CHANGES,
     ONLY_WITH,
     QUARANTINE,
     check_one_of,
 )
 from lance_stream.storage.preflight import check_can_write_to
 from lance_stream.upsert.change_feeds import is_change_column
-from lance_stream.upsert.incoming import UpsertRules, check_can_remember
+from lance_stream.upsert.change_rules import ChangeRules, upsert_rules
+from lance_stream.upsert.incoming import HistoryRules, UpsertRules, check_can_remember
 from lance_stream.write.batch_proofs import fingerprint
 from lance_stream.write.row_checks import Check
 
@@ -42,7 +44,7 @@ _TEXTS: Final[Mapping[str, str]] = {
 """What each argument that is a string has to be."""
 
 _OF_ROWS: Final = ("append", "upsert", "overwrite")
-"""Modes whose rows mean something each on its own; changes of a feed do not."""
+"""Modes whose rows mean something each on its own; changes do not."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,12 @@ class SinkArguments:
         expect: The conditions that each row has to meet.
         bad_rows: One of `BAD_ROWS`.
         quarantine_uri: The location of the quarantine; None for the one beside the table.
+        sequence_columns: The columns that order the changes of a key, if they are several; then
+            `sequence_by` is None.
+        column_list: The columns that are stored; None for all but `except_columns`.
+        tracked: The columns of which each change begins a row of a history; None for all but
+            `untracked`.
+        untracked: The columns whose changes are stored in the current row of a history.
     """
 
     uri: str
@@ -93,6 +101,10 @@ class SinkArguments:
     expect: tuple[Check, ...] = ()
     bad_rows: str = "refuse"
     quarantine_uri: str | None = None
+    sequence_columns: tuple[str, ...] = ()
+    column_list: tuple[str, ...] | None = None
+    tracked: tuple[str, ...] | None = None
+    untracked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not str(self.uri).strip():
@@ -103,6 +115,8 @@ class SinkArguments:
             choose(self.uri, self.storage_options)
         check_one_of("mode", self.mode, MODES)
         check_one_of("bad_rows", self.bad_rows, BAD_ROWS)
+        if self.mode in OF_CHANGES:
+            _ = self.change_rules  # which checks itself
         if self.mode in BY_KEY and not self.on:
             raise InvalidInputError(
                 f"lance_sink(mode={self.mode!r}) needs the key columns that identify a row: "
@@ -120,7 +134,7 @@ class SinkArguments:
             name = "bad_rows" if self.sets_aside else "expect"
             raise InvalidInputError(
                 f"lance_sink({name}=...) is for mode={' or '.join(map(repr, _OF_ROWS))}, not for "
-                f"{self.mode!r}: the changes of a feed build on each other, so those after one "
+                f"{self.mode!r}: changes build on each other, so those after one "
                 "that was left out would be applied to rows that they do not belong to"
             )
         if self.quarantine_uri is not None and not self.sets_aside:
@@ -137,7 +151,8 @@ class SinkArguments:
                 )
         if self.sets_aside:
             self._check_quarantine(is_used_here=is_used_here)
-        check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
+        if self.mode not in OF_CHANGES:
+            check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         hidden = sorted({*self.on} & {*self.except_columns})
         if hidden:
             raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
@@ -158,7 +173,41 @@ class SinkArguments:
     @property
     def fingerprint(self) -> str:
         """A fingerprint of the rules that determine how a batch's rows are applied."""
-        return fingerprint_of(self)
+        if self.mode not in OF_CHANGES:
+            return fingerprint_of(self)
+        changes = self.change_rules
+        return fingerprint(
+            {
+                "mode": self.mode,
+                "keys": sorted(changes.keys),
+                "sequence_by": changes.sequence_by,
+                "apply_as_deletes": changes.apply_as_deletes,
+                "column_list": changes.column_list and sorted(changes.column_list),
+                "except_column_list": sorted(changes.except_column_list),
+                "tracked": self.tracked and sorted(self.tracked),
+                "untracked": sorted(self.untracked),
+            }
+        )
+
+    @property
+    def change_rules(self) -> ChangeRules:
+        """The arguments of `OF_CHANGES`.
+
+        Raises:
+            InvalidInputError: They do not fit together.
+        """
+        single = () if self.sequence_by is None else (self.sequence_by,)
+        return ChangeRules(
+            is_history=self.keeps_history,
+            keys=self.on,
+            sequence_by=self.sequence_columns or single,
+            apply_as_deletes=self.delete_when,
+            column_list=self.column_list,
+            except_column_list=self.except_columns,
+            track_history_column_list=self.tracked,
+            track_history_except_column_list=self.untracked,
+            tombstones=self.tombstones,
+        )
 
     def _check_quarantine(self, *, is_used_here: bool) -> None:
         if self.branch is not None and self.quarantine_uri is None:
@@ -199,7 +248,7 @@ class SinkArguments:
             delete_when: The column that marks deletes; it is not stored.
         """
         helpers = () if delete_when is None else (delete_when,)
-        return UpsertRules(
+        rules = UpsertRules(
             on=self.on,
             sequence_by=self.sequence_by,
             delete_when=None if delete_when is None else f"{delete_when} = true",
@@ -208,6 +257,16 @@ class SinkArguments:
             tombstones=self.tombstones,
             applies_changes=self.mode == "apply_changes",
         )
+        if self.mode not in OF_CHANGES:
+            return rules
+        return upsert_rules(
+            rules, HistoryRules(self.tracked, self.untracked) if self.keeps_history else None
+        )
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the table has the history of its keys."""
+        return self.mode == "scd2"
 
 
 class Rules(Protocol):
@@ -292,6 +351,27 @@ def not_stored(
     if mode != "apply_changes":
         return except_columns
     return (*except_columns, *(each for each in columns if is_change_column(each)))
+
+
+def sequence_names(value: object, mode: str) -> tuple[str | None, tuple[str, ...]]:
+    """Return the column that orders rows, or the columns if they are several.
+
+    Args:
+        value: What the user gave.
+        mode: One of `MODES`.
+
+    Raises:
+        InvalidInputError: They are not names.
+    """
+    if mode not in OF_CHANGES or value is None or isinstance(value, str):
+        return value, ()  # type: ignore[return-value]  # other values are refused with the others
+    several = names(value, "sequence_by")  # type: ignore[arg-type]  # which checks it
+    return (several[0], ()) if len(several) == 1 else (None, several)
+
+
+def optional_names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...] | None:
+    """Return column names as `names` does; None if they are not given."""
+    return None if value is None else names(value, argument)
 
 
 def names(value: str | Sequence[str] | None, argument: str) -> tuple[str, ...]:

@@ -4,18 +4,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.arrow_jobs import quoted
 from lance_stream.spark.column_names import (
     check_are_distinct,
     find_column,
     names_in_table,
 )
+from lance_stream.spark.row_modes import OF_CHANGES
 from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments, names
+from lance_stream.upsert.change_rules import SEQUENCE, check_not_reserved
 
 
 def settle_names(
@@ -63,8 +66,39 @@ def settle_names(
         sequence_by=arguments.sequence_by and settle(arguments.sequence_by),
         create_options=create_options,
         expect=tuple(each.settled(settle) for each in arguments.expect),
+        sequence_columns=settle_all(arguments.sequence_columns),
+        column_list=None if arguments.column_list is None else settle_all(arguments.column_list),
+        tracked=None if arguments.tracked is None else settle_all(arguments.tracked),
+        untracked=settle_all(arguments.untracked),
     )
-    return (df if before == after else df.toDF(*after)), settled
+    df = df if before == after else df.toDF(*after)
+    return with_sequence(df, settled) if settled.mode in OF_CHANGES else (df, settled)
+
+
+def with_sequence(df: DataFrame, arguments: SinkArguments) -> tuple[DataFrame, SinkArguments]:
+    """Return a batch of changes with one column that orders them, and arguments that name it.
+
+    Args:
+        df: The batch.
+        arguments: The sink's arguments, in the batch's spelling.
+
+    Raises:
+        InvalidInputError: A column has a name that the table has for itself.
+    """
+    check_not_reserved(df.columns)
+    rules = arguments.change_rules.without_list(df.columns)
+    if rules.adds_sequence:
+        parts = [df[quoted(each)] for each in rules.sequence_by]
+        df = df.withColumn(SEQUENCE, functions.struct(*parts) if len(parts) > 1 else parts[0])
+    made = rules.upsert_rules()
+    settled = replace(
+        arguments,
+        sequence_by=made.sequence_by,
+        sequence_columns=(),
+        column_list=None,
+        except_columns=made.except_columns,
+    )
+    return df, settled
 
 
 def _names_of(arguments: SinkArguments, table: TableVersion | None) -> list[str]:

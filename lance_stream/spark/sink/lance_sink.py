@@ -23,7 +23,8 @@ from lance_stream.snapshot.opening import branch_uri, open_table
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.plain_errors import message_first
-from lance_stream.spark.row_modes import evolutions
+from lance_stream.spark.row_modes import MODES as KNOWN_MODES
+from lance_stream.spark.row_modes import OF_CHANGES, check_one_of, check_spelled, evolutions
 from lance_stream.spark.session_settings import options_in_session
 from lance_stream.spark.sink.arguments import (
     SinkArguments,
@@ -31,6 +32,8 @@ from lance_stream.spark.sink.arguments import (
     as_creation,
     check_can_be_parsed,
     names,
+    optional_names,
+    sequence_names,
 )
 from lance_stream.spark.sink.bad_rows import keep_committed_attempt
 from lance_stream.spark.sink.batch_names import settle_names
@@ -64,7 +67,7 @@ def lance_sink(
     uri: str | os.PathLike[str],
     mode: str = "append",
     on: str | Sequence[str] | None = None,
-    sequence_by: str | None = None,
+    sequence_by: str | Sequence[str] | None = None,
     delete_when: str | None = None,
     except_columns: Sequence[str] | None = None,
     schema_evolution: str | Sequence[str] = "none",
@@ -85,6 +88,12 @@ def lance_sink(
     bad_rows: str = "refuse",
     quarantine_uri: str | os.PathLike[str] | None = None,
     compact: str | None = None,
+    keys: str | Sequence[str] | None = None,
+    apply_as_deletes: str | None = None,
+    column_list: str | Sequence[str] | None = None,
+    except_column_list: str | Sequence[str] | None = None,
+    track_history_column_list: str | Sequence[str] | None = None,
+    track_history_except_column_list: str | Sequence[str] | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
@@ -102,7 +111,10 @@ def lance_sink(
             their row id, others are inserted. "apply_changes": the rows are the change feed of
             another table, from `readChangeFeed` here or in Delta, and its changes are applied; see
             `Dataset.apply_changes`. "overwrite": the rows replace all existing rows, for the output
-            mode "complete".
+            mode "complete". "scd1" and "scd2": the rows are changes in any order, which make a
+            slowly changing dimension of type 1 (the current row of each key) or type 2 (the history
+            of each key), with the arguments of Spark's AUTO CDC; see `Dataset.apply_scd1` and
+            `Dataset.apply_scd2`.
         on: For upserts and changes: the key columns; integers, strings, bytes, dates, timestamps,
             decimals or booleans, and never null. They become the primary key of a new table.
         sequence_by: For upserts: the column that orders the rows of one key. The newest row of a
@@ -172,6 +184,19 @@ def lance_sink(
         compact: "auto": compact in the background as with `compact_every`, but when it pays. The
             sink looks at small fragments, deleted rows, the size of the manifest, and the time that
             it takes to look up keys; `last_compaction.reason` names what was decisive.
+        keys: For "scd1" and "scd2": the key columns. They become the primary key of a new table of
+            type 1. For these modes, `sequence_by` may be several columns, compared one after the
+            other, and `tombstones` says how long deletes, and other changes that show in no row,
+            are remembered; by default for good.
+        apply_as_deletes: For "scd1" and "scd2": a condition in Spark's SQL on a row: if true, it
+            deletes its key; a history keeps the row, with an end.
+        column_list: For "scd1" and "scd2": the columns of the batch that are stored; by default
+            all.
+        except_column_list: For "scd1" and "scd2": the columns that are not stored, instead.
+        track_history_column_list: For "scd2": the columns of which each change begins a row of the
+            history; by default all that are stored. Changes of other columns replace the value in
+            the current row.
+        track_history_except_column_list: For "scd2": these other columns, instead.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
     depth; structs in lists and maps need all their fields. In an append they are null.
@@ -179,14 +204,33 @@ def lance_sink(
     Raises:
         InvalidInputError: An argument is invalid.
     """
+    check_one_of("mode", mode, KNOWN_MODES)
+    given = {
+        "on": on,
+        "delete_when": delete_when,
+        "except_columns": except_columns,
+        "keys": keys,
+        "apply_as_deletes": apply_as_deletes,
+        "column_list": column_list,
+        "except_column_list": except_column_list,
+        "track_history_column_list": track_history_column_list,
+        "track_history_except_column_list": track_history_except_column_list,
+    }
+    check_spelled(mode, given)
+    sequence, several = sequence_names(sequence_by, mode)
+    is_of_changes = mode in OF_CHANGES
     return LanceSink(
         SinkArguments(
             uri=branch_uri(text_of(uri), branch),
             mode=mode,
-            on=names(on, "on"),
-            sequence_by=sequence_by,
-            delete_when=delete_when,
-            except_columns=names(except_columns, "except_columns"),
+            on=names(keys, "keys") if is_of_changes else names(on, "on"),
+            sequence_by=sequence,
+            delete_when=apply_as_deletes if is_of_changes else delete_when,
+            except_columns=(
+                names(except_column_list, "except_column_list")
+                if is_of_changes
+                else names(except_columns, "except_columns")
+            ),
             skip_unchanged=skip_unchanged,
             tombstones=None if tombstones is None else parse_age(tombstones),
             schema_evolution=evolutions(schema_evolution),
@@ -203,6 +247,10 @@ def lance_sink(
             expect=as_checks(expect),
             bad_rows=bad_rows,
             quarantine_uri=None if quarantine_uri is None else text_of(quarantine_uri),
+            sequence_columns=several,
+            column_list=optional_names(column_list, "column_list"),
+            tracked=optional_names(track_history_column_list, "track_history_column_list"),
+            untracked=names(track_history_except_column_list, "track_history_except_column_list"),
         ),
         on_commit,
     )

@@ -1,4 +1,4 @@
-"""The modes of the sink: append, upsert, apply changes, overwrite.
+"""The modes of the sink: append, upsert, apply changes, overwrite, scd1, scd2.
 
 Each mode gets a table that has the batch's columns, and returns the outcome of the batch. Spark's
 tasks, or the driver, write the rows of an append or an overwrite (see `batch_writing`). The rows of
@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.read.scan import count_rows
@@ -39,6 +40,8 @@ from lance_stream.spark.spark_types import stored_schema
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
+from lance_stream.upsert.change_rules import check_has_sequence, history_schema
+from lance_stream.upsert.hidden_events import check_has_history, check_history_names
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
@@ -109,14 +112,20 @@ class Batch:
                 "the batch has no column that is stored, so its rows would be lost; it has: "
                 f"{', '.join(self.df.columns) or 'none'}"
             )
+        if own.keeps_history:
+            check_history_names(incoming.names)
         if table is None:
             return self._create_for_rows(incoming)
+        if own.keeps_history:
+            check_has_history(table.arrow_schema)
         adds_columns = "add_columns" in own.schema_evolution
         if "widen_types" in own.schema_evolution:
             table = widen_columns(table, incoming, may_have_new=adds_columns)
         if adds_columns:
             is_exact = is_case_sensitive(self.df.sparkSession)
             table = add_missing_columns(table, incoming, case_sensitive=is_exact)
+        if own.mode == "scd1":
+            check_has_sequence(table.arrow_schema, incoming)
         _check_fits(incoming, table, is_partial=own.is_by_key)
         return table
 
@@ -179,7 +188,11 @@ class Batch:
             schema = incoming
             check_types_known(schema)
         check_castable(incoming, schema)
-        if own.is_by_key:
+        if own.keeps_history:  # in which a key has several rows
+            ordering = [each for each in self.df.schema if each.name == own.sequence_by]
+            sequence = stored_schema(StructType(ordering).toNullable()).field(0).type
+            schema = history_schema(schema, sequence)
+        elif own.is_by_key:
             options.setdefault("primary_key", list(own.on))
         return plan_table(
             own.uri,
@@ -399,6 +412,8 @@ MODES: Mapping[str, Callable[[Batch, TableVersion, SinkCommit], SinkCommit]] = M
         "upsert": upsert_batch,
         "apply_changes": upsert_batch,
         "overwrite": overwrite,
+        "scd1": upsert_batch,
+        "scd2": upsert_batch,
     }
 )
 """The function of each mode."""

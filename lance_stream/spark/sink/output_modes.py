@@ -13,6 +13,7 @@ foreachBatch:
     append          yes         no                no
     upsert          yes         yes               yes, unless groups can leave the result
     apply_changes   yes         no                no
+    scd1, scd2      yes         yes               yes, unless groups can leave the result
     overwrite       no          no                yes
 
 If the query is unknown (Spark Connect, a thread of the user's own, a call outside of a streaming
@@ -65,6 +66,11 @@ REFUSALS: Final[Mapping[tuple[str, Results], str]] = {
     f"{_OVERWRITE}",
     ("upsert", Results.SOME_GROUPS): "a group that is left out later would stay in the table. "
     f"{_OVERWRITE}",
+    **dict.fromkeys(
+        (("scd1", Results.SOME_GROUPS), ("scd2", Results.SOME_GROUPS)),
+        "a group that is left out later would stay current. Use outputMode('update'), and a column "
+        "that says which groups end (apply_as_deletes)",
+    ),
     ("apply_changes", Results.CHANGED_GROUPS): "an aggregate is not a change feed. Apply the feed "
     "itself, in outputMode('append')",
     ("apply_changes", Results.ALL_GROUPS): "an aggregate is not a change feed. Apply the feed "

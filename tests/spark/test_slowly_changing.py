@@ -1,0 +1,237 @@
+"""Slowly changing dimensions by the sink: modes scd1 and scd2, with the arguments of AUTO CDC."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import InvalidInputError, OtherBatchError
+from lance_stream.spark import LanceSink, lance_sink
+from lance_stream.spark.options import parse_write_options
+from lance_stream.spark.sink import modes, spark_workers
+from tests.spark.few_rows_by_tasks import upsert_by_tasks
+from tests.upsert import dimension_models as model
+from tests.upsert.dimension_models import Change
+
+COLUMNS = "id long, city string, note string, seq long, op string"
+ARGUMENTS: dict[str, Any] = {
+    "keys": ["id"],
+    "sequence_by": "seq",
+    "apply_as_deletes": "op = 'd'",
+    "except_column_list": ["op", "seq"],
+}
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+@pytest.fixture(params=["collected on a local master", "collected on a cluster", "by tasks"])
+def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way in which rows of keys are found and written."""
+    if request.param == "collected on a cluster":
+        monkeypatch.setattr(modes, "workers_of", spark_workers.SparkTasks)
+    if request.param == "by tasks":
+        upsert_by_tasks(monkeypatch)
+    return str(request.param)
+
+
+def sink_of(uri: str, mode: str = "scd2", **more: Any) -> LanceSink:
+    return lance_sink(uri, mode=mode, app_id="a", **ARGUMENTS | more)
+
+
+def feed(spark: Any, sink: LanceSink, batch_id: int, *changes: Change) -> None:
+    sink(spark.createDataFrame(list(changes), COLUMNS), batch_id)
+
+
+def rows_of(uri: str) -> pa.Table:
+    return lance_stream.open_dataset(uri).to_table()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_changes_in_any_order_make_a_history_once(spark: Any, uri: str, seed: int) -> None:
+    chance = random.Random(seed)
+    log = model.random_log(chance)
+    sink = sink_of(uri)
+    batches = [each for each in model.in_batches(chance, log) if each]
+    for batch_id, changes in enumerate(batches):
+        feed(spark, sink, batch_id, *changes)
+    ds = lance_stream.open_dataset(uri)
+    assert model.states(ds.to_table()) == model.history(log)
+    assert ds.verify() == []
+    again = sink_of(uri)
+    feed(spark, again, len(batches) - 1, *batches[-1])
+    assert lance_stream.open_dataset(uri).version == ds.version
+
+
+@pytest.mark.spark
+def test_a_batch_is_one_version_and_a_repeated_one_is_skipped(spark: Any, uri: str) -> None:
+    sink = sink_of(uri)
+    feed(spark, sink, 0, Change(1, "Ulm", "x", 5, "u"), Change(2, "Bonn", "x", 5, "u"))
+    version = lance_stream.open_dataset(uri).version
+    changes = [Change(1, "Bonn", "x", 7, "u"), Change(2, None, None, 8, "d")]
+    changes.append(Change(3, None, None, 4, "d"))
+    feed(spark, sink, 1, *changes)
+    commit = sink.last_commit
+    assert commit is not None
+    assert commit.version == version + 1
+    assert (commit.rows_in, commit.rows_inserted, commit.rows_updated) == (3, 1, 2)
+    assert (commit.rows_deleted, commit.deletes_remembered) == (0, 1)
+    again = sink_of(uri)
+    feed(spark, again, 1, *changes)
+    assert again.last_commit is not None
+    assert again.last_commit.skipped
+    with pytest.raises(OtherBatchError):
+        feed(spark, again, 1, Change(1, "Trier", "x", 9, "u"))
+    feed(spark, again, 2, *changes)  # the same changes as another batch
+    assert again.last_commit.version is None
+    assert lance_stream.open_dataset(uri).version == version + 1
+
+
+@pytest.mark.spark
+def test_untracked_columns_keep_the_last_value(spark: Any, uri: str) -> None:
+    sink = sink_of(uri, track_history_except_column_list=["NOTE"])
+    feed(spark, sink, 0, Change(1, "Ulm", "a", 1, "u"), Change(1, "Ulm", "b", 2, "u"))
+    feed(spark, sink, 1, Change(1, "Bonn", "c", 3, "u"))
+    assert model.states(rows_of(uri)) == [(1, "Ulm", "b", 1, 3), (1, "Bonn", "c", 3, None)]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.parametrize("mode", ["scd1", "scd2"])
+def test_several_columns_order_changes(spark: Any, uri: str, mode: str) -> None:
+    sink = lance_sink(
+        uri,
+        mode=mode,
+        keys="id",
+        sequence_by=["ts", "lsn"],
+        apply_as_deletes="op = 'd'",
+        column_list=["id", "v"],
+        app_id="a",
+    )
+    columns = "id long, v string, ts timestamp, lsn long, op string"
+    rows = spark.sql(
+        "SELECT * FROM VALUES (1L, 'b', timestamp'2024-01-01 10:00:00', 2L, 'u'), "
+        "(1L, 'a', timestamp'2024-01-01 10:00:00', 1L, 'u'), "
+        "(2L, 'c', timestamp'2024-01-01 11:00:00', 1L, 'd') AS t(id, v, ts, lsn, op)"
+    )
+    assert rows.columns == [each.split()[0] for each in columns.split(", ")]
+    sink(rows, 0)
+    late = "(2L, 'late', timestamp'2024-01-01 10:00:00', 9L, 'u')"
+    sink(spark.sql(f"SELECT * FROM VALUES {late} AS t(id, v, ts, lsn, op)"), 1)
+    table = rows_of(uri)
+    if mode == "scd1":
+        assert [(row["id"], row["v"]) for row in table.to_pylist()] == [(1, "b")]
+        assert table.column_names == ["id", "v", "__SEQUENCE"]
+        return
+    assert table.column_names == ["id", "v", "__START_AT", "__END_AT"]
+    found = sorted(
+        (
+            row["id"],
+            row["v"],
+            row["__START_AT"]["lsn"],
+            row["__END_AT"] and row["__END_AT"]["lsn"],
+        )
+        for row in table.to_pylist()
+    )
+    assert found == [(1, "a", 1, 2), (1, "b", 2, None), (2, "late", 9, 1)]
+
+
+@pytest.mark.spark
+def test_type_1_remembers_deletes_for_good(spark: Any, uri: str) -> None:
+    sink = sink_of(uri, "scd1")
+    feed(spark, sink, 0, Change(1, None, None, 5, "d"), Change(2, "Ulm", "x", 5, "u"))
+    feed(spark, sink, 1, Change(1, "Bonn", "x", 4, "u"), Change(2, "late", "x", 3, "u"))
+    table = rows_of(uri)
+    assert model.rows_of(table) == [(2, "Ulm", "x")]
+    assert "__SEQUENCE" in table.column_names  # since seq is not stored
+    feed(spark, sink, 2, Change(1, "Bonn", "x", 6, "u"))
+    assert model.rows_of(rows_of(uri)) == [(1, "Bonn", "x"), (2, "Ulm", "x")]
+
+
+@pytest.mark.spark
+def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
+    sink = sink_of(uri, schema_evolution="add_columns")
+    feed(spark, sink, 0, Change(1, "Ulm", "x", 1, "u"))
+    more = spark.createDataFrame([(1, "Ulm", "x", 2, "u", 9)], COLUMNS + ", size int")
+    sink(more, 1)
+    found = rows_of(uri).to_pylist()
+    assert sorted((row["__START_AT"], row["__END_AT"], row["size"]) for row in found) == [
+        (1, 2, None),
+        (2, None, 9),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        ("*; 1 AS __START_AT", "has a column '__START_AT', which a history"),
+        ("*; 1 AS __SEQUENCE", "has a column '__SEQUENCE', which the table has"),
+        ("CAST(NULL AS long) AS id; city; note; seq; op", "rows have no key"),
+        ("id; city; note; CAST(NULL AS long) AS seq; op", "rows have no 'seq'"),
+        ("id; city; note; op", "the batch has no column 'seq'"),
+        ("id; city; note; map(seq, 1) AS seq; op", "values have no order"),
+    ],
+)
+def test_batches_that_make_no_history_are_refused(
+    spark: Any, uri: str, select: str, message: str
+) -> None:
+    rows = spark.createDataFrame([Change(1, "Ulm", "x", 1, "u")], COLUMNS)
+    with pytest.raises(InvalidInputError, match=message):
+        sink_of(uri)(rows.selectExpr(*select.split("; ")), 0)
+
+
+@pytest.mark.spark
+def test_a_table_of_current_rows_is_no_history(spark: Any, uri: str) -> None:
+    feed(spark, sink_of(uri, "scd1"), 0, Change(1, "Ulm", "x", 1, "u"))
+    with pytest.raises(InvalidInputError, match="no __START_AT and no __END_AT"):
+        feed(spark, sink_of(uri), 1, Change(1, "Ulm", "x", 1, "u"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"keys": None}, r"name the key columns, for example keys=\['id'\]"),
+        ({"sequence_by": None}, "name the column, or columns, that order them"),
+        ({"sequence_by": 3}, "sequence_by must be the names of columns"),
+        ({"on": "id"}, "give keys='id' instead of on"),
+        ({"delete_when": "op = 'd'"}, "instead of delete_when"),
+        ({"except_columns": ["op"]}, "instead of except_columns"),
+        ({"column_list": ["id", "city"]}, "give one"),
+        ({"except_column_list": ["id"]}, "key column 'id' cannot be left out"),
+        ({"except_column_list": None, "column_list": ["city"]}, "key column 'id' cannot be left"),
+        (
+            {"track_history_column_list": "city", "track_history_except_column_list": "note"},
+            "give one",
+        ),
+        ({"track_history_column_list": "id"}, "key column 'id' has no history"),
+        ({"mode": "scd1", "track_history_column_list": "city"}, "type 1 .* keeps no history"),
+        ({"mode": "upsert", "on": "id"}, r"lance_sink\(keys=.* there it is on="),
+        ({"mode": "append"}, r"lance_sink\(keys=\['id'\]\) is for mode='scd1' or 'scd2'"),
+        ({"skip_unchanged": True}, "skip_unchanged=True.* is for mode='upsert'"),
+        ({"expect": "id > 0"}, "changes build on each other"),
+        ({"bad_rows": "quarantine"}, "changes build on each other"),
+        ({"tombstones": "soon"}, "soon"),
+        ({"mode": "scd3"}, "mode must be one of"),
+        ({"mode": "scd"}, "did you mean 'scd2'"),
+    ],
+)
+def test_arguments_that_make_no_dimension_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        lance_sink("/somewhere", **{"mode": "scd2", **ARGUMENTS, **arguments})
+
+
+def test_the_format_refuses_the_modes() -> None:
+    with pytest.raises(InvalidInputError, match=r"foreachBatch\(lance_sink\(uri, mode='scd2'"):
+        parse_write_options({"path": "/somewhere", "mode": "scd2"}, streaming=True)
