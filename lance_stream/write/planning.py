@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import (
+    BACKOFF,
     BeforeAttempt,
     Committed,
     ConfigEntries,
@@ -66,6 +67,7 @@ def commit_operation(
     creation: Creation | None = None,
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
+    backoff: Backoff = BACKOFF,
     environment: Environment = MACHINE,
 ) -> Committed | Skipped:
     """Commit an operation that was planned on a version; see `commit.committer.commit`.
@@ -79,6 +81,7 @@ def commit_operation(
         creation: The properties of a new table.
         before_attempt: See `commit.committer.commit`.
         config_entries: See `commit.committer.commit`.
+        backoff: How often and how soon it tries again after losing to another writer.
         environment: The clock and randomness; sleeps between two attempts.
     """
     return commit(
@@ -93,6 +96,7 @@ def commit_operation(
         creation=creation,
         before_attempt=before_attempt,
         config_entries=config_entries,
+        backoff=backoff,
         environment=environment,
     )
 
@@ -147,6 +151,7 @@ def commit_planned(
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
     creation: Creation | None = None,
+    backoff: Backoff = BACKOFF,
     environment: Environment = MACHINE,
 ) -> Outcome:
     """Commit what was planned on a version; a micro-batch is committed only once.
@@ -163,6 +168,7 @@ def commit_planned(
         check: Checks the newest version before each attempt, and raises if the files do not
             fit it.
         creation: What `table.apply.apply` needs to know of the table as a whole.
+        backoff: How often and how soon it tries again after losing to another writer.
         environment: The clock and randomness; sleeps between two attempts.
 
     Raises:
@@ -209,6 +215,7 @@ def commit_planned(
             creation=creation,
             before_attempt=look_up,
             config_entries=_joined(entries_of(micro_batch), config_entries),
+            backoff=backoff,
             environment=environment,
         )
     except CommitUncertainError:

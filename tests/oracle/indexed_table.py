@@ -58,8 +58,10 @@ CONDITIONS = (
 class IndexedTable:
     """A table with an index on each column, and the dice that say what is done to it."""
 
-    def __init__(self, uri: str, seed: int, *, stable_row_ids: bool) -> None:
+    def __init__(self, uri: str, seed: int, *, stable_row_ids: bool, is_new: bool = True) -> None:
         self.uri, self.dice, self.next_key = uri, random.Random(seed), 30
+        if not is_new:
+            return
         lance.write_dataset(
             self.rows(range(30)),
             uri,

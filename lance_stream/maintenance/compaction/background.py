@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.compaction.automatic import AUTO, Automatic
@@ -162,6 +162,7 @@ class BackgroundCompaction:
         every: A round starts after this many batches that committed a version; `AUTO` to start one
             when it pays (see `automatic`).
         rules: What a round does.
+        turns: Those of other work beside the same batches; None for its own.
 
     Attributes:
         last_round: The outcome of the last round; None before the first has ended.
@@ -170,12 +171,14 @@ class BackgroundCompaction:
         InvalidInputError: `every` is neither `AUTO` nor a whole number from 1.
     """
 
-    def __init__(self, every: int | str, rules: CompactionRules = ROUND) -> None:
+    def __init__(
+        self, every: int | str, rules: CompactionRules = ROUND, turns: Turns | None = None
+    ) -> None:
         check_every(every)
         self.every = every
         self.rules = rules
         self.last_round: Round | None = None
-        self._turns = Turns()
+        self._turns = Turns() if turns is None else turns
         self._automatic = Automatic(rules) if every == AUTO else None
         self._num_batches = 0
         self._thread: threading.Thread | None = None
@@ -222,7 +225,7 @@ class BackgroundCompaction:
         except Exception:  # the batch is committed, whatever happens now
             _log.warning("a compaction cannot begin; the stream goes on", exc_info=True)
             return False
-        if not _begin(table.store.uri):
+        if not begin_work(table.store.uri):
             return False
         self._num_batches = 0
         self._start(lambda stop: self._run(table, self.rules, write, stop))
@@ -247,7 +250,7 @@ class BackgroundCompaction:
         self._thread = threading.Thread(
             target=run, args=(self._stop,), name="lance-stream-compaction", daemon=True
         )
-        _ROUNDS.add(self)
+        STOPPED_AT_EXIT.add(self)
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
@@ -277,7 +280,7 @@ class BackgroundCompaction:
         try:
             table = open_newest()
             reason = automatic.reason(table)
-            if reason is None or stop.is_set() or not _begin(table.store.uri):
+            if reason is None or stop.is_set() or not begin_work(table.store.uri):
                 return
             self._run(table, reason.rules, write, stop, reason.text)
             done = self.last_round
@@ -322,7 +325,7 @@ class BackgroundCompaction:
                     "%s: a compaction failed; the stream goes on", table.uri, exc_info=True
                 )
         finally:
-            _end(table.store.uri)
+            end_work(table.store.uri)
 
 
 def _write_here(stop: threading.Event, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
@@ -343,13 +346,32 @@ def _check(stop: threading.Event) -> None:
         raise StoppedError
 
 
-_ROUNDS: Final[weakref.WeakSet[BackgroundCompaction]] = weakref.WeakSet()
+class Stoppable(Protocol):
+    """Work in a thread."""
+
+    def stop(self, timeout_seconds: float | None = None) -> bool:
+        """Stop it; return whether it has ended."""
+        ...
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait for it; return whether it has ended."""
+        ...
+
+
+STOPPED_AT_EXIT: Final[weakref.WeakSet[Stoppable]] = weakref.WeakSet()
+"""What an exiting process stops."""
+
 _TABLES: Final[set[str]] = set()
 _TABLES_LOCK: Final = threading.Lock()
-"""The tables that this process is compacting, started by any sink."""
+"""The tables on which this process works, started by any sink."""
 
 
-def _begin(uri: str) -> bool:
+def begin_work(uri: str) -> bool:
+    """Note that a table is worked on; return False if it is already, in this process.
+
+    Args:
+        uri: The table's location.
+    """
     with _TABLES_LOCK:
         if uri in _TABLES:
             return False
@@ -357,7 +379,8 @@ def _begin(uri: str) -> bool:
         return True
 
 
-def _end(uri: str) -> None:
+def end_work(uri: str) -> None:
+    """Note that the work on a table has ended."""
     with _TABLES_LOCK:
         _TABLES.discard(uri)
 
@@ -366,7 +389,7 @@ def _end(uri: str) -> None:
 def _stop_all() -> None:
     """Let the rounds of an exiting process clean up, if they can do so in time."""
     deadline = time.monotonic() + SECONDS_AT_EXIT
-    rounds = list(_ROUNDS)
+    rounds = list(STOPPED_AT_EXIT)
     for each in rounds:
         each.stop(0.0)
     for each in rounds:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lance_stream.arguments import as_names
+from lance_stream.backoff import Backoff
+from lance_stream.commit.committer import BACKOFF
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     IncompatibleConflictError,
@@ -85,7 +87,7 @@ def freshen(
         built = build(request_of(newest, chosen, retrain=retrain), newest.store)
         if built is None:
             return Freshened(newest)
-        return Freshened(commit_built(newest, built, environment), chosen)
+        return Freshened(commit_built(newest, built, environment=environment), chosen)
 
     return planning_again(attempt, environment=environment)
 
@@ -140,7 +142,10 @@ def request_of(table: TableVersion, names: Sequence[str], *, retrain: bool = Fal
 
 
 def commit_built(
-    table: TableVersion, built: Transaction, environment: Environment = MACHINE
+    table: TableVersion,
+    built: Transaction,
+    backoff: Backoff = BACKOFF,
+    environment: Environment = MACHINE,
 ) -> TableVersion:
     """Commit the files of indices, and return the version.
 
@@ -148,6 +153,7 @@ def commit_built(
         table: The version that they were built from.
         built: pylance's transaction. The files are deleted if it is known that no version names
             them.
+        backoff: How often and how soon it tries again after losing to another writer.
         environment: The clock and randomness.
 
     Raises:
@@ -155,16 +161,28 @@ def commit_built(
         TableReplacedError: The table has been replaced by another one.
         CommitUncertainError: It is unknown whether it was committed; the files stay.
     """
-    operation = built.operation
-    assert isinstance(operation, CreateIndex)
-    files = tuple(
-        f"{index_folder(index.uuid)}/{file.path}"
-        for index in operation.new_indices
-        for file in index.files
-    )
     try:
-        return commit_planned(table, operation, Staged(others=files), environment=environment).table
+        return commit_planned(
+            table,
+            built.operation,
+            staged_files(built),
+            backoff=backoff,
+            environment=environment,
+        ).table
     except TableReplacedError:
         raise
     except IncompatibleConflictError as error:
         raise RetryableConflictError(str(error), error.version) from error
+
+
+def staged_files(built: Transaction) -> Staged:
+    """Return the files that pylance has written for a transaction."""
+    operation = built.operation
+    assert isinstance(operation, CreateIndex)
+    return Staged(
+        others=tuple(
+            f"{index_folder(index.uuid)}/{file.path}"
+            for index in operation.new_indices
+            for file in index.files
+        )
+    )

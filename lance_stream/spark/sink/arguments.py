@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -30,6 +30,9 @@ from lance_stream.upsert.change_rules import ChangeRules, upsert_rules
 from lance_stream.upsert.incoming import HistoryRules, UpsertRules, check_can_remember
 from lance_stream.write.batch_proofs import fingerprint
 from lance_stream.write.row_checks import Check
+
+if TYPE_CHECKING:
+    from lance_stream.maintenance.indices.policy import FreshIndices
 
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 """What `create_options` may hold."""
@@ -64,6 +67,7 @@ class SinkArguments:
         app_id: The stream's id in the ledger; None for the query's own id.
         compact_every: After how many batches small fragments are compacted; "auto" for when it
             pays, None for never.
+        fresh_indices: When indices are brought up to date; None for never.
         file_version: Of a new table's data files.
         storage_options: Settings of the store.
         create_options: Options for a new table.
@@ -92,6 +96,7 @@ class SinkArguments:
     schema_evolution: tuple[str, ...] = ()
     app_id: str | None = None
     compact_every: int | str | None = None
+    fresh_indices: "FreshIndices | None" = None
     file_version: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     create_options: Mapping[str, Any] = field(default_factory=dict)
@@ -306,6 +311,23 @@ def as_compaction(compact_every: object, compact: object) -> Any:
     if compact_every == AUTO:
         raise InvalidInputError('compact_every is a number of batches; give compact="auto" instead')
     return compact_every if compact is None else compact
+
+
+def as_fresh_indices(value: object) -> "FreshIndices | None":
+    """Return when a sink brings indices up to date; None for never, which imports nothing of it.
+
+    Raises:
+        InvalidInputError: It is no policy; or pylance is needed here, and missing.
+    """
+    if value is None or value is False:
+        return None
+    from lance_stream.maintenance.indices.building import check_pylance
+    from lance_stream.maintenance.indices.policy import as_policy
+
+    policy = as_policy(value)
+    if not is_remote():  # through Spark Connect a process of the server needs it
+        check_pylance()
+    return policy
 
 
 class WritingRules(Rules, Protocol):

@@ -30,6 +30,7 @@ from lance_stream.spark.sink.arguments import (
     SinkArguments,
     as_compaction,
     as_creation,
+    as_fresh_indices,
     check_can_be_parsed,
     names,
     optional_names,
@@ -55,7 +56,9 @@ from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import as_checks
 
 if TYPE_CHECKING:
-    from lance_stream.maintenance.compaction.background import BackgroundCompaction, Round
+    from lance_stream.maintenance.compaction.background import Round
+    from lance_stream.maintenance.indices.background import IndexRound
+    from lance_stream.maintenance.upkeep import Upkeep
 
 _log = logging.getLogger("lance_stream.sink")
 
@@ -88,6 +91,7 @@ def lance_sink(
     bad_rows: str = "refuse",
     quarantine_uri: str | os.PathLike[str] | None = None,
     compact: str | None = None,
+    keep_indices_fresh: bool | Mapping[str, Any] | None = None,
     keys: str | Sequence[str] | None = None,
     apply_as_deletes: str | None = None,
     column_list: str | Sequence[str] | None = None,
@@ -184,6 +188,11 @@ def lance_sink(
         compact: "auto": compact in the background as with `compact_every`, but when it pays. The
             sink looks at small fragments, deleted rows, the size of the manifest, and the time that
             it takes to look up keys; `last_compaction.reason` names what was decisive.
+        keep_indices_fresh: Bring the table's indices up to date in the background, so that searches
+            do not scan what the stream has written; no batch waits for it. True: as soon as an
+            index misses 1,000 rows that are a hundredth of all. Or other limits: a mapping of some
+            of "fraction" (0.05), "rows" (100_000) and "age" ("10 minutes", if it misses any row).
+            Needs the extra `index` where the sink runs. By default never.
         keys: For "scd1" and "scd2": the key columns. They become the primary key of a new table of
             type 1. For these modes, `sequence_by` may be several columns, compared one after the
             other, and `tombstones` says how long deletes, and other changes that show in no row,
@@ -236,6 +245,7 @@ def lance_sink(
             schema_evolution=evolutions(schema_evolution),
             app_id=app_id,
             compact_every=as_compaction(compact_every, compact),
+            fresh_indices=as_fresh_indices(keep_indices_fresh),
             file_version=file_version,
             storage_options=as_options(
                 with_trusted(as_options(storage_options), trusted_locations)
@@ -284,7 +294,7 @@ class LanceSink:
         check_can_be_parsed(arguments.delete_when)
         self.arguments = arguments
         self._on_commit = on_commit
-        self._compaction = _background_compaction(arguments.compact_every)
+        self._upkeep = _upkeep(arguments)
         self.last_commit: SinkCommit | None = None
         self._tasks = TaskCount()
 
@@ -315,7 +325,14 @@ class LanceSink:
     @property
     def last_compaction(self) -> "Round | None":
         """The outcome of the last compaction; None before the first one has ended."""
-        return None if self._compaction is None else self._compaction.last_round
+        compaction = None if self._upkeep is None else self._upkeep.compaction
+        return None if compaction is None else compaction.last_round
+
+    @property
+    def last_index_round(self) -> "IndexRound | None":
+        """The last time that indices were brought up to date; None before the first has ended."""
+        indexing = None if self._upkeep is None else self._upkeep.indexing
+        return None if indexing is None else indexing.last_round
 
     def wait_for_compaction(self, timeout_seconds: float | None = None) -> bool:
         """Wait until no compaction is running.
@@ -329,7 +346,23 @@ class LanceSink:
         Returns:
             Whether no compaction is running.
         """
-        return self._compaction is None or self._compaction.wait(timeout_seconds)
+        compaction = None if self._upkeep is None else self._upkeep.compaction
+        return compaction is None or compaction.wait(timeout_seconds)
+
+    def wait_for_indices(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until the indices are up to date, as far as `keep_indices_fresh` asks for it.
+
+        For a program that ends with its stream: if it ends earlier, the work is aborted, which does
+        no harm. Call it after the stream has ended; batches that go on may make new work.
+
+        Args:
+            timeout_seconds: Maximum time to wait; None for no limit.
+
+        Returns:
+            Whether nothing is left to do, or it failed (`last_index_round.error`).
+        """
+        indexing = None if self._upkeep is None else self._upkeep.indexing
+        return indexing is None or indexing.wait(timeout_seconds)
 
     @message_first
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -350,16 +383,16 @@ class LanceSink:
         batch_id = _check_batch(df, batch_id)
         check_workers_python(df.sparkSession, only_tasks=True)
         arguments = self._arguments_in(df.sparkSession)
-        if self._compaction is None:
+        if self._upkeep is None:
             tell(self._on_commit, self._write(df, batch_id, arguments))
             return
-        with self._compaction.batch():
+        with self._upkeep.batch():
             commit = self._write(df, batch_id, arguments)
         tell(self._on_commit, commit)
         if commit.version is not None and not commit.skipped:
             from lance_stream.spark.sink.compaction import writer_of
 
-            self._compaction.after_batch(
+            self._upkeep.after_batch(
                 batch_id,
                 partial(open_table, self.uri, storage_options=arguments.storage_options),
                 writer_of(df.sparkSession),
@@ -390,13 +423,13 @@ class LanceSink:
         return self.last_commit
 
 
-def _background_compaction(every: int | str | None) -> "BackgroundCompaction | None":
-    """Return what compacts after so many batches; None for never, which imports nothing of it."""
-    if every is None:
+def _upkeep(arguments: SinkArguments) -> "Upkeep | None":
+    """Return what is done beside the batches; None for nothing, which imports nothing of it."""
+    if arguments.compact_every is None and arguments.fresh_indices is None:
         return None
-    from lance_stream.maintenance.compaction.background import BackgroundCompaction
+    from lance_stream.maintenance.upkeep import Upkeep
 
-    return BackgroundCompaction(every)
+    return Upkeep(arguments.compact_every, arguments.fresh_indices)
 
 
 def _check_batch(df: object, batch_id: object) -> int:

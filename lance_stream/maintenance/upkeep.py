@@ -1,0 +1,60 @@
+"""What a stream's writer does for its table beside the batches: compactions, and fresh indices.
+
+Both commit in turn with the batches, and never work on the table at the same time: a compaction
+moves rows that an index is being built on.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from lance_stream.maintenance.compaction.background import BackgroundCompaction, Turns
+from lance_stream.maintenance.compaction.rewrites import WriteTasks
+from lance_stream.maintenance.indices.background import BackgroundIndexing
+from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.snapshot.table_version import TableVersion
+
+
+class Upkeep:
+    """Compacts a table and keeps its indices up to date. Pickles as if it were new.
+
+    Args:
+        compact_every: When a compaction begins, as in `BackgroundCompaction`; None for never.
+        fresh_indices: When indices are brought up to date; None for never.
+
+    Attributes:
+        compaction: What compacts; None for nothing.
+        indexing: What brings indices up to date; None for nothing.
+    """
+
+    def __init__(self, compact_every: int | str | None, fresh_indices: FreshIndices | None) -> None:
+        self._given = compact_every, fresh_indices
+        self._turns = Turns()
+        self.compaction = (
+            None
+            if compact_every is None
+            else BackgroundCompaction(compact_every, turns=self._turns)
+        )
+        self.indexing = (
+            None if fresh_indices is None else BackgroundIndexing(fresh_indices, self._turns)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._given
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Hold off its commits while a batch is written and committed."""
+        return self._turns.of_batch()
+
+    def after_batch(
+        self,
+        batch_id: int,
+        open_newest: Callable[[], TableVersion],
+        write: WriteTasks | None = None,
+        lookup_seconds: float | None = None,
+    ) -> None:
+        """Begin what is due; see `BackgroundCompaction.after_batch`. The batch made a version."""
+        if self.compaction is not None:
+            self.compaction.after_batch(batch_id, open_newest, write, lookup_seconds)
+        if self.indexing is not None:
+            self.indexing.after_batch(open_newest)

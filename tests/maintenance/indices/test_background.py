@@ -1,0 +1,303 @@
+"""Indices are brought up to date beside batches, which never wait for the work."""
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import IndexBuildError, RetryableConflictError
+from lance_stream.maintenance.compaction.background import begin_work, end_work
+from lance_stream.maintenance.indices import background, child
+from lance_stream.maintenance.indices.background import BackgroundIndexing
+from lance_stream.maintenance.indices.building import build
+from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
+from lance_stream.maintenance.indices.freshen import request_of
+from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.upkeep import Upkeep
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.locations import open_store
+
+pytestmark = pytest.mark.oracle
+
+ANY_ROW = FreshIndices(rows=1)
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    return pa.table(
+        {"id": pa.array(range(start, stop)), "g": [each % 3 for each in range(start, stop)]}
+    )
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = str(tmp_path / "t")
+    lance_stream.create_dataset(uri, rows(0, 60))
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    lance.dataset(uri).create_scalar_index("g", "BITMAP")
+    return uri
+
+
+@pytest.fixture
+def newest(uri: str) -> Callable[[], TableVersion]:
+    return lambda: lance_stream.open_dataset(uri).table
+
+
+def missing(uri: str) -> set[int | None]:
+    return {each.rows_unindexed for each in lance_stream.open_dataset(uri).index_coverage()}
+
+
+class Gate:
+    """Builds in this process, once it is opened."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.is_open, self.is_reached = threading.Event(), threading.Event()
+        self.num_built = 0
+        patch.setattr(background, "build_in_child", self.build)
+
+    def build(self, request: Any, uri: str, options: Any, stop: threading.Event) -> Any:
+        self.is_reached.set()
+        while not self.is_open.wait(0.01):
+            if stop.is_set():
+                raise StoppedChildError
+        self.num_built += 1
+        return build(request, open_store(uri, options))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+def test_a_child_brings_indices_up_to_date(uri: str, newest: Callable[[], TableVersion]) -> None:
+    indexing = BackgroundIndexing(ANY_ROW)
+    with indexing.batch():
+        ds = lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    done = indexing.last_round
+    assert done is not None
+    assert done.error is None
+    assert done.version == ds.version + 1
+    assert done.reasons["id_idx"] == "id_idx misses 30 rows (33.3%)"
+    assert done.seconds["build"] > 0
+    assert missing(uri) == {0}
+    assert lance.dataset(uri).to_table(filter="id = 77").num_rows == 1
+
+
+def test_nothing_is_done_below_the_limit(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate
+) -> None:
+    indexing = BackgroundIndexing(FreshIndices(rows=31))
+    version = lance_stream.open_dataset(uri).append(rows(60, 90)).version
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    assert indexing.last_round is None
+    assert newest().version == version
+
+
+def test_batches_do_not_wait_for_the_work(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate
+) -> None:
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(newest)
+    assert gate.is_reached.wait(30)
+    for number in range(90, 100):
+        with indexing.batch():
+            lance_stream.open_dataset(uri).upsert(rows(number - 5, number + 1), on="id")
+        indexing.after_batch(newest)
+    assert gate.num_built == 0
+    gate.is_open.set()
+    assert indexing.wait(60)
+    assert gate.num_built == 2
+    assert missing(uri) == {0}
+    assert lance.dataset(uri).count_rows("id >= 85") == 15
+
+
+def test_a_commit_waits_for_the_batch_under_way(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate
+) -> None:
+    indexing = BackgroundIndexing(ANY_ROW)
+    version = lance_stream.open_dataset(uri).append(rows(60, 90)).version
+    indexing.after_batch(newest)
+    with indexing.batch():
+        gate.is_open.set()
+        assert not indexing.wait(0.3)
+        assert newest().version == version
+    assert indexing.wait(60)
+    assert newest().version == version + 1
+
+
+def test_rounds_pause_unless_they_are_waited_for(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "PAUSE", 1000.0)
+    gate.is_open.set()
+    indexing = BackgroundIndexing(ANY_ROW)
+    for number in (60, 90):
+        lance_stream.open_dataset(uri).append(rows(number, number + 30))
+        indexing.after_batch(newest)
+        time.sleep(0.5)
+    assert gate.num_built == 1
+    assert indexing.wait(60)
+    assert gate.num_built == 2
+    assert missing(uri) == {0}
+
+
+def test_a_round_waits_for_a_compaction(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate
+) -> None:
+    gate.is_open.set()
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    assert begin_work(newest().store.uri)
+    indexing.after_batch(newest)
+    assert not indexing.wait(0.3)
+    assert gate.num_built == 0
+    end_work(newest().store.uri)
+    assert indexing.wait(60)
+    assert gate.num_built == 1
+
+
+def test_a_round_starts_again_after_rows_were_moved(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate
+) -> None:
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(newest)
+    assert gate.is_reached.wait(30)
+    lance_stream.open_dataset(uri).delete("id < 30").compact()
+    gate.is_open.set()
+    assert indexing.wait(60)
+    assert gate.num_built == 2
+    assert indexing.last_round is not None
+    assert indexing.last_round.error is None
+    assert missing(uri) == {0}
+
+
+def test_errors_do_not_reach_the_stream(
+    uri: str,
+    newest: Callable[[], TableVersion],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RetryableConflictError("others are faster")
+
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    with monkeypatch.context() as patch:
+        patch.setattr(background, "build_in_child", fail)
+        indexing.after_batch(newest)
+        assert indexing.wait(60)
+    assert indexing.last_round is not None
+    assert str(indexing.last_round.error) == "others are faster"
+    assert "the stream goes on" in caplog.text
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    assert missing(uri) == {0}
+
+
+def test_a_stopped_round_commits_nothing(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate
+) -> None:
+    indexing = BackgroundIndexing(ANY_ROW)
+    version = lance_stream.open_dataset(uri).append(rows(60, 90)).version
+    folders = len(newest().store.list("_indices"))
+    indexing.after_batch(newest)
+    assert gate.is_reached.wait(30)
+    assert indexing.stop(60)
+    assert newest().version == version
+    gate.is_open.set()
+    with indexing.batch():  # it waits for its turn, with its files written
+        indexing.after_batch(newest)
+        assert not indexing.wait(1.0)
+        assert gate.num_built == 1
+        assert indexing.stop(60)
+    assert newest().version == version
+    assert len(newest().store.list("_indices")) == folders
+
+
+def test_the_child_is_killed_when_it_is_stopped(uri: str, newest: Any) -> None:
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    table = newest()
+    stop = threading.Event()
+    stop.set()
+    request = request_of(table, ["id_idx"])
+    with pytest.raises(StoppedChildError):
+        build_in_child(request, table.store.uri, {}, stop)
+
+
+def test_a_child_that_dies_is_reported(newest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = newest()
+    request = request_of(table, ["id_idx"])
+    monkeypatch.setattr(child, "_PROGRAM", "import sys; sys.exit('no memory')")
+    with pytest.raises(IndexBuildError, match=r"ended with code 1.*no memory"):
+        build_in_child(request, table.store.uri, {}, threading.Event())
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(IndexBuildError, match="cannot be started"):
+        build_in_child(request, table.store.uri, {}, threading.Event())
+
+
+def test_errors_of_the_child_keep_their_class(newest: Any) -> None:
+    table = newest()
+    request = replace(request_of(table, ["id_idx"]), version=99)
+    with pytest.raises(IndexBuildError, match="pylance could not bring the indices id_idx"):
+        build_in_child(request, table.store.uri, {}, threading.Event())
+
+
+def test_compactions_and_indices_share_the_turns(
+    uri: str, newest: Callable[[], TableVersion]
+) -> None:
+    upkeep = Upkeep(2, ANY_ROW)
+    for number in range(6):
+        with upkeep.batch():
+            lance_stream.open_dataset(uri).upsert(rows(number * 7, number * 7 + 20), on="id")
+        upkeep.after_batch(number, newest)
+        assert upkeep.compaction is not None
+        assert upkeep.indexing is not None
+        assert upkeep.compaction.wait(60)
+        assert upkeep.indexing.wait(60)
+    assert upkeep.compaction is not None
+    assert upkeep.compaction.last_round is not None
+    assert upkeep.compaction.last_round.error is None
+    assert missing(uri) == {0}
+    assert lance_stream.open_dataset(uri).verify() == []
+    assert lance.dataset(uri).count_rows("g = 1") == sum(each % 3 == 1 for each in range(60))
+
+
+def test_pickles_begin_anew() -> None:
+    upkeep = pickle.loads(pickle.dumps(Upkeep("auto", ANY_ROW)))
+    assert upkeep.compaction.every == "auto"
+    assert upkeep.indexing.policy == ANY_ROW
+    assert pickle.loads(pickle.dumps(upkeep.indexing)).policy == ANY_ROW
+    assert upkeep.indexing.wait()
+
+
+PROGRAM = """
+import sys, lance_stream, pyarrow as pa
+from lance_stream.maintenance.indices.background import BackgroundIndexing
+from lance_stream.maintenance.indices.policy import FreshIndices
+indexing = BackgroundIndexing(FreshIndices(rows=1))
+lance_stream.open_dataset(sys.argv[1]).append(pa.table({"id": range(60, 90), "g": [1] * 30}))
+indexing.after_batch(lambda: lance_stream.open_dataset(sys.argv[1]).table)
+"""
+
+
+def test_a_program_that_ends_stops_the_work(uri: str) -> None:
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", PROGRAM, uri], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert time.monotonic() - start < 30
+    assert lance_stream.open_dataset(uri).count_rows() == 90
+    assert lance.dataset(uri).count_rows("id >= 60") == 30

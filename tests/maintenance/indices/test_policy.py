@@ -1,0 +1,79 @@
+"""When an index is brought up to date."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from lance_stream import IndexCoverage, InvalidInputError
+from lance_stream.maintenance.indices.policy import FEW_ROWS, USUAL, FreshIndices, as_policy
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def index(indexed: int | None, missing: int | None, minutes: float | None = 0) -> IndexCoverage:
+    built = None if minutes is None else NOW - timedelta(minutes=minutes)
+    return IndexCoverage("i", "BTREE", ("id",), indexed, missing, 1, built, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "is_due"),
+    [
+        (USUAL, index(99_000, 1000), True),
+        (USUAL, index(99_001, 999), False),
+        (USUAL, index(200_000, 1999), False),
+        (USUAL, index(0, FEW_ROWS), True),
+        (USUAL, index(0, FEW_ROWS - 1), False),
+        (USUAL, index(10, 0, 999), False),
+        (USUAL, index(None, None), False),
+        (FreshIndices(rows=5), index(100, 5), True),
+        (FreshIndices(rows=5), index(100, 4, 999), False),
+        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, 10), True),
+        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, 9), False),
+        (FreshIndices(age=timedelta(minutes=10)), index(100, 0, 99), False),
+        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, None), False),
+        (FreshIndices(0.5, 5, timedelta(minutes=1)), index(100, 5), True),
+    ],
+)
+def test_one_limit_suffices(policy: FreshIndices, state: IndexCoverage, is_due: bool) -> None:
+    assert (policy.reason(state, NOW) is not None) == is_due
+    assert bool(policy.due([state], NOW)) == is_due
+
+
+def test_the_reason_names_the_index_and_its_rows() -> None:
+    assert USUAL.due([index(97_500, 2500)], NOW) == {"i": "i misses 2500 rows (2.5%)"}
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        (None, None),
+        (False, None),
+        (True, USUAL),
+        ({"fraction": 1}, FreshIndices(fraction=1.0)),
+        ({"rows": 7, "age": "2 hours"}, FreshIndices(rows=7, age=timedelta(hours=2))),
+        (FreshIndices(rows=3), FreshIndices(rows=3)),
+    ],
+)
+def test_a_policy_is_given_as_a_mapping(given: Any, policy: FreshIndices | None) -> None:
+    assert as_policy(given) == policy
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("auto", "keep_indices_fresh is True, or says from when on"),
+        ({}, "keep_indices_fresh is True, or says from when on"),
+        (1, "keep_indices_fresh is True, or says from when on"),
+        ({"share": 0.1}, "has no limit 'share'; it has: fraction, rows, age"),
+        ({"fraction": 0}, "a share of the rows, above 0 and at most 1"),
+        ({"fraction": 5}, "a share of the rows, above 0 and at most 1"),
+        ({"fraction": True}, "a share of the rows, above 0 and at most 1"),
+        ({"rows": 0}, "a whole number from 1"),
+        ({"rows": 2.5}, "a whole number from 1"),
+        ({"age": "10"}, "is not an age"),
+    ],
+)
+def test_invalid_limits_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        as_policy(given)

@@ -1,0 +1,79 @@
+"""The sink keeps the indices of its table up to date beside the batches."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import InvalidInputError
+from lance_stream.maintenance.indices import building
+from lance_stream.spark import lance_sink
+
+pytestmark = pytest.mark.spark
+
+KEYS = {"mode": "upsert", "on": "id", "app_id": "a"}
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = str(tmp_path / "t")
+    rows = pa.table({"id": range(100), "x": [f"x {each}" for each in range(100)]})
+    lance_stream.create_dataset(uri, rows)
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    lance.dataset(uri).create_scalar_index("x", "INVERTED")
+    return uri
+
+
+def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
+    sink = lance_sink(uri, **KEYS, keep_indices_fresh={"rows": 10}, compact_every=3)
+    for number in range(5):
+        rows = [(key, f"y {key}") for key in range(number * 10, number * 10 + 15)]
+        sink(spark.createDataFrame(rows, "id long, x string"), number)
+        assert sink.wait_for_compaction(60)
+        assert sink.wait_for_indices(60)
+    assert sink.last_index_round is not None
+    assert sink.last_index_round.error is None
+    ds = lance_stream.open_dataset(uri)
+    assert {each.rows_unindexed for each in ds.index_coverage()} <= {0, 5}
+    operations = [each.operation for each in ds.versions()]
+    assert operations.count("CreateIndex") >= 3
+    assert "Rewrite" in operations
+    found = lance.dataset(uri).to_table(full_text_query="y", columns=["id"])["id"].to_pylist()
+    assert sorted(found) == list(range(55))
+    assert lance.dataset(uri).count_rows("id >= 40 and id < 60") == 20
+    assert ds.verify() == []
+
+
+def test_a_table_without_indices_is_left_alone(spark: Any, tmp_path: Path) -> None:
+    uri = str(tmp_path / "new")
+    sink = lance_sink(uri, keep_indices_fresh=True, app_id="a")
+    sink(spark.range(5000), 0)
+    assert sink.wait_for_indices(60)
+    assert sink.last_index_round is None
+    operations = [each.operation for each in lance_stream.open_dataset(uri).versions()]
+    assert "CreateIndex" not in operations
+
+
+def test_pylance_is_asked_for_when_the_sink_is_created(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "is_installed", lambda _: False)
+    with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[index\]'"):
+        lance_sink(uri, keep_indices_fresh=True)
+    assert lance_sink(uri, keep_indices_fresh=False).wait_for_indices()
+
+
+def test_invalid_policies_are_refused(uri: str) -> None:
+    with pytest.raises(InvalidInputError, match="has no limit 'share'"):
+        lance_sink(uri, keep_indices_fresh={"share": 1})
+
+
+def test_pickling_keeps_the_policy(uri: str) -> None:
+    sink = pickle.loads(pickle.dumps(lance_sink(uri, keep_indices_fresh={"rows": 7}, app_id="a")))
+    assert sink.arguments.fresh_indices.rows == 7
+    assert sink.last_index_round is None
+    assert sink.wait_for_indices()
