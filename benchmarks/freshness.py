@@ -190,7 +190,9 @@ def run(asked: argparse.Namespace) -> dict[str, dict[str, Any]]:
                 for verb in asked.verbs:
                     if verb == "upsert" and kind is Iceberg:
                         continue
-                    ages = measure(kind(folder), verb, spark, folder, asked)
+                    tables = folder / verb  # a verb finds none of another's tables and checkpoints
+                    tables.mkdir()
+                    ages = measure(kind(tables), verb, spark, tables, asked)
                     found.setdefault(kind.name, {})[verb] = asdict(ages)
                     print(_line(kind.name, verb, ages), flush=True)
             finally:
