@@ -13,7 +13,7 @@ that of two writers who change the history of one key the later one is planned a
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,10 @@ from lance_stream.write.casting import cast_batch, check_known
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
+
+_LEAVE_OUT: Final = (
+    "Leave the column out of what is stored, with except_column_list, or add it to the table first"
+)
 
 
 class IncomingEvents(NamedTuple):
@@ -132,13 +136,10 @@ def prepare_events(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) 
     start = table.field(START_AT)
     check_can_order(START_AT, start.type)
     check_no_null_sequences(batch, rules.on, by)
-    check_known(stored, data_columns(table))
+    check_known(stored, data_columns(table), way_out=_LEAVE_OUT)
     lookup = KeyLookup(keys.columns)
     deletes = which_delete(batch, rules)
-    sequence = cast_batch(
-        pa.RecordBatch.from_arrays([batch.column(by)], [START_AT]),
-        pa.schema([start.with_nullable(True)]),
-    ).column(0)
+    sequence = _cast_sequence(batch.column(by), by, start.type)
     own = pa.schema([each for each in table if each.name in stored])
     rows = _cast_rows(batch.select([each.name for each in own]), own, rules.on, deletes)
     columns = [
@@ -162,6 +163,18 @@ def prepare_events(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) 
     )
     _check_unambiguous(made, batch)
     return made
+
+
+def _cast_sequence(sequence: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
+    try:
+        return cast_batch(
+            pa.RecordBatch.from_arrays([sequence], [name]), pa.schema([pa.field(name, wanted)])
+        ).column(0)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"the sequence {name!r} is {sequence.type}, but {START_AT} and {END_AT} of the table "
+            f"are {wanted}: {error}"
+        ) from error
 
 
 def lookup_columns(keys: pa.RecordBatch, lookup: KeyLookup) -> list[pa.Array]:

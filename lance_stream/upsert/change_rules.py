@@ -191,8 +191,8 @@ def check_has_sequence(table: pa.Schema, data: pa.Schema) -> None:
         kind = data.field(SEQUENCE).type
         raise InvalidInputError(
             f"later changes are compared with the stored sequence, but the table has no column "
-            f"for it. Order by one column that is stored; or add one to the empty table: "
-            f"ds.add_columns(pa.field({SEQUENCE!r}, {kind}))"
+            f"for it. Order by one column that is stored; or add a column {SEQUENCE!r} of the type "
+            f"{kind} to the empty table, with ds.add_columns"
         )
 
 

@@ -60,13 +60,20 @@ def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
             _check_type(incoming.field(place).type, wanted, wanted.name)
 
 
-def check_known(names: Iterable[str], known: Iterable[str], where: str = "") -> None:
+def check_known(
+    names: Iterable[str],
+    known: Iterable[str],
+    where: str = "",
+    *,
+    way_out: str = "Omit the column, or add it to the table first",
+) -> None:
     """Raise unless a table has all columns, or a struct all parts.
 
     Args:
         names: The incoming ones.
         known: All that there are.
         where: The path of the struct, with a dot behind it.
+        way_out: What the message advises.
 
     Raises:
         InvalidInputError: Some are unknown; the message names them.
@@ -76,7 +83,7 @@ def check_known(names: Iterable[str], known: Iterable[str], where: str = "") -> 
     if unknown:
         raise InvalidInputError(
             f"the table has no column {', '.join(repr(where + name) for name in unknown)}; it has: "
-            f"{', '.join(known)}. Omit the column, or add it to the table first"
+            f"{', '.join(known)}. {way_out}"
         )
 
 

@@ -236,7 +236,7 @@ def test_type_1_compares_with_the_stored_sequence() -> None:
     ds = ds.apply_scd1(events((1, "new", 5), (2, "-", 4)), **rules)
     ds = ds.apply_scd1(events((1, "late", 3), (2, "late", 3), (3, "c", 1), (3, "-", 1)), **rules)
     assert ds.to_table().to_pylist() == [{"id": 1, "name": "new", "seq": 5}]
-    with pytest.raises(InvalidInputError, match=r"add_columns\(pa.field\('__SEQUENCE', int64\)"):
+    with pytest.raises(InvalidInputError, match="add a column '__SEQUENCE' of the type int64"):
         ds.apply_scd1(events((1, "x", 7)), **RULES)
 
 
@@ -305,7 +305,7 @@ def test_a_restore_takes_hidden_events_back() -> None:
         ({"except_column_list": None, "column_list": ["id", "nme"]}, "did you mean 'name'"),
         ({"track_history_column_list": ["seq"]}, "'seq' cannot be tracked or left out"),
         ({"track_history_except_column_list": ["nme"]}, "'nme' cannot be tracked or left out"),
-        ({"except_column_list": ["deletes"]}, "the table has no column 'seq'"),
+        ({"except_column_list": ["deletes"]}, "no column 'seq'.*with except_column_list"),
     ],
 )
 def test_rules_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
@@ -320,7 +320,10 @@ def test_rules_that_do_not_fit_are_refused(change: dict[str, Any], message: str)
     [
         (events((1, "a", 1)).set_column(0, "id", pa.array([None], pa.int64())), "rows have no key"),
         (events((1, "a", 1)).set_column(2, "seq", pa.array([None], pa.int64())), "have no 'seq'"),
-        (events((1, "a", 1)).set_column(2, "seq", pa.array(["x"])), "__START_AT"),
+        (
+            events((1, "a", 1)).set_column(2, "seq", pa.array(["x"])),
+            "the sequence 'seq' is string, but",
+        ),
         (events((1, "a", 1), (1, "b", 1)), "two different rows with .id=1. have the same 'seq'"),
         (
             events((1, "a", 1)).append_column("__START_AT", pa.array([1])),
