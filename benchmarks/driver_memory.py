@@ -70,6 +70,7 @@ def by_sink(folder: Path, rows: int, row_bytes: int) -> None:
 
     from lance_stream.spark import lance_sink
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.memory", "2g")

@@ -49,6 +49,8 @@ def make_session(
     extensions = sorted({name for each in contenders for name in each.extensions})
     if packages:
         builder = builder.config("spark.jars.packages", ",".join(packages))
+        # Spark brings it; and Maven may have left its description, without it, where Ivy looks.
+        builder = builder.config("spark.jars.excludes", "org.slf4j:slf4j-api")
     if extensions:
         builder = builder.config("spark.sql.extensions", ",".join(extensions))
     for settings in (*(each.settings(folder) for each in contenders), more or {}):
