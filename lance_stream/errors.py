@@ -15,6 +15,7 @@
             StoreUnavailableError        it did not answer, or was too busy, on every attempt
             StoreRefusedError            it refused: credentials, permissions, no such bucket
         IndexBuildError                  pylance could not bring indices up to date
+        DerivedFunctionError             a user's function failed for too many rows
         NotFoundError                    no such dataset, version or column
         InvalidInputError (ValueError)   the caller asked for something impossible
             OtherBatchError                  the batch id was committed with other rows
@@ -103,6 +104,10 @@ class StoreRefusedError(StoreError):
 
 class IndexBuildError(LanceStreamError):
     """pylance could not bring indices up to date; the table is unchanged."""
+
+
+class DerivedFunctionError(LanceStreamError):
+    """The function of a derived column, or its setup, failed; its piece was not committed."""
 
 
 class NotFoundError(LanceStreamError):

@@ -66,6 +66,10 @@ _WITHOUT_ORDER: Final = (
     "without sequence_by it is unknown whether they are newer than the table's rows; "
     "replace_existing=True writes them"
 )
+_DERIVED: Final = (
+    "a function has failed for them: correct it, and give it another version; derive() computes "
+    "these rows again, and removes them here"
+)
 _OVERWRITTEN: Final = (
     "their batch overwrote the table, as each later one does: correct what the query computes"
 )
@@ -341,6 +345,9 @@ class _Replay:
         if recorded["mode"] == "overwrite":
             self._left[_OVERWRITTEN] += len(row_ids)
             return
+        if recorded["mode"] == "derive":
+            self._left[_DERIVED] += len(row_ids)
+            return
         is_ordered = recorded["mode"] != "upsert" or recorded["sequence_by"]
         if not is_ordered and not self._replace_existing:
             self._left[_WITHOUT_ORDER] += len(row_ids)
@@ -493,7 +500,7 @@ def _recorded(text: str) -> dict[str, Any]:
     try:
         rules = json.loads(text)
         lists = [rules["on"], rules["except_columns"]]
-        is_valid = rules["mode"] in ("append", "upsert", "overwrite") and all(
+        is_valid = rules["mode"] in ("append", "upsert", "overwrite", "derive") and all(
             isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists
         )
         is_valid &= isinstance(rules["sequence_by"], str | None) and isinstance(

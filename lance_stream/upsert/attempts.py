@@ -9,15 +9,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.snapshot.opening import checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.planned_update import PlannedUpdate
 from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.phases import Phases
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.write.planning import commit_planned, joined, planning_again
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,12 @@ class Attempts:
         return None
 
     def commit(
-        self, plan: PlannedUpdate, result: Upserted, fragments: tuple[Fragment, ...] = ()
+        self,
+        plan: PlannedUpdate,
+        result: Upserted,
+        fragments: tuple[Fragment, ...] = (),
+        config_entries: ConfigEntries | None = None,
+        check: Callable[[Manifest], None] | None = None,
     ) -> Upserted:
         """Commit a plan, if it changes anything; see `commit_planned`.
 
@@ -122,6 +129,8 @@ class Attempts:
             result: The upsert's outcome so far.
             fragments: New fragments whose files are deleted, too, if it is known that no version
                 references them.
+            config_entries: Config entries of the caller; see `commit_planned`.
+            check: Checks the newest version before each attempt; likewise.
         """
         result = replace(result, attempts=self.number)
         if not plan.changes_anything:
@@ -134,7 +143,8 @@ class Attempts:
                 replace(plan.staged, fragments=fragments),
                 self.micro_batch,
                 properties=remembering.properties if remembering else None,
-                config_entries=remembering.entries if remembering else None,
+                config_entries=joined(remembering.entries if remembering else None, config_entries),
+                check=check,
                 environment=self._environment,
             )
         if not done.is_new:

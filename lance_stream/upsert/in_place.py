@@ -126,7 +126,7 @@ def columns_that_may_stay(
 
 
 def fragments_that_stay(
-    table: TableVersion, changed: Addresses, fields: Sequence[Field]
+    table: TableVersion, changed: Addresses, fields: Sequence[Field], *, at_any_cost: bool = False
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) which of the changed rows stay in place, because that costs less.
 
@@ -134,6 +134,7 @@ def fragments_that_stay(
         table: The version that is changed.
         changed: (n,) u64 addresses of the changed rows, ascending.
         fields: The columns with new values, from `columns_that_may_stay`.
+        at_any_cost: Whether rows stay wherever they can, so that no other column is read.
     """
     stays = np.zeros(len(changed), np.bool_)
     if not fields:
@@ -148,6 +149,9 @@ def fragments_that_stay(
         done = own.stop
         fragment = table.manifest.fragments[places[fragment_id]]
         if not _may_stay(table, fragment):
+            continue
+        if at_any_cost:
+            stays[own] = True
             continue
         costs = FragmentCosts.of(table, fragment, fields, offsets)
         if _lineage_bytes(fragment, costs.num_runs) <= most_lineage and costs.is_cheaper_in_place:

@@ -14,15 +14,17 @@ that insert the same new key.
 Source: facts of the format, section 4; observed in the reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.apply_events import upsert_events
 from lance_stream.upsert.attempts import Attempts, Upserted
 from lance_stream.upsert.decisions import Decision, decide_changes
@@ -57,6 +59,8 @@ def upsert(
     phases: Phases | None = None,
     environment: Environment = MACHINE,
     checks: Sequence[Check] = (),
+    config_entries: ConfigEntries | None = None,
+    check: Callable[[Manifest], None] | None = None,
 ) -> Upserted:
     """Update the table's rows that have the keys of incoming rows, and insert the other rows.
 
@@ -70,6 +74,8 @@ def upsert(
         phases: Receives the durations of "scan" (of keys), "write" and "commit".
         environment: Randomness for file names; the clock, for remembered deletes.
         checks: Conditions that each row that does not delete has to meet.
+        config_entries: See `write.planning.commit_planned`.
+        check: Likewise.
 
     Raises:
         InvalidInputError: The rows do not fit the rules, the checks or the table, or the batch id
@@ -143,7 +149,7 @@ def upsert(
             num_remembered=0 if written.deletes is None else written.deletes.rows.num_rows,
             fragments=written.files,
         )
-        return attempts.commit(plan, result)
+        return attempts.commit(plan, result, config_entries=config_entries, check=check)
 
     try:
         result = attempts.until_committed(attempt)

@@ -214,7 +214,7 @@ def commit_planned(
             properties={**(properties or {}), **properties_of(micro_batch)},
             creation=creation,
             before_attempt=look_up,
-            config_entries=_joined(entries_of(micro_batch), config_entries),
+            config_entries=joined(entries_of(micro_batch), config_entries),
             backoff=backoff,
             environment=environment,
         )
@@ -274,7 +274,7 @@ def _superseded(staged: Staged, made: Manifest) -> list[Fragment]:
     return [each for each in staged.dying if named.get(each.id) != each.deletion_file]
 
 
-def _joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
+def joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
     """Return a callback that gives the config entries of all."""
     given = [each for each in callbacks if each is not None]
     if len(given) < 2:

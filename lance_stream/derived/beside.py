@@ -1,0 +1,196 @@
+"""Puts computed values into a table beside the source: one row for each row of the source.
+
+    source_row_id   the row of the source, by its stable row id
+    kept columns    copies of columns of the source: its key, for example
+    outputs, state  as in the same table
+
+The source is not written. A row of the source that is deleted, or gets another row id, leaves the
+table beside. Its values are those of the source's version that the entry in its config names.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.commit.committer import ConfigEntries
+from lance_stream.derived.candidates import Ids, Rows
+from lance_stream.derived.computing import Computed, StagedValues
+from lance_stream.derived.declaration import SOURCE_ROW_ID, Declaration
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import quote_path
+from lance_stream.read.row_lookup import find_rows
+from lance_stream.read.scan import scan
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.manifest import Manifest
+from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert
+from lance_stream.verbs.add_columns import add_missing_columns
+from lance_stream.verbs.create import create_table, plan_table
+from lance_stream.write.micro_batches import MicroBatch
+
+_DELETES = "_lance_stream_deletes"
+
+
+def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
+    """Return the columns of the table beside."""
+    columns = source.arrow_schema
+    kept = [columns.field(each).with_nullable(True) for each in declaration.kept]
+    row_id = pa.field(SOURCE_ROW_ID, pa.int64(), nullable=False)
+    return pa.schema([row_id, *kept, *declaration.written])
+
+
+def open_beside(
+    uri: str, source: TableVersion, declaration: Declaration, options: Mapping[str, object]
+) -> TableVersion:
+    """Return the table beside, created if there is none, with all columns.
+
+    Raises:
+        InvalidInputError: There is another table, or one with columns of other types.
+    """
+    wanted = schema_of(source, declaration)
+    try:
+        table = open_table(uri, storage_options=dict(options))
+    except NotFoundError:
+        planned = plan_table(uri, wanted, primary_key=SOURCE_ROW_ID, storage_options=dict(options))
+        try:
+            return create_table(planned)
+        except InvalidInputError:  # another process was faster
+            table = open_table(uri, storage_options=dict(options))
+    if SOURCE_ROW_ID not in table.schema.names:
+        raise InvalidInputError(
+            f"the table {uri} has no column {SOURCE_ROW_ID!r}: it is not one that derive() made. "
+            "Give another location, target=..."
+        )
+    if set(wanted.names) <= set(table.schema.names):
+        return table
+    return add_missing_columns(table, wanted)
+
+
+def known_states(
+    table: TableVersion, declaration: Declaration, rows: Sequence[Rows]
+) -> tuple[Ids, npt.NDArray[np.int64]]:
+    """Return (n,) row ids of the source, ascending, and (n,) their states in the table beside.
+
+    Rows without a state are left out.
+
+    Args:
+        table: The table beside.
+        declaration: What is computed.
+        rows: The rows of the source that are to be checked.
+    """
+    wanted = np.sort(np.concatenate([np.empty(0, np.uint64), *(each.row_ids for each in rows)]))
+    ids, states = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    if len(wanted):
+        where = f"{SOURCE_ROW_ID} BETWEEN {int(wanted[0])} AND {int(wanted[-1])}"
+        columns = [SOURCE_ROW_ID, quote_path((declaration.state_column,))]
+        for batch in scan(table, columns, where):
+            own = batch.column(0).to_numpy().astype(np.uint64)
+            state = batch.column(1)
+            mine = np.isin(own, wanted) & state.is_valid().to_numpy(zero_copy_only=False)
+            ids.append(own[mine])
+            states.append(state.fill_null(0).to_numpy()[mine])
+    found = np.concatenate(ids)
+    order = np.argsort(found)
+    return found[order], np.concatenate(states)[order]
+
+
+def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion | None) -> Ids:
+    """Return which rows the table beside has of rows that the source has no more.
+
+    Args:
+        table: The table beside.
+        source: The newest version of the source.
+        before: The version that the table beside was made from; None if it is unknown: then all
+            row ids of the table beside are read.
+    """
+    if before is None:
+        found = [
+            batch.column(0).to_numpy().astype(np.uint64) for batch in scan(table, [SOURCE_ROW_ID])
+        ]
+        ids = np.concatenate([np.empty(0, np.uint64), *found])
+    else:
+        ids = _ids_that_may_be_gone(source, before)
+    return ids[~find_rows(source, ids)[1]]
+
+
+def _ids_that_may_be_gone(source: TableVersion, before: TableVersion) -> Ids:
+    """Return the row ids of fragments that have other deleted rows, or are gone."""
+    now = source.manifest.fragments
+    found = [np.empty(0, np.uint64)]
+    for place, fragment_id in enumerate(before.manifest.fragments.ids):
+        here = now.place_of.get(fragment_id)
+        raw = before.manifest.fragments.raw(place)
+        if here is not None and now.raw(here) == raw:
+            continue
+        then = before.manifest.fragments[place]
+        if here is not None and now[here].deletion_file == then.deletion_file:
+            continue
+        dead = before.dead_offsets(then)
+        found.append(np.delete(before.row_ids(then).to_array(), dead.astype(np.int64)))
+    return np.concatenate(found)
+
+
+def write(
+    table: TableVersion,
+    declaration: Declaration,
+    store: Store,
+    computed: Sequence[Computed],
+    deleted: Ids,
+    micro_batch: MicroBatch,
+    config_entries: ConfigEntries,
+    check: Callable[[Manifest], None],
+    environment: Environment = MACHINE,
+) -> Upserted:
+    """Commit computed values and deletes, with the progress.
+
+    Args:
+        table: The table beside.
+        declaration: What was computed.
+        store: Where the values are staged.
+        computed: The values.
+        deleted: Row ids of the source whose rows go.
+        micro_batch: Identifies the commit.
+        config_entries: The progress.
+        check: Checks the newest version before each attempt.
+        environment: The clock and randomness.
+    """
+    columns = (*declaration.outputs.names, *declaration.kept, declaration.state_column)
+    batches = []
+    for each in computed:
+        if len(each.row_ids):
+            own = StagedValues(store, (each.values,), each.row_ids, columns)
+            rows = own(pa.RecordBatch.from_pylist([], pa.schema([])), slice(0, len(each.row_ids)))
+            rows = rows.append_column(SOURCE_ROW_ID, pa.array(each.row_ids.astype(np.int64)))
+            batches.append(rows.append_column(_DELETES, pa.array(np.zeros(rows.num_rows, bool))))
+    if len(deleted):
+        kinds = {each.name: each.type for each in table.arrow_schema}
+        batches.append(
+            pa.RecordBatch.from_arrays(
+                [
+                    *(pa.nulls(len(deleted), kinds[name]) for name in columns),
+                    pa.array(deleted.astype(np.int64)),
+                    pa.array(np.ones(len(deleted), bool)),
+                ],
+                [*columns, SOURCE_ROW_ID, _DELETES],
+            )
+        )
+    rules = UpsertRules(
+        on=(SOURCE_ROW_ID,), delete_when=f"{_DELETES} = true", except_columns=(_DELETES,)
+    )
+    schema = pa.schema([(each.name, each.type) for each in batches[0].schema])
+    rows = pa.Table.from_batches([each.cast(schema) for each in batches])
+    return upsert(
+        table,
+        rows,
+        rules,
+        micro_batch,
+        environment=environment,
+        config_entries=config_entries,
+        check=check,
+    )

@@ -1,0 +1,457 @@
+"""What workers do: read inputs, and run the function for rows that are not current.
+
+    read      inputs and state of the rows of a job: no other column
+    compare   which rows are not current (`fingerprints`)
+    run       the function, in batches; of a batch that it raises for, halves, and halves of these,
+              down to the rows that it fails for
+    stage     outputs and state, by row id, in a file that no version names, or in memory if small
+
+The driver gets row ids and fingerprints, 16 bytes a row, and where the values are.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.derived.candidates import Ids, Rows
+from lance_stream.derived.declaration import Declaration
+from lance_stream.derived.fingerprints import Fingerprints, are_stale, fingerprints_of
+from lance_stream.errors import DerivedFunctionError, InvalidInputError, LanceStreamError
+from lance_stream.expressions.predicates import quote_path
+from lance_stream.read.unit_rows import read_units
+from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.system_columns import ROW_ID
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.ascending import are_among
+from lance_stream.upsert.staged_files import SortedRows, WordRange, sort_rows, write_sorted
+from lance_stream.write.casting import cast_batch
+from lance_stream.write.row_checks import BAD_ROWS_SCHEMA
+from lance_stream.write.rows_as_json import rows_to_json
+
+REASON: Final = "function failed"
+"""The reason in the quarantine of rows that a function has failed for."""
+
+MAX_IN_MEMORY: Final = 1 << 20
+"""Up to how many bytes of values a worker returns instead of writing a file."""
+
+_MAX_ROW_BYTES: Final = 1 << 20
+_MAX_MESSAGE: Final = 2000
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Runner(Protocol):
+    """Runs a function for each of some items, in this process or in others."""
+
+    num_workers: int
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return the function's results, in order."""
+
+
+class Here:
+    """Runs everything in the calling thread."""
+
+    num_workers = 1
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return the function's results, in order."""
+        return [function(each) for each in items]
+
+
+@dataclass(frozen=True)
+class ComputeJob:
+    """Rows that one worker checks; picklable.
+
+    Attributes:
+        units: They read the inputs and row ids, and the state, if it is in the same table.
+        store: Where values are staged.
+        known: Of a table beside: (n,) ascending row ids, and (n,) i64 their states.
+    """
+
+    units: tuple[WorkUnit, ...]
+    store: Store
+    known: tuple[Ids, npt.NDArray[np.int64]] | None = None
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a worker has computed.
+
+    Attributes:
+        values: Outputs, kept columns and state, by row id.
+        row_ids: (n,) u64, ascending: the rows that were computed, failed ones included.
+        fingerprints: (n,) i64, what their inputs were.
+        num_checked: How many rows were looked at.
+        num_failed: For how many the function failed.
+        bad: These, as `row_checks.BAD_ROWS_SCHEMA`.
+    """
+
+    values: SortedRows
+    row_ids: Ids
+    fingerprints: Fingerprints
+    num_checked: int
+    num_failed: int
+    bad: pa.Table = field(default_factory=BAD_ROWS_SCHEMA.empty_table)
+
+
+def compute_jobs(
+    table: TableVersion,
+    declaration: Declaration,
+    rows: Sequence[Rows],
+    num_workers: int,
+    store: Store,
+    known: tuple[Ids, npt.NDArray[np.int64]] | None = None,
+) -> list[ComputeJob]:
+    """Return the work of checking some rows, in parts of about equal size.
+
+    Args:
+        table: The version that they are read from.
+        declaration: What is computed.
+        rows: The rows.
+        num_workers: How many workers there are.
+        store: Where values are staged.
+        known: See `ComputeJob`; of all rows.
+    """
+    total = sum(len(each.offsets) for each in rows)
+    size = max(min(-(-total // (3 * num_workers)), 20_000), min(declaration.batch_rows, 256))
+    state = () if known is not None else (declaration.state_column,)
+    columns = tuple(quote_path((each,)) for each in (*declaration.read_columns, *state))
+    jobs: list[ComputeJob] = []
+    units: list[WorkUnit] = []
+    ids: list[Ids] = []
+    num_rows = 0
+
+    def finish() -> None:
+        nonlocal num_rows
+        own = None
+        if known is not None:
+            mine = are_among(known[0], np.sort(np.concatenate(ids)))
+            own = known[0][mine], known[1][mine]
+        jobs.append(ComputeJob(tuple(units), store, own))
+        units.clear()
+        ids.clear()
+        num_rows = 0
+
+    for each in rows:
+        done = 0
+        while done < len(each.offsets):
+            part = slice(done, done + size - num_rows)
+            offsets = each.offsets[part]
+            units.append(
+                unit_of(
+                    table, each.place, columns=columns, system_columns=(ROW_ID,), offsets=offsets
+                )
+            )
+            ids.append(each.row_ids[part])
+            num_rows += len(offsets)
+            done += len(offsets)
+            if num_rows >= size:
+                finish()
+    if units:
+        finish()
+    return jobs
+
+
+def compute(declaration: Declaration, job: ComputeJob) -> Computed | LanceStreamError:
+    """Check the rows of a job, and compute those that are not current.
+
+    Returns:
+        The values; or the error that ends the piece: so the driver learns of the others' files.
+    """
+    try:
+        return _compute(declaration, job)
+    except LanceStreamError as error:
+        return error
+
+
+def _compute(declaration: Declaration, job: ComputeJob) -> Computed:
+    run = _Run(declaration)
+    for batch in read_units(job.units):
+        run.check(batch, job.known)
+    run.flush()
+    return run.result(job.store)
+
+
+class _Run:
+    """The rows of one job on their way."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        self._fingerprint = declaration.fingerprint
+        self._waiting: list[pa.RecordBatch] = []
+        self._num_waiting = 0
+        self._done: list[pa.RecordBatch] = []
+        self._ids: list[Ids] = []
+        self._fingerprints: list[Fingerprints] = []
+        self._bad: list[pa.RecordBatch] = []
+        self._messages: list[str] = []
+        self._num_checked = 0
+        self._num_failed = 0
+
+    def check(self, batch: pa.RecordBatch, known: tuple[Ids, Any] | None) -> None:
+        """Keep the rows that are not current, and compute as many as a batch has."""
+        own = self._declaration
+        self._num_checked += batch.num_rows
+        inputs = batch.select(list(own.read_columns))
+        wanted = fingerprints_of(inputs, self._fingerprint)
+        ids = batch.column(ROW_ID).to_numpy()
+        stored = batch.column(own.state_column) if known is None else _known_states(ids, *known)
+        stale = np.flatnonzero(are_stale(stored, wanted))
+        if not len(stale):
+            return
+        rows = inputs.take(pa.array(stale))
+        rows = rows.append_column(ROW_ID, pa.array(ids[stale]))
+        rows = rows.append_column(own.state_column, pa.array(wanted[stale]))
+        self._waiting.append(rows)
+        self._num_waiting += rows.num_rows
+        while self._num_waiting >= own.batch_rows:
+            self._next(own.batch_rows)
+
+    def flush(self) -> None:
+        """Compute the rows that are left."""
+        while self._num_waiting:
+            self._next(min(self._num_waiting, self._declaration.batch_rows))
+
+    def _next(self, num_rows: int) -> None:
+        table = pa.Table.from_batches(self._waiting)
+        batch = _one(table.slice(0, num_rows))
+        self._waiting = table.slice(num_rows).to_batches()
+        self._num_waiting -= num_rows
+        inputs = batch.select(list(self._declaration.inputs))
+        pieces = list(self._apply(inputs))
+        outputs = _one(pa.Table.from_batches([each for each, _ in pieces]))
+        failed = np.concatenate([np.full(each.num_rows, bad) for each, bad in pieces])
+        fingerprints = batch.column(self._declaration.state_column).to_numpy()
+        states = np.where(failed, -fingerprints, fingerprints)
+        kept = [batch.column(each) for each in self._declaration.kept]
+        self._done.append(
+            pa.RecordBatch.from_arrays(
+                [*outputs.columns, *kept, pa.array(states)],
+                [*outputs.schema.names, *self._declaration.kept, self._declaration.state_column],
+            )
+        )
+        ids = batch.column(ROW_ID).to_numpy()
+        self._ids.append(ids)
+        self._fingerprints.append(fingerprints)
+        if failed.any():
+            self._describe(batch, np.flatnonzero(failed))
+
+    def _apply(self, inputs: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
+        """Yield the outputs of rows, in order, and whether the function failed for them."""
+        own = self._declaration
+        try:
+            yield call(own, inputs), False
+            return
+        except DerivedFunctionError:  # the setup failed, which concerns all rows
+            raise
+        except Exception as error:  # whatever a user's function raises
+            if inputs.num_rows == 1:
+                self._fail(error)
+                yield _nulls(own.outputs, 1), True
+                return
+        half = inputs.num_rows // 2
+        yield from self._apply(inputs.slice(0, half))
+        yield from self._apply(inputs.slice(half))
+
+    def _fail(self, error: Exception) -> None:
+        own = self._declaration
+        self._num_failed += 1
+        text = "".join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]
+        self._messages.append(text)
+        if not own.quarantines or self._num_failed > own.max_failures:
+            how_many = (
+                "failed for a row"
+                if not own.quarantines
+                else f"failed for more than {own.max_failures} rows of a piece"
+            )
+            raise DerivedFunctionError(
+                f"the function of the derived column {own.name!r}, version "
+                f"{own.function_version!r}, {how_many}; nothing of this piece was committed. The "
+                f"error: {text}. Correct the function"
+                + (", or set rows aside: on_error='quarantine'" if not own.quarantines else "")
+            ) from error
+
+    def _describe(self, batch: pa.RecordBatch, failed: npt.NDArray[np.intp]) -> None:
+        """Note the rows that failed, as the quarantine keeps them."""
+        bad = batch.select([*self._declaration.inputs, ROW_ID]).take(pa.array(failed))
+        if bad.nbytes > _MAX_ROW_BYTES * bad.num_rows:
+            bad = bad.select([ROW_ID])
+        try:
+            texts, types = rows_to_json(bad)
+        except InvalidInputError:  # JSON cannot hold a column: the row id tells which row it is
+            texts, types = rows_to_json(bad.select([ROW_ID]))
+        count = bad.num_rows
+        messages, self._messages = self._messages, []
+        self._bad.append(
+            pa.RecordBatch.from_arrays(
+                [
+                    pa.array([REASON] * count),
+                    pa.array([self._declaration.name] * count),
+                    pa.array(messages),
+                    pa.array(texts),
+                    pa.array([types] * count),
+                    pa.array([False] * count),
+                    pa.array([1] * count, pa.int64()),
+                ],
+                schema=BAD_ROWS_SCHEMA,
+            )
+        )
+
+    def result(self, store: Store) -> Computed:
+        """Stage the values, and return what was done."""
+        if not self._done:
+            return Computed(
+                SortedRows(), np.empty(0, np.uint64), np.empty(0, np.int64), self._num_checked, 0
+            )
+        ids = np.concatenate(self._ids)
+        order = np.argsort(ids)
+        portions = list(zip(self._done, self._ids, strict=True))
+        is_small = sum(each.nbytes for each in self._done) <= MAX_IN_MEMORY
+        return Computed(
+            sort_rows(portions) if is_small else write_sorted(portions, store),
+            ids[order],
+            np.concatenate(self._fingerprints)[order],
+            self._num_checked,
+            self._num_failed,
+            pa.Table.from_batches(self._bad, BAD_ROWS_SCHEMA),
+        )
+
+
+def _known_states(ids: Ids, known: Ids, states: npt.NDArray[np.int64]) -> pa.Array:
+    if not len(known):
+        return pa.nulls(len(ids), pa.int64())
+    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    return pa.array(states[places], mask=known[places] != ids)
+
+
+def _one(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.nulls(count, each.type) for each in schema], schema=schema
+    )
+
+
+# --- the user's function
+
+
+_SETUPS: Final[dict[tuple[str, ...], Any]] = {}
+"""What setups have returned in this process: a model is loaded once, not once in each task."""
+
+
+def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what the function returns for some rows, in the types of the outputs.
+
+    Raises:
+        InvalidInputError: It returned another number of rows, or what does not fit the types.
+        Exception: Whatever it raises.
+    """
+    if declaration.setup is None:
+        given = declaration.function(inputs)
+    else:
+        given = declaration.function(inputs, _model_of(declaration))
+    return _as_outputs(given, declaration.outputs, inputs.num_rows)
+
+
+def _model_of(declaration: Declaration) -> Any:
+    setup = declaration.setup
+    names = getattr(setup, "__module__", ""), getattr(setup, "__qualname__", "")
+    key = (declaration.name, declaration.fingerprint, *names)
+    if key not in _SETUPS:
+        assert setup is not None  # its caller looked
+        _SETUPS.clear()  # models are large, and one function runs at a time
+        try:
+            _SETUPS[key] = setup()
+        except Exception as error:
+            raise DerivedFunctionError(
+                f"the setup of the derived column {declaration.name!r} failed: "
+                f"{''.join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]}. "
+                "Nothing of this piece was committed"
+            ) from error
+    return _SETUPS[key]
+
+
+def _as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    if isinstance(given, pa.Table):
+        given = _one(given)
+    if isinstance(given, pa.RecordBatch):
+        given = dict(zip(given.schema.names, given.columns, strict=True))
+    if not isinstance(given, Mapping):
+        if len(outputs) > 1:
+            raise InvalidInputError(
+                f"the function must return a mapping or a RecordBatch with {outputs.names}, not a "
+                f"{type(given).__name__}"
+            )
+        given = {outputs.names[0]: given}
+    missing = [each for each in outputs.names if each not in given]
+    if missing:
+        raise InvalidInputError(f"the function did not return the column {missing[0]!r}")
+    columns = [_as_array(given[each.name], each.type) for each in outputs]
+    for name, column in zip(outputs.names, columns, strict=True):
+        if len(column) != num_rows:
+            raise InvalidInputError(
+                f"the function returned {len(column)} values of {name!r} for {num_rows} rows"
+            )
+    return cast_batch(pa.RecordBatch.from_arrays(columns, outputs.names), outputs)
+
+
+def _as_array(values: Any, wanted: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        if pa.types.is_fixed_size_list(wanted) and wanted.list_size == values.shape[1]:
+            flat = pa.array(np.ascontiguousarray(values).reshape(-1)).cast(wanted.value_type)
+            return pa.FixedSizeListArray.from_arrays(flat, type=wanted)
+        values = list(values)
+    return pa.array(values, wanted)
+
+
+# --- staged values
+
+
+@dataclass(frozen=True)
+class StagedValues:
+    """Computed values of some rows; picklable, also as what `upsert.in_place` calls.
+
+    Attributes:
+        store: The store of staged files.
+        files: They have the values of the rows, and of others.
+        row_ids: (n,) u64, the rows wanted, in this order.
+        columns: The columns wanted.
+    """
+
+    store: Store
+    files: tuple[SortedRows, ...]
+    row_ids: Ids
+    columns: tuple[str, ...]
+
+    def __call__(self, _stored: pa.RecordBatch, which: slice) -> pa.RecordBatch:
+        """Return the values of some of the rows; see `in_place.NewValues`."""
+        wanted = self.row_ids[which]
+        words = WordRange(int(wanted.min()), int(wanted.max()))
+        rows: list[pa.RecordBatch] = []
+        ids: list[Ids] = []
+        sorted_ids = np.sort(wanted)
+        for each in self.files:
+            for batch, own in each.read_with_words(self.store, words):
+                mine = np.flatnonzero(are_among(own, sorted_ids))
+                if len(mine):
+                    rows.append(batch.select(list(self.columns)).take(pa.array(mine)))
+                    ids.append(own[mine])
+        found = np.concatenate(ids)
+        order = np.argsort(found)
+        places = order[np.searchsorted(found, wanted, sorter=order)]
+        return _one(pa.Table.from_batches(rows)).take(pa.array(places))

@@ -1,0 +1,159 @@
+"""What is computed: a function over Arrow batches, its inputs and outputs, and its version."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.arguments import as_count, as_names, repeated_names
+from lance_stream.errors import InvalidInputError
+
+Outputs: TypeAlias = pa.Field | pa.Schema | Mapping[str, pa.DataType] | Sequence[pa.Field]
+"""Columns that a function computes: names and types."""
+
+SOURCE_ROW_ID: Final = "source_row_id"
+"""The column of a table beside that says which row of the source its values belong to."""
+
+STATE_SUFFIX: Final = "_state"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A function, and the columns that it computes from others.
+
+    Attributes:
+        name: Identifies it in the table; the name of the first output unless given.
+        inputs: The columns that the function gets, in this order.
+        outputs: The columns that it returns, all nullable.
+        function: Takes a `pyarrow.RecordBatch` of the inputs, and what the setup returned, if there
+            is one; returns the outputs.
+        function_version: A new one computes all rows anew.
+        setup: Called once in each worker process: loads a model, for example.
+        kept: Columns of the source that a table beside has, too.
+        batch_rows: How many rows the function gets at once, at most.
+        piece_rows: How many rows one commit checks, at most.
+        max_failures: How many rows of a piece may fail before it is an error.
+        quarantines: Whether rows that fail are set aside; otherwise the first one is an error.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: pa.Schema
+    function: Callable[..., Any]
+    function_version: str
+    setup: Callable[[], Any] | None = None
+    kept: tuple[str, ...] = ()
+    batch_rows: int = 1024
+    piece_rows: int = 100_000
+    max_failures: int = 1000
+    quarantines: bool = True
+
+    @property
+    def state_column(self) -> str:
+        """The column that says from which inputs a row was computed; see `fingerprints`."""
+        return self.name + STATE_SUFFIX
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns that are read: a change of one of them computes the row anew."""
+        return tuple(dict.fromkeys((*self.inputs, *self.kept)))
+
+    @property
+    def written(self) -> pa.Schema:
+        """The columns that are written: outputs and state."""
+        return self.outputs.append(pa.field(self.state_column, pa.int64()))
+
+    @property
+    def app_id(self) -> str:
+        """What the ledger and the quarantine know it by."""
+        return f"derived column {self.name}"
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits: the function's version, the inputs and the outputs."""
+        parts = [
+            self.function_version,
+            *self.read_columns,
+            *(f"{each.name}: {each.type}" for each in self.outputs),
+        ]
+        text = "\0".join(parts)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def declare(
+    outputs: Outputs,
+    function: Callable[..., Any],
+    inputs: Sequence[str] | str,
+    *,
+    function_version: str,
+    name: str | None = None,
+    setup: Callable[[], Any] | None = None,
+    kept: Sequence[str] = (),
+    batch_rows: int = 1024,
+    piece_rows: int = 100_000,
+    max_failures: int = 1000,
+    on_error: str = "quarantine",
+) -> Declaration:
+    """Return a checked declaration; see `derivation.derive` for the arguments.
+
+    Raises:
+        InvalidInputError: An argument is invalid; the message says which, and what it should be.
+    """
+    columns = _as_fields(outputs)
+    given = as_names([inputs] if isinstance(inputs, str) else inputs, "inputs")
+    if not given:
+        raise InvalidInputError("a derived column needs at least one input: inputs=['text']")
+    if not callable(function):
+        raise InvalidInputError(
+            "the function must take a pyarrow.RecordBatch of the inputs and return the outputs, "
+            f"and is a {type(function).__name__}"
+        )
+    if setup is not None and not callable(setup):
+        raise InvalidInputError("setup must be a function without arguments, or None")
+    if not isinstance(function_version, str) or not function_version:
+        raise InvalidInputError(
+            "function_version must be a text, such as '1' or the name of a model: another text "
+            f"computes all rows anew; it is {function_version!r:.100}"
+        )
+    name = columns[0].name if name is None else name
+    if not isinstance(name, str) or not name:
+        raise InvalidInputError(f"the name must be a text, not {name!r:.100}")
+    own = [*(each.name for each in columns), name + STATE_SUFFIX]
+    repeated = repeated_names([*own, *given]) or repeated_names([*own, *kept])
+    if repeated:
+        raise InvalidInputError(
+            f"the column {repeated[0]!r} occurs more than once among the inputs, the outputs and "
+            f"{name + STATE_SUFFIX!r}, which says what a row was computed from"
+        )
+    if on_error not in ("quarantine", "raise"):
+        raise InvalidInputError(f"on_error must be 'quarantine' or 'raise', not {on_error!r:.100}")
+    return Declaration(
+        name,
+        given,
+        pa.schema(columns),
+        function,
+        function_version,
+        setup,
+        as_names(kept, "kept"),
+        as_count(batch_rows, "a batch has"),
+        as_count(piece_rows, "a piece has"),
+        as_count(max_failures, "failures are"),
+        on_error == "quarantine",
+    )
+
+
+def _as_fields(outputs: Outputs) -> list[pa.Field]:
+    if isinstance(outputs, pa.Field):
+        fields = [outputs]
+    elif isinstance(outputs, Mapping):
+        fields = [pa.field(name, kind) for name, kind in outputs.items()]
+    else:
+        fields = list(outputs)
+    if not fields or not all(isinstance(each, pa.Field) for each in fields):
+        raise InvalidInputError(
+            "outputs must be names and types, such as {'embedding': pa.list_(pa.float32(), 384)}, "
+            "a pyarrow.Field, or several in a list or a schema"
+        )
+    return [each.with_nullable(True) for each in fields]

@@ -1,0 +1,224 @@
+"""Puts computed values into the table whose rows they were computed from.
+
+Computing takes long, and others commit meanwhile. So values are placed on the newest version, not
+on the one that was read, and only where the inputs are still the same:
+
+    deleted since              left out
+    in a fragment with the files of the inputs that it had then: their values are the same
+    elsewhere (moved, updated) the inputs are read again, and compared with the fingerprint
+    changed since              left out: the next round computes it anew
+
+Between placing and committing, another writer's change to a fragment that we change is a conflict:
+the values are placed again. Each change of a row changes its fragment, so no value is committed
+beside inputs that it was not computed from (`table.conflicts`, Update).
+
+Values stay in place, as new files of the columns alone (note 041), where that costs less than
+moving the rows; in a table with blobs always, as far as the format allows: no blob is read or
+copied.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.derived.candidates import Ids, files_of
+from lance_stream.derived.computing import Computed, Runner, StagedValues
+from lance_stream.derived.declaration import Declaration
+from lance_stream.derived.fingerprints import fingerprints_of
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.expressions.predicates import quote_path
+from lance_stream.read.changed_rows import (
+    Addresses,
+    by_fragment,
+    kept_lineage,
+    read_rows,
+    with_kept_lineage,
+    without_rows,
+)
+from lance_stream.read.row_lookup import find_rows
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import Update, UpdateMode
+from lance_stream.upsert.in_place import (
+    changed_offsets,
+    columns_job,
+    columns_that_may_stay,
+    fragments_that_stay,
+    ids_of,
+    with_new_columns,
+    write_columns,
+)
+from lance_stream.write.fragments import delete_files, write_fragments, write_target
+from lance_stream.write.lineage_files import with_lineage_files
+from lance_stream.write.planning import Staged
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Values that are ready to be committed.
+
+    Attributes:
+        operation: What commits them.
+        staged: The files that were written for it.
+        num_rows: How many rows get values.
+        num_in_place: How many of them stay where they are.
+    """
+
+    operation: Update
+    staged: Staged
+    num_rows: int
+    num_in_place: int
+
+
+def place(
+    table: TableVersion,
+    read: TableVersion,
+    declaration: Declaration,
+    computed: Sequence[Computed],
+    runner: Runner,
+    environment: Environment = MACHINE,
+) -> Placed | None:
+    """Write the files of computed values; return None if no row is left that they belong to.
+
+    Args:
+        table: The newest version.
+        read: The version that the inputs were read from.
+        declaration: What was computed.
+        computed: The values.
+        runner: Runs the workers that write columns.
+        environment: Randomness for file names.
+    """
+    row_ids = np.concatenate([np.empty(0, np.uint64), *(each.row_ids for each in computed)])
+    wanted = np.concatenate([np.empty(0, np.int64), *(each.fingerprints for each in computed)])
+    addresses, is_there = find_rows(table, row_ids)
+    order = np.argsort(addresses[is_there])
+    row_ids, wanted = row_ids[is_there][order], wanted[is_there][order]
+    addresses = addresses[is_there][order]
+    if table.version != read.version:
+        same = _have_same_inputs(table, read, declaration, addresses, row_ids, wanted)
+        row_ids, addresses = row_ids[same], addresses[same]
+    if not len(addresses):
+        return None
+    values = StagedValues(
+        table.store,
+        tuple(each.values for each in computed),
+        row_ids,
+        tuple(declaration.written.names),
+    )
+    return _written(table, declaration, addresses, values, runner, environment)
+
+
+def _have_same_inputs(
+    table: TableVersion,
+    read: TableVersion,
+    declaration: Declaration,
+    addresses: Addresses,
+    row_ids: Ids,
+    wanted: npt.NDArray[np.int64],
+) -> npt.NDArray[np.bool_]:
+    """Return (n,) which rows have the inputs that their values were computed from."""
+    same = find_rows(read, row_ids)[0] == addresses  # a restore may have brought back an old place
+    inputs = set(input_ids(table, declaration))
+    done = 0
+    for fragment_id, offsets in by_fragment(addresses):
+        own = slice(done, done + len(offsets))
+        done = own.stop
+        now = table.manifest.fragments.by_id(fragment_id)
+        then = read.manifest.fragments.by_id(fragment_id)
+        if then is None or now is None or files_of(now, inputs) != files_of(then, inputs):
+            same[own] = False
+    places = np.flatnonzero(~same)
+    if len(places):
+        columns = [quote_path((each,)) for each in declaration.read_columns]
+        found = [
+            fingerprints_of(each.select(list(declaration.read_columns)), declaration.fingerprint)
+            for each in read_rows(table, addresses[places], columns)
+        ]
+        same[places] = np.concatenate(found) == wanted[places]
+    checked: npt.NDArray[np.bool_] = same
+    return checked
+
+
+def input_ids(table: TableVersion, declaration: Declaration) -> tuple[int, ...]:
+    """Return the ids of the columns that are read."""
+    wanted = set(declaration.read_columns)
+    return ids_of(each for each in table.schema.fields if each.name in wanted)
+
+
+def output_ids(table: TableVersion, declaration: Declaration) -> tuple[int, ...]:
+    """Return the ids of the columns that are written."""
+    wanted = set(declaration.written.names)
+    return ids_of(each for each in table.schema.fields if each.name in wanted)
+
+
+def _written(
+    table: TableVersion,
+    declaration: Declaration,
+    addresses: Addresses,
+    values: StagedValues,
+    runner: Runner,
+    environment: Environment,
+) -> Placed:
+    target = write_target(table)
+    names = declaration.written.names
+    num_bytes = sum(each.num_bytes for each in values.files)
+    fields = columns_that_may_stay(table, names, names, num_bytes)
+    has_blobs = any(part.is_blob for each in table.schema.fields for part in each.walk())
+    stays = fragments_that_stay(table, addresses, fields, at_any_cost=has_blobs)
+    staying, moving = addresses[stays], addresses[~stays]
+    in_place: list[Fragment] = []
+    new: list[Fragment] = []
+    try:
+        jobs = []
+        done = 0
+        own_ids = values.row_ids[stays]
+        for fragment_id, offsets in by_fragment(staying):
+            own = StagedValues(
+                values.store, values.files, own_ids[done : done + len(offsets)], values.columns
+            )
+            done += len(offsets)
+            jobs.append(
+                columns_job(table, fragment_id, offsets, fields, own, target, needs_stored=False)
+            )
+        in_place += runner(write_columns, jobs)
+        if len(moving):
+            rows = _moved(table, moving, values, values.row_ids[~stays])
+            new += write_fragments(rows, target)
+        updated, removed = without_rows(table, moving, environment)
+        if len(moving):
+            lineage = kept_lineage(table, moving)
+            new = with_lineage_files(table, with_kept_lineage(new, lineage))
+    except BaseException:
+        delete_files(table.store, [*in_place, *new])
+        raise
+    changed = output_ids(table, declaration)
+    operation = Update(
+        removed_fragment_ids=removed,
+        updated_fragments=with_new_columns(table, updated, in_place),
+        new_fragments=tuple(new),
+        fields_modified=changed if in_place else (),
+        fields_for_preserving_frag_bitmap=changed,
+        update_mode=UpdateMode.REWRITE_COLUMNS if in_place else UpdateMode.REWRITE_ROWS,
+        updated_fragment_offset_bitmaps=changed_offsets(staying, in_place),
+    )
+    return Placed(operation, Staged((*new, *in_place), updated), len(addresses), len(staying))
+
+
+def _moved(
+    table: TableVersion, moving: Addresses, values: StagedValues, row_ids: Ids
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows that move, whole, with their values."""
+    own = StagedValues(values.store, values.files, row_ids, values.columns)
+    names = table.schema.names
+    done = 0
+    for rows in read_rows(table, moving, [quote_path((each,)) for each in names]):
+        new = own(rows, slice(done, done + rows.num_rows))
+        done += rows.num_rows
+        columns = [
+            new.column(name) if name in values.columns else column
+            for name, column in zip(names, rows.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, names)

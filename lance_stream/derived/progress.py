@@ -1,0 +1,143 @@
+"""How far a derivation has come: one entry of a config, set by the commits of its values.
+
+    key      lance_stream.derived.<name, percent-encoded>
+    value    {"function": "<16 hex digits>", "function_version": "1", "through": 41,      JSON
+              "own": [43], "fields": [0, 4, 5], "mark": "<digits>",
+              "pending": [{"after": 0, "below": 70000, "skip": []}]}
+
+Through version `through` of the source, all rows have been checked, and computed where necessary,
+except those of the *spans* in `pending`. A span has the rows whose last-updated-at version is later
+than a version, and whose row id is below a number. It is worked off in pieces from the highest row
+id down, the newest span first: so what changed last is computed first, beside a backfill. A new
+version of the function is one span with all rows.
+
+Row ids and last-updated-at versions survive compactions, so a span means the same after one. A row
+that is updated meanwhile stays in its span: if it was computed since, it is looked at once more,
+and is current. A restore brings back the older version's config and rows together.
+
+`own` are the versions with last-updated-at versions of our own values: their rows are current.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from lance_stream.errors import CorruptDataError
+
+PREFIX: Final = "lance_stream.derived."
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows that are to be checked.
+
+    Attributes:
+        after: Their last-updated-at versions are later than this one.
+        below: Their row ids are less; None for no limit.
+        skip: Last-updated-at versions of rows that are current.
+    """
+
+    after: int
+    below: int | None = None
+    skip: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a derivation has come.
+
+    Attributes:
+        function: `Declaration.fingerprint`.
+        function_version: As the user wrote it.
+        through: The version of the source through which all rows are current or pending.
+        pending: The spans of rows that are still to be checked; the newest last.
+        own: Later versions in which only we changed the rows that they stamped.
+        fields: The ids of the columns that are read and written.
+        mark: Identifies version `through` of a source in another table; "" in the same one.
+    """
+
+    function: str
+    function_version: str
+    through: int
+    pending: tuple[Span, ...] = ()
+    own: tuple[int, ...] = ()
+    fields: tuple[int, ...] = ()
+    mark: str = ""
+
+
+def config_key(name: str) -> str:
+    """Return the config key of a derivation."""
+    return PREFIX + quote(name, safe="")
+
+
+def encode(progress: Progress) -> str:
+    """Return the text of an entry."""
+    return json.dumps(asdict(progress), sort_keys=True)
+
+
+def read_progress(config: Mapping[str, str], name: str) -> Progress | None:
+    """Return the progress of a derivation; None if there is none.
+
+    Raises:
+        CorruptDataError: The entry is damaged.
+    """
+    text = config.get(config_key(name))
+    if text is None:
+        return None
+    try:
+        return _decode(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise CorruptDataError(
+            f"the config entry {config_key(name)!r} is damaged: {text[:200]!r}. Remove it, "
+            f"ds.update_config({{{config_key(name)!r}: None}}): all rows are checked again, and "
+            "those that are current are not computed"
+        ) from None
+
+
+def _decode(entry: Mapping[str, Any]) -> Progress:
+    def number(value: Any) -> int:
+        if type(value) is not int or value < 0:
+            raise ValueError(value)
+        return value
+
+    def span(each: Mapping[str, Any]) -> Span:
+        below = each["below"]
+        return Span(
+            number(each["after"]),
+            None if below is None else number(below),
+            tuple(map(number, each["skip"])),
+        )
+
+    return Progress(
+        str(entry["function"]),
+        str(entry["function_version"]),
+        number(entry["through"]),
+        tuple(map(span, entry["pending"])),
+        tuple(map(number, entry["own"])),
+        tuple(map(number, entry["fields"])),
+        str(entry["mark"]),
+    )
+
+
+def all_pending(wanted: Progress) -> Progress:
+    """Return the progress of a function of which no row is known to be computed.
+
+    Args:
+        wanted: The function, and the source's version.
+    """
+    return replace(wanted, pending=(Span(0),), own=())
+
+
+def committed(planned: Progress, version: int, *, is_next: bool) -> Progress:
+    """Return what the commit of values states, in the same table.
+
+    Args:
+        planned: The progress with which the values were computed.
+        version: The version that the commit makes.
+        is_next: Whether no other writer's version is between the one that was read and it.
+    """
+    if is_next:
+        return replace(planned, through=version, own=())
+    return replace(planned, own=(*planned.own, version))
