@@ -58,3 +58,7 @@ class Upkeep:
             self.compaction.after_batch(batch_id, open_newest, write, lookup_seconds)
         if self.indexing is not None:
             self.indexing.after_batch(open_newest)
+
+    def take_outcomes(self) -> dict[str, str]:
+        """Return what became of indices since the last call, by name."""
+        return {} if self.indexing is None else self.indexing.take_outcomes()

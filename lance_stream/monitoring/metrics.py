@@ -58,9 +58,15 @@ ROWS: Final = Metric("sink.rows", "row", "Rows of micro-batches, by what became 
 ATTEMPTS: Final = Metric("sink.commit.attempts", "attempt", "Attempts of commits.")
 FILES: Final = Metric("sink.written.files", "file", "Data files written by micro-batches.")
 BYTES: Final = Metric("sink.written.size", "By", "Bytes of data files written by micro-batches.")
+INDEX_UPDATES: Final = Metric(
+    "sink.index.updates",
+    "index",
+    "Times that a sink brought an index up to date, or could not.",
+    _OUTCOME,
+)
 FED_ROWS: Final = Metric("feed.rows", "row", "Rows that streams of changes read.", ("stream",))
 
-COUNTERS: Final = (BATCHES, ROWS, ATTEMPTS, FILES, BYTES, FED_ROWS)
+COUNTERS: Final = (BATCHES, ROWS, ATTEMPTS, FILES, BYTES, INDEX_UPDATES, FED_ROWS)
 
 PHASES: Final = Metric("sink.phase.duration", "s", "Duration of the phases of a batch.", _PHASE)
 
@@ -288,6 +294,8 @@ def samples_of(report: BatchReport, table: str) -> Iterator[Sample]:
     yield Sample(ATTEMPTS, (table,), report.attempts)
     yield Sample(FILES, (table,), report.num_files)
     yield Sample(BYTES, (table,), report.bytes_written)
+    for problem in getattr(report, "indices", {}).values():
+        yield Sample(INDEX_UPDATES, (table, "fresh" if problem == "fresh" else "failed"), 1)
     for phase, seconds in report.seconds.items():
         yield Sample(PHASES, (table, phase if phase in _PHASES else "other"), seconds)
 

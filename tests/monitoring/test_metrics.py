@@ -63,6 +63,7 @@ REPORT = SinkCommit(
     attempts=2,
     seconds={"write": 0.5, "commit": 0.25, "a new phase": 0.1},
     table="s3://b/t",
+    indices={"by_vector": "fresh", "by_text": "damaged", "by_id": "fresh"},
 )
 
 ALL = [

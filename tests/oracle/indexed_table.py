@@ -29,7 +29,8 @@ SCHEMA = pa.schema(
         pa.field("name", pa.string()),
         pa.field("text", pa.string()),
         pa.field("tags", pa.list_(pa.string())),
-        pa.field("v", pa.list_(pa.float32(), 4)),
+        pa.field("v", pa.list_(pa.float32(), 8)),
+        pa.field("place", pa.struct([pa.field("city", pa.string())])),
     ]
 )
 KINDS = {
@@ -99,7 +100,8 @@ class IndexedTable:
                 for _ in keys
             ],
             "tags": [self.dice.sample(WORDS, self.dice.randint(0, 3)) for _ in keys],
-            "v": [[float(self.dice.randint(0, 9)) for _ in range(4)] for _ in keys],
+            "v": [[float(self.dice.randint(0, 9)) for _ in range(8)] for _ in keys],
+            "place": [None if word is None else {"city": word} for word in pick(words[0])],
         }
         return pa.table({name: columns[name] for name in SCHEMA.names}, SCHEMA)
 
@@ -155,7 +157,7 @@ class IndexedTable:
         names = names_to_build(index_coverage(table), None)
         built = build(request_of(table, names), table.store) if names else None
         act(self)
-        if built is None:
+        if built is None or built.transaction is None:
             return False
         try:
             commit_built(table, built)
@@ -207,7 +209,7 @@ class IndexedTable:
         rows = self.theirs.to_table(columns=["id", "v"], filter="v IS NOT NULL")
         if rows.num_rows < 5:
             return
-        wanted = np.array([self.dice.randint(0, 9) for _ in range(4)], np.float32)
+        wanted = np.array([self.dice.randint(0, 9) for _ in range(8)], np.float32)
         vectors = np.stack(rows["v"].to_numpy(zero_copy_only=False))
         distances = np.sort(((vectors - wanted) ** 2).sum(axis=1))[:5]
         nearest = {"column": "v", "q": wanted, "k": 5, "nprobes": 100}

@@ -18,6 +18,8 @@ from lance_stream import (
     UnsupportedFeatureError,
 )
 from lance_stream.maintenance.indices import building
+from lance_stream.table.indices import decode_index_section
+from lance_stream.table.paths import index_folder
 from lance_stream.upsert.in_place_costs import FragmentCosts
 from tests.oracle.indexed_table import ACTS, IndexedTable
 
@@ -153,15 +155,23 @@ def test_programs_at_once_each_end_well(tmp_path: Path) -> None:
     table.check()
 
 
-def test_a_damaged_index_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["g_idx", "id_idx", "x_idx", "text_idx", "v_idx"])
+def test_a_damaged_index_is_reported(tmp_path: Path, name: str) -> None:
     table = IndexedTable(str(tmp_path / "t"), 7, stable_row_ids=True)
     table.append()
-    for each in table.ours.table.store.list("_indices"):
+    section = table.ours.table.manifest.index_section
+    (damaged,) = [each for each in decode_index_section(section or b"") if each.name == name]
+    for each in table.ours.table.store.list(index_folder(damaged.uuid)):
         table.ours.table.store.delete(each.path)
     version = table.ours.version
-    with pytest.raises(IndexBuildError, match=r"could not bring the indices .* up to date"):
+    with pytest.raises(IndexBuildError) as raised:
         table.ours.optimize_indices()
-    assert table.ours.version == version
+    assert f"could not bring the index {name} up to date" in str(raised.value)
+    assert f"are up to date in version {version + 1}" in str(raised.value)
+    assert set(uncovered(table.ours)) == {name}
+    with pytest.raises(IndexBuildError, match=r"The table is unchanged"):
+        table.ours.optimize_indices()
+    assert table.ours.version == version + 1
 
 
 def test_pylance_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,20 @@
 """The sink keeps the indices of its table up to date beside the batches."""
 
+import json
 import pickle
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry
 
 import lance_stream
 from lance_stream import InvalidInputError
 from lance_stream.maintenance.indices import building
+from lance_stream.monitoring import PrometheusMetrics
 from lance_stream.spark import lance_sink
 
 pytestmark = pytest.mark.spark
@@ -46,6 +50,28 @@ def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
     assert sorted(found) == list(range(55))
     assert lance.dataset(uri).count_rows("id >= 40 and id < 60") == 20
     assert ds.verify() == []
+
+
+def test_reports_and_metrics_tell_what_became_of_indices(spark: Any, uri: str) -> None:
+    store = lance_stream.open_dataset(uri).table.store
+    for each in store.list("_indices"):
+        if "page" in each.path:  # of the BTREE
+            store.delete(each.path)
+    registry = CollectorRegistry()
+    sink = lance_sink(
+        uri, **KEYS, keep_indices_fresh={"rows": 10}, on_commit=PrometheusMetrics(registry)
+    )
+    for number in range(2):
+        rows = [(key, f"y {key}") for key in range(200 + 20 * number, 220 + 20 * number)]
+        sink(spark.createDataFrame(rows, "id long, x string"), number)
+        assert sink.wait_for_indices(60)
+    assert sink.last_commit is not None
+    assert sink.last_commit.indices["x_idx"] == "fresh"
+    assert "pylance left it as it is" in sink.last_commit.indices["id_idx"]
+    json.dumps(asdict(sink.last_commit))
+    for outcome in ("fresh", "failed"):
+        labels = {"table": uri, "outcome": outcome}
+        assert registry.get_sample_value("lance_stream_sink_index_updates_total", labels) == 1
 
 
 def test_a_table_without_indices_is_left_alone(spark: Any, tmp_path: Path) -> None:

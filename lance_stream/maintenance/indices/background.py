@@ -8,16 +8,20 @@
 After each batch that committed a version, the thread looks at what the indices cover; if one misses
 too much, a round begins. A batch waits for at most one commit, as with compactions, which share the
 turns and never run at the same time on a table. After a round the thread pauses for three times as
-long as it took, so that indices take at most a quarter of the time, however large they are.
+long as it took, so that indices take at most a quarter of the time, however large they are. If an
+index will be due by its age, the thread waits for that, too.
 
-A round never fails a stream: errors are logged, and a later round tries again. A killed process
-leaves files that no version names.
+A round never fails a stream: errors are logged and reported. An index that cannot be brought up to
+date does not keep others from it. It is left alone for 30 seconds, and twice as long after each
+further failure, up to an hour; or until someone makes it again. A killed process leaves files that
+no version names.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,9 +36,15 @@ from lance_stream.maintenance.compaction.background import (
     begin_work,
     end_work,
 )
-from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
-from lance_stream.maintenance.indices.coverage import index_coverage
-from lance_stream.maintenance.indices.freshen import commit_built, request_of, staged_files
+from lance_stream.maintenance.indices.building import Built, delete_files
+from lance_stream.maintenance.indices.child import (
+    DeadChildError,
+    StoppedChildError,
+    build_in_child,
+)
+from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
+from lance_stream.maintenance.indices.freshen import commit_built, request_of
+from lance_stream.maintenance.indices.holds import Holds
 from lance_stream.maintenance.indices.policy import FreshIndices
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import moment_at
@@ -44,12 +54,10 @@ _log = logging.getLogger("lance_stream.indices")
 PAUSE: Final = 3.0
 """How many times as long as a round took no other one begins."""
 
-SECONDS_AFTER_ERROR: Final = 30.0
-"""How long at least, after one that failed."""
-
 _ATTEMPTS: Final = 3
 _COMMIT: Final = Backoff(max_attempts=3, first_delay_seconds=0.01, max_delay_seconds=0.1)
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
+_LONGEST_WAIT: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,26 @@ class IndexRound:
     Attributes:
         version: The committed version; None if there was nothing to do, or it failed.
         reasons: The indices that were to be brought up to date, each with the reason.
+        problems: The indices that are not up to date afterwards, each with the cause.
         seconds: How long it took: "build", and "commit" with the waiting for a turn.
-        error: The error; None if there was none.
+        error: What made the round as a whole fail; None if it did not.
     """
 
     version: int | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Exception | None = None
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """What became of each index: "fresh", or why it is not up to date."""
+        if self.error is not None:
+            return {name: f"{type(self.error).__name__}: {self.error}" for name in self.reasons}
+        return {name: self.problems.get(name, FRESH) for name in self.reasons}
+
+
+FRESH: Final = "fresh"
 
 
 class BackgroundIndexing:
@@ -92,10 +112,12 @@ class BackgroundIndexing:
         self._turns = Turns() if turns is None else turns
         self._environment = environment
         self._lock = threading.Lock()
+        self._outcomes: dict[str, str] = {}
         self._thread: threading.Thread | None = None
         self._is_running = False
-        self._has_news = False
+        self._holds = Holds(time.monotonic)
         self._not_before = 0.0
+        self._news = threading.Event()
         self._stop = threading.Event()
         self._hurry = threading.Event()
 
@@ -113,29 +135,41 @@ class BackgroundIndexing:
             open_newest: Returns the table. The batch committed a version.
         """
         with self._lock:
-            self._has_news = True
+            self._news.set()
             if self._is_running:
                 return
             self._is_running = True
             self._stop = threading.Event()
             self._thread = threading.Thread(
-                target=self._run,
-                args=(open_newest, self._stop),
+                target=_run,
+                args=([self], open_newest, self._stop, self._news),
                 name="lance-stream-indices",
                 daemon=True,
             )
             STOPPED_AT_EXIT.add(self)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # the batch is committed, whatever happens now
+                self._thread, self._is_running = None, False
+                _log.warning("no thread for indices can be started; the stream goes on")
+
+    def take_outcomes(self) -> dict[str, str]:
+        """Return what became of indices since the last call; see `IndexRound.outcomes`."""
+        with self._lock:
+            taken, self._outcomes = self._outcomes, {}
+        return taken
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until nothing is to be done, without pauses between rounds; return whether it is so.
 
-        Batches that go on may make new work all the time.
+        Batches that go on may make new work all the time. An index that will be due by its age, or
+        is left alone because it failed, is not waited for.
         """
         thread = self._thread
         if thread is None:
             return True
         self._hurry.set()
+        self._news.set()
         try:
             thread.join(timeout_seconds)
         finally:
@@ -152,43 +186,68 @@ class BackgroundIndexing:
         self._turns.wake()
         return self.wait(timeout_seconds)
 
-    def _run(self, open_newest: Callable[[], TableVersion], stop: threading.Event) -> None:
-        while True:
-            with self._lock:
-                if stop.is_set() or not self._has_news:
-                    self._is_running = False
-                    return
-                self._has_news = False
-            self._look(open_newest, stop)
+    def _has_ended(self, stop: threading.Event, seconds: float | None) -> bool:
+        """Return whether the thread has nothing to do, neither now nor after some seconds."""
+        with self._lock:
+            is_idle = seconds is None or self._hurry.is_set()
+            if stop.is_set() or (is_idle and not self._news.is_set()):
+                self._is_running = False
+            return not self._is_running
 
-    def _look(self, open_newest: Callable[[], TableVersion], stop: threading.Event) -> None:
+    def _look(self, open_newest: Callable[[], TableVersion], stop: threading.Event) -> float | None:
+        """Do what is to be done; return when to look again, even if there is no news."""
         start = time.monotonic()
         reasons: dict[str, str] = {}
         try:
-            reasons = self._reasons(open_newest())
+            indices = index_coverage(open_newest())
+            reasons = self._reasons(indices)
             if not reasons:
-                return
+                return self._seconds_until_due(indices)
             self._pause(stop)
             start = time.monotonic()
-            self.last_round = self._round(open_newest, stop)
-            _log.info("%s", self.last_round)
+            done = self._round(open_newest, stop)
         except (StoppedError, StoppedChildError):
             _log.info("bringing indices up to date was stopped before its end")
+            return None
         except Exception as error:
-            self.last_round = IndexRound(reasons=reasons, error=error)
-            self._not_before = time.monotonic() + SECONDS_AFTER_ERROR
             if stop.is_set() or not threading.main_thread().is_alive():
                 _log.info("bringing indices up to date was stopped before its end")
-            else:
-                _log.warning(
-                    "indices are not brought up to date; the stream goes on", exc_info=True
-                )
+                return None
+            _log.warning("indices are not brought up to date; the stream goes on", exc_info=True)
+            self._not_before = time.monotonic() + self._holds.seconds_after_error()
+            done = IndexRound(reasons=reasons, error=error)
+        else:
+            self._holds.forget_error()
         now = time.monotonic()
         self._not_before = max(self._not_before, now + PAUSE * (now - start))
+        self._tell(done)
+        return self._not_before - now
 
-    def _reasons(self, table: TableVersion) -> dict[str, str]:
+    def _tell(self, done: IndexRound) -> None:
+        if done.reasons:
+            self.last_round = done
+            with self._lock:
+                self._outcomes |= done.outcomes
+        for name, problem in done.problems.items():
+            _log.warning(
+                "the index %s is not brought up to date; the stream goes on: %s. If it is damaged, "
+                "create it again with pylance",
+                name,
+                problem,
+            )
+        if done.error is None:
+            _log.info("%s", done)
+
+    def _seconds_until_due(self, indices: Sequence[IndexCoverage]) -> float | None:
         now = moment_at(self._environment.now_nanos() // 1000)
-        return self.policy.due(index_coverage(table), now)
+        free = [each for each in indices if not self._holds.holds(each)]
+        by_age = self.policy.seconds_until_due(free, now)
+        held = self._holds.seconds_left([each for each in indices if each not in free])
+        return min((each for each in (by_age, held) if each is not None), default=None)
+
+    def _reasons(self, indices: Sequence[IndexCoverage]) -> dict[str, str]:
+        now = moment_at(self._environment.now_nanos() // 1000)
+        return self.policy.due([each for each in indices if not self._holds.holds(each)], now)
 
     def _pause(self, stop: threading.Event) -> None:
         while time.monotonic() < self._not_before and not self._hurry.is_set():
@@ -213,19 +272,81 @@ class BackgroundIndexing:
     def _attempt(self, table: TableVersion, stop: threading.Event) -> IndexRound:
         clock = time.perf_counter
         start = clock()
-        reasons = self._reasons(table)
+        before = index_coverage(table)
+        reasons = self._reasons(before)
         if not reasons:
             return IndexRound()
-        request = request_of(table, tuple(reasons))
-        built = build_in_child(request, table.store.uri, table.storage_options, stop)
-        done = clock()
-        if built is None:
-            return IndexRound(reasons=reasons, seconds={"build": done - start})
+        built = self._build(table, tuple(reasons), stop)
+        problems = dict(built.problems)
+        seconds = {"build": clock() - start}
+        made: TableVersion | None = None
+        if built.transaction is not None:
+            try:
+                with self._turns.of_commit(stop):
+                    made = commit_built(table, built, _COMMIT, self._environment)
+            except StoppedError:
+                delete_files(built, table.store)
+                raise
+            seconds["commit"] = clock() - start - seconds["build"]
+            problems |= self._without_effect(before, built, table, made)
+        self._holds.note(reasons, problems, before if made is None else index_coverage(made))
+        return IndexRound(None if made is None else made.version, reasons, problems, seconds)
+
+    def _build(self, table: TableVersion, names: tuple[str, ...], stop: threading.Event) -> Built:
+        """Build indices in a child; each in one of its own if a child dies of them."""
+        request = request_of(table, names)
         try:
-            with self._turns.of_commit(stop):
-                made = commit_built(table, built, _COMMIT, self._environment)
-        except StoppedError:
-            staged_files(built).delete(table.store)
-            raise
-        seconds = {"build": done - start, "commit": clock() - done}
-        return IndexRound(made.version, reasons, seconds)
+            return build_in_child(request, table.store.uri, table.storage_options, stop)
+        except DeadChildError as error:
+            if len(names) == 1:
+                return Built(problems={names[0]: str(error)})
+            done = Built()
+            try:
+                for name in names:
+                    done = done.and_also(self._build(table, (name,), stop))
+            except BaseException:
+                delete_files(done, table.store)
+                raise
+            return done
+
+    def _without_effect(
+        self,
+        before: Sequence[IndexCoverage],
+        built: Built,
+        table: TableVersion,
+        made: TableVersion,
+    ) -> dict[str, str]:
+        """Return the indices that were committed and still miss as much as before."""
+        if made.version != table.version + 1:  # what was written meanwhile is missed, too
+            return {}
+        missed = {each.name: each.rows_unindexed for each in before}
+        return {
+            each.name: f"it still misses {each.rows_unindexed} rows"
+            for each in index_coverage(made)
+            if each.name in built.names
+            and each.rows_unindexed
+            and each.rows_unindexed >= (missed.get(each.name) or 0)
+        }
+
+
+def _run(
+    given: list[BackgroundIndexing],
+    open_newest: Callable[[], TableVersion],
+    stop: threading.Event,
+    news: threading.Event,
+) -> None:
+    """Work until there is nothing to do. A sink that nobody uses any more ends its thread."""
+    indexing: BackgroundIndexing | None = given.pop()
+    seconds: float | None = None
+    while indexing is not None and not indexing._has_ended(stop, seconds):
+        if seconds is not None and seconds > 0:
+            reference = weakref.ref(indexing)
+            del indexing
+            is_over = news.wait(min(seconds, _LONGEST_WAIT)) or seconds <= _LONGEST_WAIT
+            seconds -= _LONGEST_WAIT
+            indexing = reference()
+            if indexing is None or not is_over:
+                continue
+        news.clear()
+        if not stop.is_set():
+            seconds = indexing._look(open_newest, stop)

@@ -13,15 +13,15 @@ INVERTED index as it is beside a new one, it finds changed rows by the values th
 and merging later does not mend that: measured in docs/notes/048-fresh-indices.md.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
 from lance_stream.errors import (
     BadDataError,
     IndexBuildError,
     InvalidInputError,
-    LanceStreamError,
     NotFoundError,
     RetryableConflictError,
 )
@@ -30,12 +30,20 @@ from lance_stream.storage.store import Store
 from lance_stream.table.operations import CreateIndex
 from lance_stream.table.paths import (
     TRANSACTIONS_DIRECTORY,
+    index_folder,
     parse_transaction_file_name,
     transaction_path,
 )
 from lance_stream.table.transaction import Transaction, decode_transaction
+from lance_stream.write.planning import Staged
 
 _ALL_PARTS: Final = 1 << 20
+LEFT: Final = (
+    "pylance left it as it is: it cannot read its files, as its log on the standard error says, or "
+    "there is too little to train it with"
+)
+"""The problem of an index of which pylance says nothing."""
+
 _CONFLICTS: Final = ("commit conflict", "Incompatible transaction")
 
 
@@ -70,68 +78,162 @@ def check_pylance() -> None:
         )
 
 
-def build(request: BuildRequest, store: Store) -> Transaction | None:
+@dataclass(frozen=True)
+class Built:
+    """Indices whose files are written, and those that could not be built.
+
+    Attributes:
+        transaction: Commits the former; None if nothing was built.
+        problems: By name, why an index could not be built.
+    """
+
+    transaction: Transaction | None = None
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the indices that were built."""
+        return frozenset(each.name for each in self.operation.new_indices)
+
+    @property
+    def operation(self) -> CreateIndex:
+        """What the transaction does."""
+        if self.transaction is None:
+            return CreateIndex(())
+        operation = self.transaction.operation
+        assert isinstance(operation, CreateIndex)
+        return operation
+
+    def and_also(self, other: "Built") -> "Built":
+        """Return what both have built, as one transaction."""
+        if self.transaction is None or other.transaction is None:
+            transaction = self.transaction or other.transaction
+        else:
+            ours, theirs = self.operation, other.operation
+            operation = CreateIndex(
+                ours.new_indices + theirs.new_indices,
+                ours.removed_indices + theirs.removed_indices,
+            )
+            transaction = replace(self.transaction, operation=operation)
+        return Built(transaction, {**self.problems, **other.problems})
+
+
+def build(request: BuildRequest, store: Store) -> Built:
     """Write the files of indices that are up to date with a version; commit nothing.
+
+    Each index is built by itself, so that one that is damaged does not keep others from it.
 
     Args:
         request: What to build.
         store: The table's directory.
 
-    Returns:
-        pylance's transaction, a CreateIndex; None if there is nothing to do.
-
     Raises:
         RetryableConflictError: Others have moved rows since the version, or bring indices up to
-            date at the same time.
-        IndexBuildError: pylance failed.
+            date at the same time. Nothing is left.
+        IndexBuildError: pylance cannot open the table.
         InvalidInputError: It is not installed.
     """
     with brought_by("index", "bringing indices up to date"):
         import lance
-    known = _names(store, request.version)
-    found: list[Transaction] = []
-    problems: list[Exception] = []
-
-    def lock(_version: int) -> NoReturn:
-        try:
-            found.append(_newest(store, request.version, known))
-        except Exception as error:  # pylance would hide it behind one of its own
-            problems.append(error)
-        raise _RefusedError
-
+    taken = _Taken(request.version, store)
     try:
         dataset: Any = lance.dataset(
             request.uri,
             version=request.version,
             storage_options=dict(request.storage_options),
-            commit_lock=lock,
+            commit_lock=taken.lock,
         )
-        how = {"retrain": True} if request.retrain else {"num_indices_to_merge": _ALL_PARTS}
-        dataset.optimize.optimize_indices(index_names=list(request.names), **how)
     except Exception as error:
-        if problems:
-            raise problems[0] from error
+        raise IndexBuildError(
+            f"pylance could not open version {request.version} of {request.uri}: {error}. Its "
+            "indices are as they were"
+        ) from error
+    how = {"retrain": True} if request.retrain else {"num_indices_to_merge": _ALL_PARTS}
+    done = Built()
+    try:
+        for name in request.names:
+            with taken.one_index(name) as found:
+                dataset.optimize.optimize_indices(index_names=[name], **how)
+            done = done.and_also(Built(*found))
+    except BaseException:
+        delete_files(done, store)
+        raise
+    return done
+
+
+def delete_files(built: Built, store: Store) -> None:
+    """Delete the files of indices, which no version will name. Best effort."""
+    Staged(others=file_paths(built)).delete(store)
+
+
+def file_paths(built: Built) -> tuple[str, ...]:
+    """Return the paths of the files of indices that were built."""
+    return tuple(
+        f"{index_folder(index.uuid)}/{file.path}"
+        for index in built.operation.new_indices
+        for file in index.files
+    )
+
+
+class _Taken:
+    """Takes each transaction from pylance, in the lock.
+
+    Args:
+        version: The version that indices are built from.
+        store: The table's directory.
+    """
+
+    def __init__(self, version: int, store: Store) -> None:
+        self._version, self._store = version, store
+        self._known: set[str] = set()
+        self._found: Transaction | None = None
+        self._problem: Exception | None = None
+
+    def lock(self, _version: int) -> NoReturn:
+        try:
+            self._found = _newest(self._store, self._version, self._known)
+        except Exception as error:  # pylance would hide it behind one of its own
+            self._problem = error
+        raise _RefusedError
+
+    @contextmanager
+    def one_index(self, name: str) -> Iterator[list[Any]]:
+        """Fill the list with the transaction and problems of what pylance does in the block."""
+        found: list[Any] = []
+        self._known = _names(self._store, self._version)
+        self._found = self._problem = None
+        try:
+            yield found
+        except BaseException as error:
+            if self._problem is not None:
+                raise self._problem from error
+            if self._found is None:
+                found += [None, {name: _explained(error, self._version)}]
         if not found:
-            raise _explained(error, request) from error
-    return found[0] if found else None
+            found += [None, {name: LEFT}] if self._found is None else [self._found]
 
 
 class _RefusedError(Exception):
     """The lock is refused."""
 
 
-def _explained(error: Exception, request: BuildRequest) -> LanceStreamError:
+def _explained(error: BaseException, version: int) -> str:
+    """Return why an index cannot be built.
+
+    Raises:
+        RetryableConflictError: Others have moved its rows.
+        BaseException: It is no error of pylance.
+    """
+    # A panic of its library is no Exception.
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
     if any(each in str(error) for each in _CONFLICTS):
-        return RetryableConflictError(
-            f"rows of version {request.version}, from which indices were brought up to date, were "
-            "moved or replaced by others meanwhile. Start again from the newest version",
-            request.version,
-        )
-    return IndexBuildError(
-        f"pylance could not bring the indices {', '.join(request.names)} of version "
-        f"{request.version} up to date: {error}. The table is unchanged. If an index is damaged, "
-        "create it again with pylance"
-    )
+        raise RetryableConflictError(
+            f"rows of version {version}, from which indices were brought up to date, were moved or "
+            "replaced by others meanwhile. Start again from the newest version",
+            version,
+        ) from error
+    return f"{error}"
 
 
 def _names(store: Store, version: int) -> set[str]:

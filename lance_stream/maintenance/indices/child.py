@@ -3,24 +3,31 @@
 pylance's threads would compete with the stream's, do not survive a fork, cannot be interrupted, and
 keep a process from ending. A child can be killed at any time: what it leaves is not named by any
 version. It gets a pickled request by its standard input, with settings that may be secret, and
-answers with pylance's transaction, or with an error.
+answers with pylance's transaction, or with an error. It ends when its parent does, and is what the
+system kills first where memory is short.
 """
 
 import contextlib
+import logging
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from lance_stream.errors import IndexBuildError, LanceStreamError
-from lance_stream.maintenance.indices.building import BuildRequest, build
+from lance_stream.maintenance.indices.building import BuildRequest, Built, build
 from lance_stream.storage.locations import open_store
-from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
+from lance_stream.table.transaction import decode_transaction, encode_transaction
+
+_log = logging.getLogger("lance_stream.indices")
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
+_SECONDS_BETWEEN_LOOKS_AT_PARENT: Final = 1.0
 _SHOWN: Final = 1000
 _PROGRAM: Final = "from lance_stream.maintenance.indices.child import main; main()"
 
@@ -29,12 +36,16 @@ class StoppedChildError(Exception):
     """The child was stopped before its end."""
 
 
+class DeadChildError(IndexBuildError):
+    """The child died before it answered."""
+
+
 def build_in_child(
     request: BuildRequest,
     store_uri: str,
     storage_options: Mapping[str, Any],
     stop: threading.Event,
-) -> Transaction | None:
+) -> Built:
     """Build indices in another process; see `building.build`.
 
     Args:
@@ -45,9 +56,10 @@ def build_in_child(
 
     Raises:
         StoppedChildError: The event was set.
-        LanceStreamError: As `build`; or the child died, or cannot be started.
+        DeadChildError: It was killed, or crashed.
+        LanceStreamError: As `build`; or the child cannot be started.
     """
-    given = pickle.dumps((request, store_uri, dict(storage_options)))
+    given = pickle.dumps((os.getpid(), request, store_uri, dict(storage_options)))
     try:
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM],
@@ -67,15 +79,17 @@ def build_in_child(
         finally:
             child.kill()
     try:
-        transaction, problem = pickle.loads(answer)
+        transaction, problems, failure = pickle.loads(answer)
     except (EOFError, pickle.UnpicklingError):
-        raise IndexBuildError(
+        raise DeadChildError(
             f"the process that brings indices up to date ended with code {child.returncode}. The "
             f"table is unchanged. It said last: {said[-_SHOWN:].decode(errors='replace')}"
         ) from None
-    if problem is not None:
-        raise problem
-    return None if transaction is None else decode_transaction(transaction)
+    if failure is not None:
+        raise failure
+    if problems:
+        _log.warning("pylance said: %s", said[-_SHOWN:].decode(errors="replace"))
+    return Built(None if transaction is None else decode_transaction(transaction), problems)
 
 
 def _communicate(
@@ -94,13 +108,25 @@ def main() -> None:
     os.nice(19)
     out = os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer
-    answer: tuple[bytes | None, Exception | None]
+    parent, request, store_uri, storage_options = pickle.loads(sys.stdin.buffer.read())
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    with contextlib.suppress(OSError):  # not on every system
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    answer: tuple[bytes | None, Mapping[str, str], Exception | None]
     try:
-        request, store_uri, storage_options = pickle.loads(sys.stdin.buffer.read())
         built = build(request, open_store(store_uri, storage_options))
-        answer = None if built is None else encode_transaction(built), None
+        transaction = built.transaction
+        encoded = None if transaction is None else encode_transaction(transaction)
+        answer = encoded, built.problems, None
     except LanceStreamError as error:
-        answer = None, error
+        answer = None, {}, error
     with os.fdopen(out, "wb") as stream:
         stream.write(pickle.dumps(answer))
     os._exit(0)  # pylance's threads need not end first
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS_AT_PARENT)
+    os._exit(1)

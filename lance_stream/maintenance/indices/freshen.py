@@ -10,7 +10,7 @@ Other writers continue meanwhile, and the files are not lost:
 Source: facts of the format, section 5; measured on the reference.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lance_stream.arguments import as_names
@@ -19,19 +19,24 @@ from lance_stream.commit.committer import BACKOFF
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     IncompatibleConflictError,
+    IndexBuildError,
     NotFoundError,
     RetryableConflictError,
     TableReplacedError,
 )
-from lance_stream.maintenance.indices.building import BuildRequest, build, check_pylance
+from lance_stream.maintenance.indices.building import (
+    LEFT,
+    BuildRequest,
+    Built,
+    build,
+    check_pylance,
+    file_paths,
+)
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.in_lances_words import in_lances_words
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.operations import CreateIndex
-from lance_stream.table.paths import index_folder
-from lance_stream.table.transaction import Transaction
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 
 _OF_VECTORS = ("IVF", "VECTOR")
@@ -71,7 +76,7 @@ def freshen(
             there.
         UnsupportedFeatureError: pylance does not know the store, or the table has a feature that we
             may not write.
-        IndexBuildError: pylance failed.
+        IndexBuildError: pylance could not build some indices; the others are committed.
         CommitError: Every attempt met a conflict.
     """
     wanted = None if names is None else as_names(names, "names")
@@ -81,15 +86,37 @@ def freshen(
 
     def attempt() -> Freshened:
         newest = checkout(table, None)
-        chosen = names_to_build(index_coverage(newest), wanted, retrain=retrain)
+        indices = index_coverage(newest)
+        chosen = names_to_build(indices, wanted, retrain=retrain)
         if not chosen:
             return Freshened(newest)
         built = build(request_of(newest, chosen, retrain=retrain), newest.store)
-        if built is None:
-            return Freshened(newest)
-        return Freshened(commit_built(newest, built, environment=environment), chosen)
+        if built.transaction is not None:
+            newest = commit_built(newest, built, environment=environment)
+        untrained = {each.name for each in indices if _is_of_vectors(each) and _is_empty(each)}
+        problems = {
+            name: problem
+            for name, problem in built.problems.items()
+            if problem != LEFT or name not in untrained
+        }
+        if problems:
+            raise IndexBuildError(_told(problems, newest, built.names))
+        return Freshened(newest, tuple(sorted(built.names)))
 
     return planning_again(attempt, environment=environment)
+
+
+def _told(problems: Mapping[str, str], table: TableVersion, others: Collection[str]) -> str:
+    """Return the message about indices that could not be brought up to date."""
+    many = "indices" if len(problems) > 1 else "index"
+    reasons = ". ".join(f"{name}: {problem}" for name, problem in problems.items())
+    state = "The table is unchanged"
+    if others:
+        state = f"{', '.join(sorted(others))} are up to date in version {table.version}"
+    return (
+        f"pylance could not bring the {many} {', '.join(problems)} up to date. {reasons}. {state}. "
+        "If an index is damaged, create it again with pylance"
+    )
 
 
 def needs_work(index: IndexCoverage) -> bool:
@@ -98,6 +125,10 @@ def needs_work(index: IndexCoverage) -> bool:
     Vector indices are searched correctly in several parts; of others see `building`.
     """
     return index.rows_unindexed != 0 or (index.num_segments > 1 and not _is_of_vectors(index))
+
+
+def _is_empty(index: IndexCoverage) -> bool:
+    return not index.rows_indexed
 
 
 def _is_of_vectors(index: IndexCoverage) -> bool:
@@ -143,7 +174,7 @@ def request_of(table: TableVersion, names: Sequence[str], *, retrain: bool = Fal
 
 def commit_built(
     table: TableVersion,
-    built: Transaction,
+    built: Built,
     backoff: Backoff = BACKOFF,
     environment: Environment = MACHINE,
 ) -> TableVersion:
@@ -151,8 +182,8 @@ def commit_built(
 
     Args:
         table: The version that they were built from.
-        built: pylance's transaction. The files are deleted if it is known that no version names
-            them.
+        built: What was built, which is something. The files are deleted if it is known that no
+            version names them.
         backoff: How often and how soon it tries again after losing to another writer.
         environment: The clock and randomness.
 
@@ -165,7 +196,7 @@ def commit_built(
         return commit_planned(
             table,
             built.operation,
-            staged_files(built),
+            Staged(others=file_paths(built)),
             backoff=backoff,
             environment=environment,
         ).table
@@ -173,16 +204,3 @@ def commit_built(
         raise
     except IncompatibleConflictError as error:
         raise RetryableConflictError(str(error), error.version) from error
-
-
-def staged_files(built: Transaction) -> Staged:
-    """Return the files that pylance has written for a transaction."""
-    operation = built.operation
-    assert isinstance(operation, CreateIndex)
-    return Staged(
-        others=tuple(
-            f"{index_folder(index.uuid)}/{file.path}"
-            for index in operation.new_indices
-            for file in index.files
-        )
-    )

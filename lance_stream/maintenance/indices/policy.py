@@ -23,7 +23,8 @@ class FreshIndices:
         fraction: The share of the rows that it misses, above 0 and at most 1, from `FEW_ROWS` rows
             on.
         rows: How many rows it misses.
-        age: How long ago it was brought up to date, if it misses any row.
+        age: How long ago it was brought up to date, if it misses any row; an index whose writer did
+            not record when counts as old.
     """
 
     fraction: float | None = None
@@ -39,7 +40,7 @@ class FreshIndices:
         is_large = self.fraction is not None and share >= self.fraction and missing >= FEW_ROWS
         is_many = self.rows is not None and missing >= self.rows
         age = index.age(now)
-        is_old = self.age is not None and age is not None and age >= self.age
+        is_old = self.age is not None and (age is None or age >= self.age)
         if not (is_large or is_many or is_old):
             return None
         return f"{index.name} misses {missing} rows ({share:.1%})"
@@ -48,6 +49,22 @@ class FreshIndices:
         """Return the names of the indices to be brought up to date, each with the reason."""
         found = {each.name: self.reason(each, now) for each in indices}
         return {name: reason for name, reason in found.items() if reason is not None}
+
+    def seconds_until_due(self, indices: Sequence[IndexCoverage], now: datetime) -> float | None:
+        """Return after how many seconds the first index is due, if nothing is written until then.
+
+        Args:
+            indices: Those that are not due yet.
+            now: The time.
+
+        Returns:
+            None if none will be.
+        """
+        if self.age is None:
+            return None
+        ages = [each.age(now) for each in indices if each.rows_unindexed]
+        left = [(self.age - age).total_seconds() for age in ages if age is not None]
+        return max(0.0, min(left)) if left else None
 
 
 USUAL: Final = FreshIndices(fraction=0.01)

@@ -418,7 +418,8 @@ class LanceSink:
             with explained():
                 done = _write_once(batch, call)
             call.version = done.version
-        self.last_commit = replace(done, seconds=phases.seconds, table=self.uri)
+        indices = {} if self._upkeep is None else self._upkeep.take_outcomes()
+        self.last_commit = replace(done, seconds=phases.seconds, table=self.uri, indices=indices)
         log_commit(self.last_commit)
         return self.last_commit
 

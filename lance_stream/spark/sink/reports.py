@@ -38,6 +38,8 @@ class SinkCommit:
         seconds: Duration of each phase: "plan" (the ledger, the schema), "collect" (an upsert's
             rows to the driver), "scan" (their keys in the table), "write", "commit".
         table: The table's location.
+        indices: What the work on indices since the last batch came to (`keep_indices_fresh`), by
+            name: "fresh", or why the index is not up to date. Usually empty.
     """
 
     batch_id: int
@@ -58,6 +60,7 @@ class SinkCommit:
     attempts: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     table: str = ""
+    indices: Mapping[str, str] = field(default_factory=dict)
 
 
 def log_commit(commit: SinkCommit) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from lance_stream import IndexBuildError, RetryableConflictError
 from lance_stream.maintenance.compaction.background import begin_work, end_work
 from lance_stream.maintenance.indices import background, child
 from lance_stream.maintenance.indices.background import BackgroundIndexing
-from lance_stream.maintenance.indices.building import build
+from lance_stream.maintenance.indices.building import LEFT, Built, build
 from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
 from lance_stream.maintenance.indices.freshen import request_of
 from lance_stream.maintenance.indices.policy import FreshIndices
 from lance_stream.maintenance.upkeep import Upkeep
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import open_store
+from lance_stream.table.indices import decode_index_section
+from lance_stream.table.paths import index_folder
 
 pytestmark = pytest.mark.oracle
 
@@ -252,7 +255,7 @@ def test_a_child_that_dies_is_reported(newest: Any, monkeypatch: pytest.MonkeyPa
 def test_errors_of_the_child_keep_their_class(newest: Any) -> None:
     table = newest()
     request = replace(request_of(table, ["id_idx"]), version=99)
-    with pytest.raises(IndexBuildError, match="pylance could not bring the indices id_idx"):
+    with pytest.raises(IndexBuildError, match="pylance could not open version 99"):
         build_in_child(request, table.store.uri, {}, threading.Event())
 
 
@@ -301,3 +304,197 @@ def test_a_program_that_ends_stops_the_work(uri: str) -> None:
     assert time.monotonic() - start < 30
     assert lance_stream.open_dataset(uri).count_rows() == 90
     assert lance.dataset(uri).count_rows("id >= 60") == 30
+
+
+def test_a_damaged_index_keeps_no_other_from_it(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.is_open.set()
+    damage(uri, "g_idx")
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    done = indexing.last_round
+    assert done is not None
+    assert set(done.reasons) == {"id_idx", "g_idx"}
+    assert set(done.problems) == {"g_idx"}
+    assert done.version == newest().version
+    assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
+    assert "the index g_idx is not brought up to date; the stream goes on" in caplog.text
+    outcomes = indexing.take_outcomes()
+    assert outcomes["id_idx"] == "fresh"
+    assert outcomes["g_idx"] == done.problems["g_idx"]
+    assert indexing.take_outcomes() == {}
+
+
+def test_a_damaged_index_is_left_alone_for_a_while(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.is_open.set()
+    damage(uri, "g_idx")
+    indexing = BackgroundIndexing(ANY_ROW)
+    for number in range(60, 90, 10):
+        lance_stream.open_dataset(uri).append(rows(number, number + 10))
+        indexing.after_batch(newest)
+        assert indexing.wait(60)
+        done = indexing.last_round
+        assert done is not None
+        assert set(done.reasons) == ({"id_idx", "g_idx"} if number == 60 else {"id_idx"})
+    lance.dataset(uri).create_scalar_index("g", "BITMAP")  # it is another one now
+    lance_stream.open_dataset(uri).append(rows(90, 100))
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    assert missing(uri) == {0}
+
+
+def test_an_index_that_kills_its_child_keeps_no_other_from_it(
+    uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import os, signal\n"
+        "from lance_stream.maintenance.indices import child\n"
+        "build = child.build\n"
+        "def die(request, store):\n"
+        "    if 'g_idx' in request.names: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return build(request, store)\n"
+        "child.build = die\n"
+        "child.main()\n"
+    )
+    monkeypatch.setattr(child, "_PROGRAM", program)
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    done = indexing.last_round
+    assert done is not None
+    assert done.error is None
+    assert "ended with code -9" in done.problems["g_idx"]
+    assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
+
+
+def test_an_age_is_reached_without_another_batch(
+    uri: str, newest: Callable[[], TableVersion], gate: Gate
+) -> None:
+    gate.is_open.set()
+    indexing = BackgroundIndexing(FreshIndices(age=timedelta(seconds=4)))
+    lance.dataset(uri).create_scalar_index("id", "BTREE", replace=True)
+    lance.dataset(uri).create_scalar_index("g", "BITMAP", replace=True)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(newest)
+    assert indexing.wait(60)  # what will be due later is not waited for
+    assert gate.num_built == 0
+    indexing.after_batch(newest)
+    deadline = time.monotonic() + 30
+    while missing(uri) != {0} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert missing(uri) == {0}
+    assert indexing.stop(30)
+
+
+def test_an_unused_sink_ends_its_thread(
+    uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "_LONGEST_WAIT", 0.1)
+    indexing = BackgroundIndexing(FreshIndices(age=timedelta(days=1)))
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(newest)
+    thread = indexing._thread
+    assert thread is not None
+    thread.join(0.5)
+    assert thread.is_alive()
+    del indexing
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_round_without_effect_is_not_repeated_at_once(
+    uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[Any] = []
+
+    def build_nothing(request: Any, *_: Any) -> Built:
+        requests.append(request)
+        return Built(problems=dict.fromkeys(request.names, LEFT))
+
+    monkeypatch.setattr(background, "build_in_child", build_nothing)
+    indexing = BackgroundIndexing(ANY_ROW)
+    for number in range(60, 90, 10):
+        lance_stream.open_dataset(uri).append(rows(number, number + 10))
+        indexing.after_batch(newest)
+        assert indexing.wait(60)
+    assert len(requests) == 1
+    assert "pylance left it as it is" in indexing.take_outcomes()["id_idx"]
+
+
+def test_no_thread_does_not_stop_the_stream(
+    uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        indexing.after_batch(newest)
+    assert indexing.wait(1)
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    assert missing(uri) == {0}
+
+
+ORPHAN = """
+import sys, threading, lance_stream
+from lance_stream.maintenance.indices import child
+from lance_stream.maintenance.indices.freshen import request_of
+child._PROGRAM = (
+    "import os, time; from lance_stream.maintenance.indices import child\\n"
+    "child.build = lambda *_: (os.write(2, b'begun'), time.sleep(600))\\n"
+    "child.main()"
+)
+popen = child.subprocess.Popen
+def shown(*arguments, **named):
+    made = popen(*arguments, **{**named, "stderr": None})
+    print(made.pid, flush=True)
+    return made
+child.subprocess.Popen = shown
+table = lance_stream.open_dataset(sys.argv[1]).table
+child.build_in_child(request_of(table, ["id_idx"]), table.store.uri, {}, threading.Event())
+"""
+
+
+def test_a_child_ends_soon_after_its_parent(uri: str) -> None:
+    arguments = [sys.executable, "-c", ORPHAN, uri]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        pid = int(parent.stdout.readline())
+        assert parent.stderr.read(5) == b"begun"
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_alive(pid)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # where nobody waits for orphans
+
+
+def damage(uri: str, name: str) -> None:
+    """Delete the files of an index."""
+    store = lance_stream.open_dataset(uri).table.store
+    section = lance_stream.open_dataset(uri).table.manifest.index_section
+    (index,) = [each for each in decode_index_section(section or b"") if each.name == name]
+    for each in store.list(index_folder(index.uuid)):
+        store.delete(each.path)
+
+
+def missing_by_name(uri: str) -> dict[str, int | None]:
+    coverage = lance_stream.open_dataset(uri).index_coverage()
+    return {each.name: each.rows_unindexed for each in coverage}

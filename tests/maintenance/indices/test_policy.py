@@ -31,13 +31,28 @@ def index(indexed: int | None, missing: int | None, minutes: float | None = 0) -
         (FreshIndices(age=timedelta(minutes=10)), index(100, 1, 10), True),
         (FreshIndices(age=timedelta(minutes=10)), index(100, 1, 9), False),
         (FreshIndices(age=timedelta(minutes=10)), index(100, 0, 99), False),
-        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, None), False),
+        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, None), True),
+        (FreshIndices(age=timedelta(minutes=10)), index(100, 0, None), False),
         (FreshIndices(0.5, 5, timedelta(minutes=1)), index(100, 5), True),
     ],
 )
 def test_one_limit_suffices(policy: FreshIndices, state: IndexCoverage, is_due: bool) -> None:
     assert (policy.reason(state, NOW) is not None) == is_due
     assert bool(policy.due([state], NOW)) == is_due
+
+
+@pytest.mark.parametrize(
+    ("policy", "states", "seconds"),
+    [
+        (FreshIndices(age=timedelta(minutes=10)), [index(100, 1, 7), index(100, 1, 9)], 60.0),
+        (FreshIndices(age=timedelta(minutes=10)), [index(100, 0, 7), index(None, None, 7)], None),
+        (FreshIndices(rows=5), [index(100, 1, 7)], None),
+    ],
+)
+def test_an_age_is_reached_without_batches(
+    policy: FreshIndices, states: list[IndexCoverage], seconds: float | None
+) -> None:
+    assert policy.seconds_until_due(states, NOW) == seconds
 
 
 def test_the_reason_names_the_index_and_its_rows() -> None:
