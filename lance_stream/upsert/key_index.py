@@ -40,6 +40,7 @@ from lance_stream.upsert.key_runs import (
     footer_bytes,
 )
 from lance_stream.upsert.merged_runs import Part, merged
+from lance_stream.upsert.sorted_words import SortedWords
 
 Places = npt.NDArray[np.int64]
 
@@ -121,6 +122,7 @@ class LocalRun:
         file.truncate(max(count * footer.columns.row_bytes, 1))
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.words: U64 = np.frombuffer(mapped, "<u8", count)
+        self._search = SortedWords(self.words)
         self.others: U32 | None = None
         if not footer.columns.is_exact:
             self.others = np.frombuffer(mapped, "<u4", count, 8 * count)
@@ -172,6 +174,8 @@ class LocalRun:
             LostRunError: Chunks that are needed cannot be had; or more keys than `MAX_HITS` have
                 one of the words.
         """
+        if len(self._is_here) and bool(self._is_here.all()):
+            return self._find_in_copy(wanted)
         firsts = self.footer.firsts
         # Equal words may begin at the end of a chunk, and go on in the next ones.
         first = np.maximum(np.searchsorted(firsts, wanted, "left") - 1, 0)
@@ -188,7 +192,7 @@ class LocalRun:
         self._fetch(store, chunks)
         low = first[asked] * CHUNK_ROWS
         high = np.minimum(stop[asked] * CHUNK_ROWS, self.footer.num_keys)
-        return self._find_in_copy(wanted, asked, low, high)
+        return self._hits(wanted, asked, _lower_bound(self.words, wanted[asked], low, high), high)
 
     def _find_in_passing(self, store: Store, wanted: U64, chunks: Places) -> Hits:
         """Return the keys with one of some words; keeps none of the chunks."""
@@ -216,20 +220,22 @@ class LocalRun:
             np.concatenate([each.rows for each in found]),
         )
 
-    def _find_in_copy(self, wanted: U64, asked: Places, low: Places, high: Places) -> Hits:
+    def _find_in_copy(self, wanted: U64) -> Hits:
+        """Return the keys with one of some words, all chunks being copied."""
+        at = self._search.first_at_least(wanted)
+        high = np.full(len(wanted), self.footer.num_keys)
+        return self._hits(wanted, np.arange(len(wanted)), at, high)
+
+    def _hits(self, wanted: U64, asked: Places, at: Places, high: Places) -> Hits:
         """Return the keys with one of some words, in chunks that are copied.
 
         Args:
             wanted: (n,) u64, ascending.
             asked: (m,) i64, which of them may be in the run.
-            low: (m,) i64, the place from which each may be in it.
-            high: (m,) i64, one past the last such place.
+            at: (m,) i64, the place of the first word that is no less.
+            high: (m,) i64, one past the last place at which each may be.
         """
         count = self.footer.num_keys
-        if bool(self._is_here.all()):  # in one call, which takes half as long
-            at: Places = np.searchsorted(self.words, wanted[asked], "left")
-        else:
-            at = _lower_bound(self.words, wanted[asked], low, high)
         hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == wanted[asked])
         hits = hits[at[hits] < high[hits]]
         at, which = at[hits], asked[hits]

@@ -33,6 +33,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
+from lance_stream.threads import map_ahead
 from lance_stream.upsert import key_index
 from lance_stream.upsert.file_columns import file_column
 from lance_stream.upsert.key_bounds import key_fields
@@ -69,6 +70,7 @@ MOST_MERGED_KEYS: Final = 16 << 20
 """Runs of the index are merged up to this many keys."""
 
 _RUNS_OF_A_SIZE: Final = 4
+_SEARCHING_THREADS: Final = 2
 
 _MAX_TABLES: Final = 16
 _BYTES_PER_ROW: Final = 24
@@ -118,7 +120,14 @@ class Known(NamedTuple):
         wanted = {seeds: _Wanted.of(keys, seeds) for seeds in self._all_seeds()}
         found = [FoundRows(*_NOTHING)]
         found += [wanted[self.seeds].in_memory(each) for each in self.runs]
-        found += [wanted[each.footer.columns.seeds].in_index(each, store) for each in self.saved]
+
+        def in_index(run: LocalRun) -> FoundRows:
+            return wanted[run.footer.columns.seeds].in_index(run, store)
+
+        if len(self.saved) > 1:
+            found += map_ahead(in_index, self.saved, _SEARCHING_THREADS)
+        else:
+            found += map(in_index, self.saved)
         return FoundRows(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
     def _all_seeds(self) -> set[tuple[int, int]]:

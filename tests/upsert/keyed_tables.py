@@ -14,6 +14,7 @@ from lance_stream.upsert import (
     known_key_bounds,
     merged_runs,
     remembered_keys,
+    sorted_words,
 )
 from lance_stream.upsert.incoming import UpsertRules
 from tests.contracts.watched_stores import WatchedStore
@@ -36,6 +37,7 @@ def use_small_runs(set_attribute: SetAttribute) -> None:
     set_attribute(remembered_keys, "LEAST_SAVED_ROWS", 50)
     set_attribute(remembered_keys, "LEAST_SHARED_ROWS", 1)
     set_attribute(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    set_attribute(sorted_words, "MANY_WORDS", 1)
 
 
 def rows(numbers: Sequence[int], x: int) -> pa.Table:

@@ -1,0 +1,45 @@
+"""Words are found where NumPy finds them, however they are spread."""
+
+import numpy as np
+import pytest
+
+from lance_stream.upsert import sorted_words
+from lance_stream.upsert.sorted_words import U64, SortedWords
+
+DICE = np.random.default_rng(5)
+
+SPREADS: dict[str, U64] = {
+    "hashes": DICE.integers(0, 1 << 64, 20_000, dtype=np.uint64),
+    "numbers in turn": np.arange(17, 20_017, dtype=np.uint64),
+    "few words, many times": DICE.integers(5, 9, 20_000, dtype=np.uint64),
+    "all the same": np.full(20_000, 7, np.uint64),
+    "the smallest and the largest": np.array([0, 2**64 - 1], np.uint64).repeat(9000),
+    "crowded, and one far off": np.append(
+        DICE.integers(0, 1 << 40, 20_000, dtype=np.uint64), np.uint64(2**64 - 1)
+    ),
+    "a power of two": np.arange(1 << 12, dtype=np.uint64) << np.uint64(52),
+    "one": np.array([3], np.uint64),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_words_are_found_where_numpy_finds_them(
+    spread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_words, "MANY_WORDS", 1)
+    words = np.sort(SPREADS[spread])
+    near = np.concatenate([words, words + np.uint64(1), words - np.uint64(1)])
+    ends = np.array([0, 2**64 - 1], np.uint64)
+    far = np.append(DICE.integers(0, 1 << 64, 1000, dtype=np.uint64), ends)
+    search = SortedWords(words)
+    for wanted in (near, np.sort(near), far, words[:0]):
+        found = search.first_at_least(wanted)
+        assert np.array_equal(found, np.searchsorted(words, wanted, "left"))
+
+
+def test_few_words_have_no_parts() -> None:
+    words = np.arange(10, dtype=np.uint64)
+    search = SortedWords(words)
+    assert search.first_at_least(words).tolist() == list(range(10))
+    assert SortedWords(words[:0]).first_at_least(words).tolist() == [0] * 10
+    assert search._begins is None
