@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         create_dataset,
         migrate_to_stable_row_ids,
         open_dataset,
+        open_together,
     )
     from lance_stream.errors import (
         BadDataError,
         ColumnsChangedError,
+        CommitAbortedError,
         CommitConflictError,
         CommitError,
         CommitUncertainError,
@@ -63,6 +65,7 @@ __version__ = VERSION
 __all__ = [
     "BadDataError",
     "ColumnsChangedError",
+    "CommitAbortedError",
     "CommitConflictError",
     "CommitError",
     "CommitUncertainError",
@@ -92,6 +95,7 @@ __all__ = [
     "migrate_manifest_paths",
     "migrate_to_stable_row_ids",
     "open_dataset",
+    "open_together",
     "replay_quarantine",
 ]
 
@@ -102,6 +106,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "create_dataset",
             "migrate_to_stable_row_ids",
             "open_dataset",
+            "open_together",
         ),
         "lance_stream.maintenance.indices.coverage": ("IndexCoverage",),
         "lance_stream.maintenance.manifest_paths": ("migrate_manifest_paths",),

@@ -1027,6 +1027,43 @@ def open_dataset(
     return Dataset(opening.open_table(uri, version, options))
 
 
+def open_together(
+    uris: Sequence[str | os.PathLike[str]],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    trusted_locations: Sequence[str] | None = None,
+) -> list[Dataset]:
+    """Open several tables at the versions that were their newest ones at one moment.
+
+    For tables that are written together (`lance_sinks(..., atomic=True)`): of each micro-batch, the
+    versions have the rows of all tables, or of none. Opened one after the other, a batch may come
+    between them.
+
+    Args:
+        uris: The tables' locations, each one once. Their versions are published in one manifest
+            store.
+        storage_options: Options of the store, with `manifest_store` unless the locations name it.
+        trusted_locations: See `open_dataset`.
+
+    Returns:
+        The tables, in the order given.
+
+    Raises:
+        NotFoundError: One of the tables does not exist.
+        InvalidInputError: They are not in the same manifest store, one is given twice, or they are
+            more than the store reads in one transaction (DynamoDB: 50).
+    """
+    if isinstance(uris, str | os.PathLike):
+        raise InvalidInputError(
+            f"open_together opens several tables: give a list of locations, not {uris!r:.200}"
+        )
+    options = with_trusted(storage_options, trusted_locations)
+    names = [os.fspath(uri) for uri in uris]
+    if len(set(names)) < len(names):
+        raise InvalidInputError(f"a table is given twice: {', '.join(sorted(names)):.500}")
+    return [Dataset(each) for each in opening.open_tables_together(names, options)]
+
+
 def migrate_to_stable_row_ids(
     uri: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,

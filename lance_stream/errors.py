@@ -10,6 +10,7 @@
                 RetryableConflictError       plan the operation again on that version
                 IncompatibleConflictError    the operation no longer means the same
                     TableReplacedError           it was planned on another table at this location
+            CommitAbortedError           another table of the same commit failed
             CommitUncertainError         it is unknown whether the store published it
         StoreError (OSError)             a request to the store failed
             StoreUnavailableError        it did not answer, or was too busy, on every attempt
@@ -84,6 +85,10 @@ class TableReplacedError(IncompatibleConflictError):
 
     It was deleted and recreated at the same location, or restored from a copy.
     """
+
+
+class CommitAbortedError(CommitError):
+    """Another table of the same commit failed, and nothing was committed."""
 
 
 class CommitUncertainError(CommitError):

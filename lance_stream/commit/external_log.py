@@ -51,8 +51,8 @@ import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
 
 from lance_stream.commit.manifest_files import (
     decode_manifest_of,
@@ -85,6 +85,16 @@ from lance_stream.table.paths import (
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 5
+
+
+class Publisher(Protocol):
+    """Puts the items of one table, in step 2; see `commit_groups.Member`."""
+
+    def put_if_not_exists(
+        self, manifests: ManifestStore, base_uri: str, item: ManifestItem
+    ) -> bool:
+        """Put an item into a manifest store; see `ManifestStore.put_if_not_exists`."""
+        ...
 
 
 class _Place(NamedTuple):
@@ -127,6 +137,7 @@ class ExternalLog:
         base_uri: The name of the table in it.
         is_marking: Whether versions get the mark of the manifest store.
         is_claiming: Whether versions may follow ones that were published elsewhere.
+        publisher: Puts the items in step 2, if not this log itself.
     """
 
     store: Store
@@ -134,6 +145,7 @@ class ExternalLog:
     base_uri: str
     is_marking: bool = True
     is_claiming: bool = False
+    publisher: Publisher | None = None
     _listed: ObjectStoreLog = field(init=False, repr=False, compare=False)
     _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
     _newest_seen: int | None = field(default=None, init=False, repr=False, compare=False)
@@ -259,7 +271,7 @@ class ExternalLog:
         staged = staged_manifest_path(final, str(uuid.uuid4()))
         self.store.write(staged, manifest)
         item = ManifestItem(version, self._key(staged), len(manifest))
-        if not self.manifests.put_if_not_exists(self.base_uri, item):
+        if not self._put_new(item):
             there = self.manifests.get(self.base_uri, version)
             if there is None or there.path != item.path:
                 if there is not None:
@@ -270,6 +282,22 @@ class ExternalLog:
             return self._finish(self._place(item), manifest) == manifest
         except StoreRefusedError as error:  # which does not undo step 2
             raise StoreError(*error.args) from error
+
+    def published_by(self, publisher: Publisher) -> "ExternalLog":
+        """Return the same history, with a publisher that does step 2."""
+        return replace(self, publisher=publisher)
+
+    def read_item(self, item: ManifestItem) -> Manifest | None:
+        """Return the manifest that an item names; None if it was finished or removed meanwhile.
+
+        Raises:
+            BadDataError: The manifest, or the item, is damaged.
+        """
+        place = self._place(item)
+        self._scheme = place.scheme
+        with suppress(NotFoundError):
+            return self._load(place, is_newest=True)
+        return None
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
         """Cache a version that was published; see `VersionLog.remember`."""
@@ -305,6 +333,11 @@ class ExternalLog:
         self._newest_seen = None
 
     # --- items
+
+    def _put_new(self, item: ManifestItem) -> bool:
+        if self.publisher is not None:
+            return self.publisher.put_if_not_exists(self.manifests, self.base_uri, item)
+        return self.manifests.put_if_not_exists(self.base_uri, item)
 
     @property
     def _mark(self) -> str:

@@ -12,12 +12,15 @@ that name, because it is created once.
                         cannot be read: unknown
     refused             yes, if it is ours after all; no, if it is another writer's
                         nothing there, or reading it is refused, too: the refusal is raised
+    given up            unknown if an earlier answer was unclear; otherwise not published (see
+                        `commit_groups`)
 """
 
 from collections.abc import Callable
 
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import (
+    CommitAbortedError,
     CommitUncertainError,
     InvalidInputError,
     NotFoundError,
@@ -63,6 +66,14 @@ def publish_and_confirm(
             failure = None
         except (UnsupportedFeatureError, InvalidInputError):
             raise
+        except CommitAbortedError as error:
+            if not is_unclear:
+                raise
+            raise CommitUncertainError(
+                f"version {version} of {log.store.uri} may or may not have been published: the "
+                f"store gave no clear answer ({failure!r}), and then {error}. Nothing was deleted; "
+                "committing the same transaction again is safe"
+            ) from error
         except Exception as error:  # of any store
             failure = error
         refusal = failure if isinstance(failure, StoreRefusedError) and not is_unclear else None

@@ -1,11 +1,12 @@
 """Opens a table at a version: the newest one, a number, a tag, or a moment."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from lance_stream.arguments import as_number
+from lance_stream.commit.commit_groups import check_can_commit_together, read_latest_together
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.same_table import check_is_still_there
 from lance_stream.commit.version_log import VersionLog
@@ -60,6 +61,43 @@ def open_table(
         log=found.log,
         manifest=manifest,
     )
+
+
+def open_tables_together(
+    uris: Sequence[str | os.PathLike[str]],
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[TableVersion]:
+    """Return the versions of several tables that were the newest ones at one moment.
+
+    Args:
+        uris: Their locations.
+        storage_options: Options of the store, for all of them.
+
+    Raises:
+        InvalidInputError: They are not in one manifest store, or a location is invalid.
+        NotFoundError: A table does not exist.
+        UnsupportedFeatureError: A table has a feature that a reader must understand and we do not.
+    """
+    logs = {os.fspath(uri): open_log(uri, storage_options) for uri in uris}
+    if not logs:
+        return []
+    check_can_commit_together(logs)
+    found = []
+    for (uri, log), manifest in zip(
+        logs.items(), read_latest_together(list(logs.values())), strict=True
+    ):
+        check_readable(manifest)
+        warn_of_unmerged_rows(log, manifest)
+        found.append(
+            TableVersion(
+                uri=uri,
+                storage_options=dict(storage_options or {}),
+                store=log.store,
+                log=log,
+                manifest=manifest,
+            )
+        )
+    return found
 
 
 def branch_uri(uri: str, branch: str | None) -> str:

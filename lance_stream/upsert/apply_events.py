@@ -20,7 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import BadDataError, CommitConflictError, InvalidInputError
+from lance_stream.errors import (
+    BadDataError,
+    CommitAbortedError,
+    CommitConflictError,
+    InvalidInputError,
+)
 from lance_stream.read.changed_rows import Addresses, read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
@@ -572,7 +577,7 @@ def upsert_events(
 
     try:
         result = attempts.until_committed(attempt)
-    except (CommitConflictError, InvalidInputError):  # known to have failed
+    except (CommitAbortedError, CommitConflictError, InvalidInputError):  # known to have failed
         discard()
         raise
     if result.was_already_committed:

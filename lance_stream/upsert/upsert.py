@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.errors import CommitAbortedError, CommitConflictError, InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.apply_events import upsert_events
@@ -153,7 +153,7 @@ def upsert(
 
     try:
         result = attempts.until_committed(attempt)
-    except (CommitConflictError, InvalidInputError):  # known to have failed
+    except (CommitAbortedError, CommitConflictError, InvalidInputError):  # known to have failed
         if written is not None:
             delete_files(table.store, written.files)
         raise

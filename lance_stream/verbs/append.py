@@ -13,6 +13,7 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
     ColumnsChangedError,
+    CommitAbortedError,
     CommitConflictError,
     IncompatibleConflictError,
     InvalidInputError,
@@ -213,7 +214,7 @@ def append_fragments(
 
     try:
         done = planning_again(attempt, micro_batch, environment)
-    except (CommitConflictError, InvalidInputError):
+    except (CommitAbortedError, CommitConflictError, InvalidInputError):
         _delete_files_of_no_version(table, fragments)
         raise
     if not done.is_new:

@@ -11,7 +11,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import ColumnsChangedError, CommitConflictError, InvalidInputError
+from lance_stream.errors import (
+    ColumnsChangedError,
+    CommitAbortedError,
+    CommitConflictError,
+    InvalidInputError,
+)
 from lance_stream.file.type_support import check_types
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.extension_types import storage_type
@@ -110,7 +115,7 @@ def overwrite_fragments(
     staged = Staged(tuple(fragments))
     try:
         done = planning_again(attempt, micro_batch, environment)
-    except (CommitConflictError, InvalidInputError):  # known to have failed
+    except (CommitAbortedError, CommitConflictError, InvalidInputError):  # known to have failed
         staged.delete(table.store)
         raise
     if not done.is_new:

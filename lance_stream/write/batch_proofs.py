@@ -16,9 +16,10 @@ exist. Spark itself replays only the last batch, which the newest entry covers.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lance_stream.commit.commit_groups import Member
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError, OtherBatchError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
@@ -43,6 +44,7 @@ class MicroBatch:
             plan is not deterministic.
         claimed: Versions with rows of the same batch that other sinks of the query committed.
         quarantined: The digest of its bad rows that were set aside; empty if there are none.
+        member: Publishes its version together with those of other tables; None for it alone.
     """
 
     app_id: str
@@ -53,6 +55,7 @@ class MicroBatch:
     may_differ: bool = False
     claimed: frozenset[int] = frozenset()
     quarantined: str = ""
+    member: Member | None = field(default=None, compare=False, repr=False)
 
 
 def fingerprint(rules: Mapping[str, Any]) -> str:

@@ -203,7 +203,7 @@ def commit_planned(
         operation, creation = _first(table, operation)
     try:
         result = commit_operation(
-            table.log,
+            _log_of(table, micro_batch),
             table.manifest,
             operation,
             transaction_uuid=(
@@ -234,6 +234,12 @@ def commit_planned(
     return Outcome(
         now, is_new=False, already_committed_in=committed[-1].version if committed else None
     )
+
+
+def _log_of(table: TableVersion, micro_batch: MicroBatch | None) -> VersionLog:
+    if micro_batch is None or micro_batch.member is None:
+        return table.log
+    return micro_batch.member.join(table.log)
 
 
 def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creation]:

@@ -111,6 +111,79 @@ class ManifestStoreContract:
         assert len(manifests.items(URI)) == self.num_rounds
         assert manifests.put_if_not_exists(URI, item(self.num_rounds + 1))
 
+    @pytest.mark.floors
+    def test_items_of_several_tables_are_put_together(self, manifests: ManifestStore) -> None:
+        both = {"a": item(3, "of a", None), "b": item(7, "of b")}
+        assert manifests.put_all_if_not_exist(both) == frozenset()
+        assert manifests.items("a") == [both["a"]]
+        assert manifests.items("b") == [both["b"]]
+
+    @pytest.mark.floors
+    def test_a_taken_version_stops_those_of_other_tables(self, manifests: ManifestStore) -> None:
+        assert manifests.put_if_not_exists("b", item(7, "theirs"))
+        ours = {"a": item(3), "b": item(7, "ours"), "c": item(1)}
+        assert manifests.put_all_if_not_exist(ours) == {"b"}
+        assert manifests.items("a") == manifests.items("c") == []
+        assert manifests.items("b") == [item(7, "theirs")]
+        assert manifests.put_all_if_not_exist(ours | {"b": item(8)}) == frozenset()
+        assert manifests.put_all_if_not_exist(ours | {"b": item(9)}) == {"a", "c"}
+        assert manifests.latest("b") == item(8)
+
+    def test_one_of_many_threads_puts_versions_of_all_tables(
+        self, manifests: ManifestStore
+    ) -> None:
+        """Each thread names the tables in another order; a database must not wait for itself."""
+        tables = [f"{URI}/{each}" for each in "abc"]
+        assert manifests.latest(URI) is None
+        num_racers = 6
+        with ThreadPoolExecutor(num_racers) as threads:
+            for version in range(1, self.num_rounds // 2 + 1):
+                line = threading.Barrier(num_racers)
+
+                def race(name: int, version: int = version, line: threading.Barrier = line) -> bool:
+                    turned = tables[name % 3 :] + tables[: name % 3]
+                    line.wait()
+                    items = {table: item(version, str(name)) for table in turned}
+                    return not manifests.put_all_if_not_exist(items)
+
+                won = list(threads.map(race, range(num_racers)))
+                assert sum(won) == 1
+                expected = item(version, str(won.index(True)))
+                assert [manifests.latest(table) for table in tables] == [expected] * 3
+
+    @pytest.mark.floors
+    def test_the_newest_items_of_several_tables(self, manifests: ManifestStore) -> None:
+        for version in (1, 2, 10):
+            assert manifests.put_if_not_exists("a", item(version))
+        assert manifests.put_if_not_exists("b", item(4))
+        assert manifests.put_if_not_exists("c", item(5))
+        assert manifests.latest_of_all(["b", "a", "nowhere"]) == {"a": item(10), "b": item(4)}
+        assert manifests.latest_of_all(["nowhere"]) == {}
+
+    def test_readers_see_versions_of_all_tables_or_of_none(self, manifests: ManifestStore) -> None:
+        tables = ["a", "b", "c"]
+        first = {table: item(1) for table in tables}
+        assert not manifests.put_all_if_not_exist(first)
+        ended, seen = threading.Event(), []
+
+        def read() -> None:
+            while not ended.is_set():
+                found = manifests.latest_of_all(tables)
+                seen.append([found[table].version for table in tables])
+
+        with ThreadPoolExecutor(2) as threads:
+            reading = [threads.submit(read) for _ in range(2)]
+            try:
+                for version in range(2, self.num_rounds + 2):
+                    items = {table: item(version) for table in tables}
+                    assert not manifests.put_all_if_not_exist(items)
+            finally:
+                ended.set()
+            for each in reading:
+                each.result()
+        assert seen
+        assert [each for each in seen if len(set(each)) > 1] == []
+
     def test_a_pickled_store_is_the_same_store(self, manifests: ManifestStore) -> None:
         assert manifests.put_if_not_exists(URI, item(1))
         again = pickle.loads(pickle.dumps(manifests))

@@ -1,6 +1,6 @@
 """Stores that count, stop, or fail at their calls: for counting requests and staging faults."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,6 +123,12 @@ class WatchedManifests:
 
     def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
         return self._pass("put_if_exists", item.version, base_uri, item)
+
+    def put_all_if_not_exist(self, items: Mapping[str, ManifestItem]) -> frozenset[str]:
+        return self._pass("put_all_if_not_exist", 0, items)
+
+    def latest_of_all(self, base_uris: Sequence[str]) -> dict[str, ManifestItem]:
+        return self._pass("latest_of_all", 0, base_uris)
 
     def get(self, base_uri: str, version: int) -> ManifestItem | None:
         return self._pass("get", version, base_uri, version)

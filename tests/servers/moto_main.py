@@ -17,6 +17,8 @@ _CREATING = (
     (S3Response, "put_object"),
     (S3Response, "_key_response_post"),
     (DynamoHandler, "put_item"),
+    (DynamoHandler, "transact_write_items"),
+    (DynamoHandler, "transact_get_items"),
 )
 _LOCK = threading.RLock()
 

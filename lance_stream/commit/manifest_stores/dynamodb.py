@@ -11,6 +11,12 @@
     get                 GetItem   consistent
     latest              Query     base_uri = :base_uri, backwards, one item, consistent
 
+Several tables at once, which the reference does not have:
+
+    put_all_if_not_exist   TransactWriteItems   a Put like that of put_if_not_exists for each
+    latest_of_all          Query                for each; then they are confirmed by
+                           TransactGetItems     each item is there, and the one after it is not
+
 The table is not created here, because its billing mode is the user's choice:
 
     aws dynamodb create-table --table-name T --billing-mode PAY_PER_REQUEST \
@@ -27,6 +33,7 @@ Differs: The types of the keys are checked, too. An `e_tag`, from old writers, i
 
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -34,7 +41,12 @@ from typing import Any, Final, TypeVar
 from lance_stream.commit.manifest_stores import asking
 from lance_stream.commit.manifest_stores.kept import Kept
 from lance_stream.commit.manifest_stores.protocol import ManifestItem
-from lance_stream.errors import CorruptDataError, InvalidInputError, StoreRefusedError
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from lance_stream.storage.extras import brought_by
 from lance_stream.storage.object_requests import TryAgainError
 
@@ -52,6 +64,7 @@ _AGAIN: Final = {
     "RequestTimeoutException",
     "ServiceUnavailable",
     "ThrottlingException",
+    "TransactionConflictException",
     "TransactionInProgressException",
 }
 _NOT_ACCEPTED: Final = {
@@ -61,6 +74,9 @@ _NOT_ACCEPTED: Final = {
     "UnrecognizedClientException",
 }
 _BATCH: Final = 25
+_MAX_IN_TRANSACTION: Final = 100
+_MAX_SNAPSHOTS: Final = 100
+_IS_NEW: Final = "attribute_not_exists(base_uri) AND attribute_not_exists(version)"
 
 
 @dataclass(frozen=True)
@@ -102,7 +118,7 @@ class DynamoDBManifests:
             f"putting version {item.version}",
             base_uri,
             item,
-            "attribute_not_exists(base_uri) AND attribute_not_exists(version)",
+            _IS_NEW,
         )
 
     def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
@@ -112,6 +128,33 @@ class DynamoDBManifests:
             base_uri,
             item,
             "attribute_exists(base_uri) AND attribute_exists(version)",
+        )
+
+    def put_all_if_not_exist(self, items: Mapping[str, ManifestItem]) -> frozenset[str]:
+        """Put items of several tables, or none; see `ManifestStore.put_all_if_not_exist`."""
+        self._check_fits_transaction(len(items), _MAX_IN_TRANSACTION)
+        names = sorted(items)
+        answer = self._ask_in_transaction(
+            f"putting versions of {len(items)} tables",
+            "transact_write_items",
+            # A repeated request with the same token is answered like the first one.
+            ClientRequestToken=str(uuid.uuid4()),
+            TransactItems=[
+                {
+                    "Put": {
+                        "TableName": self.table,
+                        "Item": _attributes(name, items[name]),
+                        "ConditionExpression": _IS_NEW,
+                    }
+                }
+                for name in names
+            ],
+        )
+        reasons = answer.get(_REASONS, ())
+        return frozenset(
+            name
+            for name, reason in zip(names, reasons, strict=False)
+            if reason == _CONDITION_OF_ONE_FAILED
         )
 
     def get(self, base_uri: str, version: int) -> ManifestItem | None:
@@ -128,6 +171,42 @@ class DynamoDBManifests:
         """Return the item of the newest version; see `ManifestStore.latest`."""
         answer = self._query("the newest item", base_uri, ScanIndexForward=False, Limit=1)
         return self._item(answer["Items"][0]) if answer["Items"] else None
+
+    def latest_of_all(self, base_uris: Sequence[str]) -> dict[str, ManifestItem]:
+        """Return the newest items at one moment; see `ManifestStore.latest_of_all`."""
+        self._check_fits_transaction(len(base_uris), _MAX_IN_TRANSACTION // 2)
+        for _ in range(_MAX_SNAPSHOTS):
+            newest = {name: self.latest(name) for name in base_uris}
+            # A version follows the one before it, so one without a successor is the newest.
+            versions = {name: item.version if item else 0 for name, item in newest.items()}
+            keys = [(name, versions[name] + more) for name in base_uris for more in (0, 1)]
+            answer = self._ask_in_transaction(
+                f"the newest items of {len(base_uris)} tables",
+                "transact_get_items",
+                TransactItems=[
+                    {"Get": {"TableName": self.table, "Key": _key(name, version)}}
+                    for name, version in keys
+                ],
+            )
+            found = {
+                key: self._item(each["Item"])
+                for key, each in zip(keys, answer["Responses"], strict=True)
+                if "Item" in each
+            }
+            if {key[0]: key[1] for key in found} == {k: v for k, v in versions.items() if v}:
+                return {name: item for (name, _), item in found.items()}
+        raise StoreUnavailableError(
+            f"{self.where} had newer versions of one of {len(base_uris)} tables each of "
+            f"{_MAX_SNAPSHOTS} times that the newest of all were asked for: try again when fewer "
+            "writers commit, or open fewer tables at once"
+        )
+
+    def _check_fits_transaction(self, num_tables: int, max_tables: int) -> None:
+        if num_tables > max_tables:
+            raise InvalidInputError(
+                f"one transaction of DynamoDB is for at most {max_tables} tables here, not "
+                f"{num_tables}: use fewer tables at once, or a manifest store in PostgreSQL"
+            )
 
     def items(self, base_uri: str) -> list[ManifestItem]:
         """Return all items of a table, ascending."""
@@ -151,14 +230,12 @@ class DynamoDBManifests:
             asking.ask_patiently(send, f"the deletion of {len(left)} items", self.where)
 
     def _put(self, what: str, base_uri: str, item: ManifestItem, condition: str) -> bool:
-        attributes = {
-            **_key(base_uri, item.version),
-            "path": {"S": item.path},
-            "committer": {"S": COMMITTER},
-        }
-        if item.size_bytes is not None:
-            attributes["size"] = {"N": str(item.size_bytes)}
-        answer = self._ask(what, "put_item", Item=attributes, ConditionExpression=condition)
+        answer = self._ask(
+            what,
+            "put_item",
+            Item=_attributes(base_uri, item),
+            ConditionExpression=condition,
+        )
         return answer is not _CONDITION_FAILED
 
     def _pages(self, base_uri: str) -> Iterator[list[Any]]:
@@ -200,6 +277,9 @@ class DynamoDBManifests:
 
         return asking.ask_patiently(once, what, self.where)
 
+    def _ask_in_transaction(self, what: str, operation: str, **parameters: Any) -> Any:
+        return asking.ask_patiently(lambda: self._send(operation, **parameters), what, self.where)
+
     def _send(self, operation: str, **parameters: Any) -> Any:
         client = _checked_client(self)
         try:
@@ -221,8 +301,23 @@ class _NotAcceptedError(StoreRefusedError):
 _CONDITION_FAILED: Final[Mapping[str, Any]] = {}
 
 
+_REASONS: Final = "reasons"
+_CONDITION_OF_ONE_FAILED: Final = "ConditionalCheckFailed"
+
+
 def _key(base_uri: str, version: int) -> dict[str, Any]:
     return {"base_uri": {"S": base_uri}, "version": {"N": str(version)}}
+
+
+def _attributes(base_uri: str, item: ManifestItem) -> dict[str, Any]:
+    attributes = {
+        **_key(base_uri, item.version),
+        "path": {"S": item.path},
+        "committer": {"S": COMMITTER},
+    }
+    if item.size_bytes is not None:
+        attributes["size"] = {"N": str(item.size_bytes)}
+    return attributes
 
 
 def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
@@ -248,6 +343,12 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         code, message = str(said.get("Code", "?")), str(said.get("Message", ""))
         if code == "ConditionalCheckFailedException":
             return _CONDITION_FAILED
+        if code == "TransactionCanceledException":
+            reasons = _reasons_of(error.response)
+            if _CONDITION_OF_ONE_FAILED in reasons:
+                return {_REASONS: reasons}
+            if any(each in _AGAIN_IN_TRANSACTION for each in reasons):
+                raise TryAgainError(f"{code}: {message}") from error
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _AGAIN or status >= 500 or status == 429:
             raise TryAgainError(f"{status} {code}: {message}") from error
@@ -267,11 +368,24 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         raise StoreRefusedError(f"{manifests.where} cannot be asked: {error}") from error
 
 
+_AGAIN_IN_TRANSACTION: Final = {
+    "ProvisionedThroughputExceeded",
+    "ThrottlingError",
+    "TransactionConflict",
+}
+
+
+def _reasons_of(response: Mapping[str, Any]) -> list[str]:
+    """Return why each item of a transaction stopped it; "None" for those that did not."""
+    return [str(each.get("Code", "None")) for each in response.get("CancellationReasons", ())]
+
+
 def _check_is_whole(operation: str, answer: Mapping[str, Any]) -> None:
     """Check that an answer without content was sent without.
 
     botocore takes a body of no bytes for an empty object, as the answers to a PutItem and to a
-    GetItem of an item that does not exist are; to a Query there is always a list, if an empty one.
+    GetItem of an item that does not exist are; a Query and a TransactGetItems are always answered
+    with a list, if an empty one.
 
     Raises:
         TryAgainError: Its body was lost on the way, or the request was never answered.
@@ -279,11 +393,13 @@ def _check_is_whole(operation: str, answer: Mapping[str, Any]) -> None:
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     is_empty_object = headers.get("content-length", _EMPTY_OBJECT) == _EMPTY_OBJECT
     has_content = bool(answer.keys() - {"ResponseMetadata"})
-    if not (has_content or is_empty_object) or (operation == "query" and "Items" not in answer):
+    expected = _CONTENT.get(operation)
+    if not (has_content or is_empty_object) or (expected and expected not in answer):
         raise TryAgainError(f"the answer to {operation} has no content")
 
 
 _EMPTY_OBJECT: Final = str(len("{}"))
+_CONTENT: Final = {"query": "Items", "transact_get_items": "Responses"}
 
 
 # --- clients: one per process and set of settings

@@ -73,7 +73,14 @@ class PostgresManifests(SqlManifests):
         """Return the store's name for errors."""
         return f"the table {self.table!r} of PostgreSQL{self.place}"
 
-    def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
+    def execute(
+        self,
+        what: str,
+        statement: str,
+        values: Sequence[Sequence[Any]],
+        *,
+        all_or_none: bool = False,
+    ) -> Answer:
         """Run a statement in one transaction; see `SqlManifests.execute`."""
         psycopg = _import_psycopg(self)
         from psycopg import sql
@@ -82,18 +89,21 @@ class PostgresManifests(SqlManifests):
         asked_for = sql.SQL(statement.replace("?", "%s")).format(table=table)
 
         def once() -> Answer:
-            answer = Answer((), 0)
+            rows: Sequence[Any] = ()
+            nums_rows: list[int] = []
             with _borrowed(self) as connection:
                 try:
                     with connection.transaction() if len(values) > 1 else nullcontext():
                         for each in values:
                             cursor = connection.execute(asked_for, each)
                             rows = cursor.fetchall() if cursor.description else ()
-                            answer = Answer(rows, cursor.rowcount)
+                            nums_rows.append(cursor.rowcount)
+                        if all_or_none and len(values) > 1 and not all(nums_rows):
+                            raise psycopg.Rollback
                 except psycopg.errors.UndefinedTable:
                     self._make_table(connection, table)
                     raise TryAgainError("the table has just been made") from None
-            return answer
+            return Answer(rows, tuple(nums_rows))
 
         def asked() -> Answer:
             try:

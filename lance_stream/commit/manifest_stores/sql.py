@@ -5,7 +5,7 @@ own form.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
@@ -17,6 +17,10 @@ _INSERT: Final = (
 )
 _UPDATE: Final = "UPDATE {table} SET path = ?, size = ? WHERE base_uri = ? AND version = ?"
 _SELECT: Final = "SELECT version, path, size FROM {table} WHERE base_uri = ?"
+_LATEST_OF_ALL: Final = (
+    "SELECT base_uri, version, path, size FROM {{table}} AS newest WHERE base_uri IN ({places}) "
+    "AND version = (SELECT max(version) FROM {{table}} WHERE base_uri = newest.base_uri)"
+)
 _DELETE: Final = "DELETE FROM {table} WHERE base_uri = ? AND version = ?"
 
 
@@ -25,27 +29,41 @@ class Answer(NamedTuple):
 
     Attributes:
         rows: The selected rows.
-        num_rows: How many rows were written or changed.
+        nums_rows: How many rows were written or changed, for each list of values.
     """
 
     rows: Sequence[Sequence[Any]]
-    num_rows: int
+    nums_rows: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows were written or changed for the last list of values."""
+        return self.nums_rows[-1]
 
 
 class SqlManifests(ManifestStore):
     """The items in a table of a database; see `ManifestStore`."""
 
     @abstractmethod
-    def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
+    def execute(
+        self,
+        what: str,
+        statement: str,
+        values: Sequence[Sequence[Any]],
+        *,
+        all_or_none: bool = False,
+    ) -> Answer:
         """Run a statement in one transaction, once for each of several lists of values.
 
         Args:
             what: The request, for errors.
             statement: The statement.
             values: The lists, at least one; exactly one for a SELECT.
+            all_or_none: Roll the transaction back if the statement changes no row for one of them.
 
         Returns:
-            The answer to the last of them.
+            The rows for the last of them, and the numbers of rows that each changed, also if that
+            was rolled back.
         """
         ...
 
@@ -63,6 +81,19 @@ class SqlManifests(ManifestStore):
         )
         return answer.num_rows == 1
 
+    def put_all_if_not_exist(self, items: Mapping[str, ManifestItem]) -> frozenset[str]:
+        """Put items of several tables, or none; see `ManifestStore.put_all_if_not_exist`."""
+        names = sorted(items)  # in one order, so that two writers do not wait for each other
+        answer = self.execute(
+            f"putting versions of {len(items)} tables",
+            _INSERT,
+            [(name, *items[name]) for name in names],
+            all_or_none=True,
+        )
+        return frozenset(
+            name for name, num_rows in zip(names, answer.nums_rows, strict=True) if not num_rows
+        )
+
     def get(self, base_uri: str, version: int) -> ManifestItem | None:
         """Return the item of a version; see `ManifestStore.get`."""
         found = self._select(f"the item of version {version}", "AND version = ?", base_uri, version)
@@ -72,6 +103,14 @@ class SqlManifests(ManifestStore):
         """Return the item of the newest version; see `ManifestStore.latest`."""
         found = self._select("the newest item", "ORDER BY version DESC LIMIT 1", base_uri)
         return found[0] if found else None
+
+    def latest_of_all(self, base_uris: Sequence[str]) -> dict[str, ManifestItem]:
+        """Return the newest items at one moment; see `ManifestStore.latest_of_all`."""
+        statement = _LATEST_OF_ALL.format(places=", ".join("?" * len(base_uris)))
+        answer = self.execute(
+            f"the newest items of {len(base_uris)} tables", statement, [base_uris]
+        )
+        return {name: ManifestItem(*rest) for name, *rest in answer.rows}
 
     def items(self, base_uri: str) -> list[ManifestItem]:
         """Return all items of a table, ascending."""

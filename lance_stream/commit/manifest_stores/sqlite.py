@@ -48,16 +48,27 @@ class SqliteManifests(SqlManifests):
         """Return the store's name for errors."""
         return f"the table {self.table!r} of the SQLite file {self.file}"
 
-    def execute(self, what: str, statement: str, values: Sequence[Sequence[Any]]) -> Answer:
+    def execute(
+        self,
+        what: str,
+        statement: str,
+        values: Sequence[Sequence[Any]],
+        *,
+        all_or_none: bool = False,
+    ) -> Answer:
         """Run a statement in one transaction; see `SqlManifests.execute`."""
 
         def once() -> Answer:
-            answer = Answer((), 0)
+            rows: list[Any] = []
+            nums_rows: list[int] = []
             try:
                 with self._database() as database:
                     for each in values:
                         cursor = database.execute(statement.format(table=self.table), each)
-                        answer = Answer(cursor.fetchall(), cursor.rowcount)
+                        rows = cursor.fetchall()
+                        nums_rows.append(cursor.rowcount)
+                    if all_or_none and not all(nums_rows):
+                        database.rollback()
             except sqlite3.Error as error:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
                     raise TryAgainError(f"{error}: another process is writing") from error
@@ -65,7 +76,7 @@ class SqliteManifests(SqlManifests):
                     f"{what} was refused by {self.where}: {error}. The folder has to be there, and "
                     "this user must be allowed to write to it and to the file"
                 ) from error
-            return answer
+            return Answer(rows, tuple(nums_rows))
 
         return asking.ask_patiently(once, what, self.where)
 

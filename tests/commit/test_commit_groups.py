@@ -1,0 +1,544 @@
+"""Several tables are committed together: all of them, or none."""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.commit.commit_groups import Member, run_together
+from lance_stream.commit.external_log import ExternalLog
+from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
+from lance_stream.errors import (
+    CommitUncertainError,
+    InvalidInputError,
+    NotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.object_requests import Patience
+from tests.commit.group_places import SCHEMA, GroupPlace, Prepare, in_sqlite
+from tests.contracts.watched_stores import WatchedManifests, WatchedStore
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.moto import KEY_ID, SECRET, DynamoTable
+from tests.servers.store_faults import CutAfter, CutBefore, Forge
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> GroupPlace:
+    made = in_sqlite(tmp_path)
+    made.create()
+    return made
+
+
+class SharedWatch:
+    """One watched manifest store for all tables of a commit: a group has to have one."""
+
+    def __init__(
+        self,
+        before: Callable[[str, int], None] = lambda _call, _version: None,
+        after: Callable[[str, int], None] = lambda _call, _version: None,
+    ) -> None:
+        self.store: WatchedManifests | None = None
+        self._before, self._after = before, after
+        self._lock = threading.Lock()
+
+    def __call__(self, _name: str, table: TableVersion) -> None:
+        log: Any = table.log
+        with self._lock:
+            self.store = self.store or WatchedManifests(log.manifests, self._before, self._after)
+        log.manifests = self.store
+
+    @property
+    def puts(self) -> list[str]:
+        assert self.store is not None
+        return [call for call, _ in self.store.calls if call.startswith("put") and "all" in call]
+
+
+@pytest.mark.floors
+def test_a_batch_is_committed_to_all_tables(place: GroupPlace) -> None:
+    watch = SharedWatch()
+    outcomes = place.commit(0, prepare=watch)
+    assert {name: each.is_new for name, each in outcomes.items()} == {"orders": True, "lines": True}
+    assert watch.puts == ["put_all_if_not_exist"]
+    assert place.batches() == [[0], [0]]
+    assert [
+        lance_stream.open_dataset(uri, storage_options=place.options).verify()
+        for uri in place.uris.values()
+    ] == [[], []]
+
+
+@pytest.mark.floors
+def test_a_repeated_batch_changes_nothing(place: GroupPlace) -> None:
+    place.commit(0)
+    outcomes = place.commit(0)
+    assert not any(each.is_new for each in outcomes.values())
+    assert place.batches() == [[0], [0]]
+
+
+def test_what_one_table_lacks_is_added_to_it_alone(place: GroupPlace) -> None:
+    """Of a stream that wrote one table before it wrote both."""
+    one = GroupPlace({"orders": place.uris["orders"]}, place.options)
+    one.commit(0)
+    outcomes = place.commit(0)
+    assert [outcomes[name].is_new for name in place.uris] == [False, True]
+    assert place.batches() == [[0], [0]]
+
+
+def test_a_table_without_rows_is_left_out(place: GroupPlace) -> None:
+    outcomes = place.commit(0, only={"lines": 0})
+    assert [outcomes[name].is_new for name in place.uris] == [True, False]
+    assert place.batches() == [[0], []]
+
+
+def test_tables_are_created_together(tmp_path: Path) -> None:
+    """A table's first version is published like any other."""
+    place = in_sqlite(tmp_path)
+    stopped = threading.Event()
+
+    def stop_at_second(name: str, _table: TableVersion) -> None:
+        if name == "lines":
+            stopped.set()
+            raise InvalidInputError("no")
+
+    from lance_stream.verbs.append import append_fragments, write_input
+    from lance_stream.verbs.create import plan_table
+    from lance_stream.write.batch_proofs import MicroBatch
+
+    def create(name: str, prepare: Prepare, member: Member) -> None:
+        table = plan_table(place.uris[name], SCHEMA, storage_options=place.options)
+        prepare(name, table)
+        rows = pa.table({"batch": [0], "name": [name]}, SCHEMA)
+        fragments = write_input(table, rows)
+        append_fragments(table, fragments, MicroBatch("s", 0, member=member))
+
+    def create_all(prepare: Prepare) -> None:
+        run_together(
+            {name: lambda member, name=name: create(name, prepare, member) for name in place.uris}
+        )
+
+    with pytest.raises(InvalidInputError, match="no"):
+        create_all(stop_at_second)
+    with pytest.raises(NotFoundError):
+        place.batches()
+    create_all(lambda _name, _table: None)
+    assert place.batches() == [[0], [0]]
+
+
+@pytest.mark.floors
+def test_a_failing_table_stops_the_others(place: GroupPlace) -> None:
+    def fail(name: str, _table: TableVersion) -> None:
+        if name == "lines":
+            raise InvalidInputError("this batch does not fit")
+
+    with pytest.raises(InvalidInputError, match="does not fit") as caught:
+        place.commit(0, prepare=fail)
+    assert "'lines', which is committed together with 1 others" in str(caught.value.__notes__)
+    assert place.batches() == [[], []]
+    data = Path(place.uris["orders"]) / "data"
+    assert not data.exists() or not list(data.iterdir())  # those of the other table, too
+    place.commit(0)
+    assert place.batches() == [[0], [0]]
+
+
+def test_tables_wait_for_one_that_loses_a_race(place: GroupPlace) -> None:
+    """Only the table whose version is taken is planned again."""
+    num_plans = dict.fromkeys(place.uris, 0)
+    races = iter([1, 2, 3])
+
+    def overtake(call: str, _version: int) -> None:
+        if call == "put_all_if_not_exist" and next(races, None):
+            ds = lance_stream.open_dataset(place.uris["orders"], storage_options=place.options)
+            ds.append(pa.table({"batch": [-1], "name": ["other"]}, SCHEMA))
+
+    watch = SharedWatch(before=overtake)
+
+    def count(name: str, table: TableVersion) -> None:
+        watch(name, table)
+
+        def staged(call: str, path: str) -> None:
+            if call == "write" and ".manifest-" in path:
+                num_plans[name] += 1
+
+        log: Any = table.log
+        log.store = WatchedStore(log.store, before=staged)
+
+    place.commit(0, prepare=count)
+    assert num_plans == {"orders": 4, "lines": 1}
+    assert place.batches() == [[-1, -1, -1, 0], [0]]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.floors
+def test_a_lost_answer_is_found_out(place: GroupPlace, times: int) -> None:
+    """The transaction was committed, but the connection broke before it said so."""
+    left = [1] * times
+
+    def lose(call: str, _version: int) -> None:
+        if call == "put_all_if_not_exist" and left:
+            left.pop()
+            raise StoreUnavailableError("the answer was lost")
+
+    outcomes = place.commit(0, prepare=SharedWatch(after=lose))
+    assert all(each.is_new for each in outcomes.values())
+    assert place.batches() == [[0], [0]]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_lost_request_is_sent_again(place: GroupPlace, times: int) -> None:
+    left = [1] * times
+
+    def lose(call: str, _version: int) -> None:
+        if call == "put_all_if_not_exist" and left:
+            left.pop()
+            raise StoreUnavailableError("the request was lost")
+
+    place.commit(0, prepare=SharedWatch(before=lose))
+    assert place.batches() == [[0], [0]]
+
+
+def test_an_unknown_outcome_deletes_nothing(place: GroupPlace) -> None:
+    """The store is gone for good after a commit; the repeated batch finds it."""
+    gone = threading.Event()
+
+    def lose(call: str, _version: int) -> None:
+        if call == "put_all_if_not_exist":
+            gone.set()
+        if gone.is_set():
+            raise StoreUnavailableError("gone")
+
+    with pytest.raises(CommitUncertainError):
+        place.commit(
+            0,
+            prepare=SharedWatch(
+                before=lambda c, v: lose(c, v) if gone.is_set() else None, after=lose
+            ),
+        )
+    assert place.batches() == [[0], [0]]
+    assert not any(each.is_new for each in place.commit(0).values())
+
+
+def test_a_failure_after_an_unclear_answer_deletes_nothing(place: GroupPlace) -> None:
+    """The request of an aborted commit may still arrive: its files have to be there."""
+    late: list[tuple[ManifestStore, Mapping[str, ManifestItem]]] = []
+
+    class Delaying:
+        """Passes on all but the first transaction, which it keeps for later."""
+
+        def __init__(self, inner: ManifestStore) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def put_all_if_not_exist(self, items: Mapping[str, ManifestItem]) -> frozenset[str]:
+            late.append((self.inner, items))
+            raise StoreUnavailableError("no answer")
+
+        def get(self, base_uri: str, version: int) -> ManifestItem | None:
+            if late and base_uri.endswith("lines"):
+                raise StoreUnavailableError("no answer")  # so this table gives up
+            return self.inner.get(base_uri, version)
+
+    shared: list[Any] = []
+    lock = threading.Lock()
+
+    def delay(_name: str, table: TableVersion) -> None:
+        log: Any = table.log
+        with lock:
+            if not shared:
+                shared.append(Delaying(log.manifests))
+        log.manifests = shared[0]
+
+    with pytest.raises(CommitUncertainError):
+        place.commit(0, prepare=delay)
+    assert place.batches() == [[], []]
+    manifests, items = late[0]
+    assert manifests.put_all_if_not_exist(items) == frozenset()
+    assert place.batches() == [[0], [0]]
+
+
+def test_a_refusal_is_raised_once(place: GroupPlace) -> None:
+    def refuse(call: str, _version: int) -> None:
+        if call == "put_all_if_not_exist":
+            raise StoreRefusedError("you may not do this")
+
+    with pytest.raises(StoreRefusedError, match="may not"):
+        place.commit(0, prepare=SharedWatch(before=refuse))
+    assert place.batches() == [[], []]
+
+
+@pytest.mark.parametrize("name", ["orders", "lines"])
+@pytest.mark.parametrize("call", ["put_if_exists", "create_once", "delete"])
+def test_a_commit_that_is_not_finished_is_in_all_tables(
+    place: GroupPlace, name: str, call: str
+) -> None:
+    """One table's writer dies between the transaction and its last step; a reader finishes it."""
+
+    class Died(BaseException):
+        pass
+
+    def die(which: str, path: str | int) -> None:
+        if which == call and (isinstance(path, int) or path.startswith("_versions/")):
+            raise Died
+
+    watch = SharedWatch()
+
+    def prepare(of: str, table: TableVersion) -> None:
+        log: Any = table.log
+        watch(of, table)
+        if of == name:
+            log.store = WatchedStore(log.store, before=die)
+
+    if call == "put_if_exists":  # its failure is only logged, so the thread itself has to end
+        watch = SharedWatch(before=die)
+    with pytest.raises(Died):
+        place.commit(0, prepare=prepare)
+    assert place.batches() == [[0], [0]]
+    assert not any(each.is_new for each in place.commit(0).values())
+    place.commit(1)
+    assert place.batches() == [[0, 1], [0, 1]]
+
+
+def test_two_drivers_commit_a_batch_once(place: GroupPlace) -> None:
+    for batch_id in range(5):
+        line = threading.Barrier(4)
+
+        def commit(_: int, batch_id: int = batch_id, line: threading.Barrier = line) -> int:
+            line.wait()
+            return sum(each.is_new for each in place.commit(batch_id).values())
+
+        with ThreadPoolExecutor(4) as drivers:
+            assert sum(drivers.map(commit, range(4))) == 2
+    assert place.batches() == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_streams_that_share_tables_do_not_wait_forever(tmp_path: Path) -> None:
+    """Each loses now and then in one table while the others wait."""
+    place = in_sqlite(tmp_path, "a", "b", "c")
+    place.create()
+    torn: list[Any] = []
+    ended = threading.Event()
+
+    def write(stream: int) -> None:
+        names = [*place.uris][stream % 3 :] + [*place.uris][: stream % 3]
+        own = GroupPlace({name: place.uris[name] for name in names}, place.options)
+        for batch_id in range(5):
+            own.commit(batch_id, app_id=f"stream {stream}")
+
+    def read() -> None:
+        while not ended.is_set():
+            found = place.batches()
+            if found[1:] != found[:-1]:
+                torn.append(found)
+
+    with ThreadPoolExecutor(4) as threads:
+        reading = threads.submit(read)
+        try:
+            list(threads.map(write, range(3)))
+        finally:
+            ended.set()
+        reading.result()
+    assert torn == []
+    assert place.batches() == [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]] * 3
+
+
+def test_a_version_by_a_writer_without_the_store_takes_one_table_aside(place: GroupPlace) -> None:
+    """It wins the final name; the batch is still committed once to each table."""
+    foreign: list[int] = []
+
+    def bypass(call: str, _version: int) -> None:
+        if call == "put_all_if_not_exist" and not foreign:
+            foreign.append(1)
+            directory = Path(place.uris["orders"]) / "_versions"
+            (newest,) = directory.glob("*.manifest")
+            from lance_stream.table.paths import NamingScheme, manifest_path
+
+            data = newest.read_bytes()
+            target = Path(place.uris["orders"]) / manifest_path(2, NamingScheme.V2)
+            target.write_bytes(_as_version_2(data))
+
+    place.commit(0, prepare=SharedWatch(before=bypass))
+    assert place.batches() == [[0], [0]]
+    ds = lance_stream.open_dataset(place.uris["orders"], storage_options=place.options)
+    assert ds.version == 3
+
+
+def _as_version_2(data: bytes) -> bytes:
+    from dataclasses import replace
+
+    from lance_stream.table.manifest import decode_manifest, encode_manifest
+
+    return encode_manifest(replace(decode_manifest(data), version=2, transaction_file=""))
+
+
+# --- refusals
+
+
+def test_tables_without_a_manifest_store_are_refused(tmp_path: Path) -> None:
+    uris = [str(tmp_path / name) for name in ("a", "b")]
+    for uri in uris:
+        lance_stream.create_dataset(uri, SCHEMA)
+    with pytest.raises(InvalidInputError, match=r"in its own directory.*manifest_store"):
+        lance_stream.open_together(uris)
+
+
+def test_tables_in_two_stores_are_refused(tmp_path: Path) -> None:
+    from lance_stream.commit.commit_groups import check_can_commit_together
+    from lance_stream.commit.opening import open_log
+
+    logs = {
+        name: open_log(tmp_path / name, {"manifest_store": f"sqlite://{tmp_path}/{name}.db"})
+        for name in ("a", "b")
+    }
+    with pytest.raises(InvalidInputError, match=r"'a' is in .*a\.db, and 'b' in .*b\.db"):
+        check_can_commit_together(logs)
+    same = {
+        name: open_log(tmp_path / "t", {"manifest_store": f"sqlite://{tmp_path}/m.db"})
+        for name in ("a", "b")
+    }
+    with pytest.raises(InvalidInputError, match="are the same table"):
+        check_can_commit_together(same)
+
+
+def test_open_together_refuses_what_is_no_list_of_tables(place: GroupPlace) -> None:
+    uri = place.uris["orders"]
+    with pytest.raises(InvalidInputError, match="a list of locations"):
+        lance_stream.open_together(uri, place.options)
+    with pytest.raises(InvalidInputError, match="given twice"):
+        lance_stream.open_together([uri, uri], place.options)
+    assert lance_stream.open_together([], place.options) == []
+
+
+def test_a_missing_table_is_not_found(place: GroupPlace, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nowhere"):
+        lance_stream.open_together([place.uris["orders"], str(tmp_path / "nowhere")], place.options)
+
+
+def test_a_table_that_is_new_in_the_store_is_not_guessed(tmp_path: Path) -> None:
+    """Its versions in the directory may belong to any version of the other table."""
+    place = in_sqlite(tmp_path)
+    lance_stream.create_dataset(place.uris["orders"], SCHEMA)
+    lance_stream.create_dataset(place.uris["lines"], SCHEMA, storage_options=place.options)
+    with pytest.raises(NotFoundError, match="commit to it once"):
+        place.batches()
+    place.commit(0)
+    assert place.batches() == [[0], [0]]
+
+
+def test_a_group_refuses_members_in_two_stores(tmp_path: Path) -> None:
+    lines = in_sqlite(tmp_path, "lines")
+    (tmp_path / "other").mkdir()
+    orders = in_sqlite(tmp_path / "other", "orders")
+    for each in (lines, orders):
+        each.create()
+    work = {
+        name: lambda member, name=name, of=of: of._append(
+            name, 0, 1, lambda _name, _table: None, "s", member
+        )
+        for name, of in (("lines", lines), ("orders", orders))
+    }
+    with pytest.raises(InvalidInputError, match="cannot commit together"):
+        run_together(work)
+    assert lines.batches() == orders.batches() == [[]]
+
+
+# --- servers
+
+
+FEW = Patience(max_attempts=3, first_delay_seconds=0.001, total_seconds=20)
+
+
+@pytest.fixture
+def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", FEW)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("dynamodb_table", marks=pytest.mark.server("moto")),
+        pytest.param("dynamodb_local_table", marks=pytest.mark.server("dynamodb_local", "moto")),
+    ]
+)
+def dynamo(request: pytest.FixtureRequest) -> DynamoTable:
+    table = request.getfixturevalue(request.param)
+    assert isinstance(table, DynamoTable)
+    return table
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        CutBefore,
+        CutAfter,
+        lambda: Forge(503),
+        lambda: Forge(500, landed=True),
+        lambda: Forge(400, "TransactionConflictException"),
+    ],
+    ids=["cut before", "cut after", "503", "500 and done all the same", "conflict"],
+)
+def test_faults_of_dynamodb_are_overcome(
+    dynamo: DynamoTable, tmp_path: Path, fault: Callable[[], Any], few_attempts: None
+) -> None:
+    with FaultProxy(dynamo.endpoint) as proxy:
+        place = in_dynamodb(dynamo, tmp_path, proxy.url)
+        place.create()
+        proxy.clear()
+        proxy.add(fault(), kind="TransactWriteItems", at=1, times=1)
+        outcomes = place.commit(0)
+        assert all(each.is_new for each in outcomes.values())
+        assert place.batches() == [[0], [0]]
+        assert proxy.kinds()["TransactWriteItems"] >= 1
+
+
+@pytest.mark.parametrize("fault", [CutBefore, lambda: Forge(200), lambda: Forge(503)])
+def test_faults_of_snapshots_in_dynamodb_are_overcome(
+    dynamo: DynamoTable, tmp_path: Path, fault: Callable[[], Any], few_attempts: None
+) -> None:
+    with FaultProxy(dynamo.endpoint) as proxy:
+        place = in_dynamodb(dynamo, tmp_path, proxy.url)
+        place.create()
+        place.commit(0)
+        proxy.clear()
+        proxy.add(fault(), kind="TransactGetItems", at=1, times=1)
+        assert place.batches() == [[0], [0]]
+        assert proxy.kinds()["TransactGetItems"] == 2
+
+
+def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> GroupPlace:
+    uris = {name: str(folder / name) for name in ("orders", "lines")}
+    options = {
+        "aws_access_key_id": KEY_ID,
+        "aws_secret_access_key": SECRET,
+        "dynamodb_endpoint": endpoint,
+        "manifest_store": f"dynamodb://{table.name}?region=us-east-1",
+    }
+    return GroupPlace(uris, options)
+
+
+@pytest.mark.server("moto")
+def test_too_many_tables_for_dynamodb_are_refused(dynamodb_table: DynamoTable) -> None:
+    manifests = manifests_of(in_dynamodb(dynamodb_table, Path("/x"), dynamodb_table.endpoint))
+    items = {f"t{each}": ManifestItem(1, f"t{each}/x", 1) for each in range(101)}
+    with pytest.raises(InvalidInputError, match="at most 100 tables here, not 101"):
+        manifests.put_all_if_not_exist(items)
+    with pytest.raises(InvalidInputError, match="at most 50 tables here, not 101"):
+        manifests.latest_of_all(list(items))
+    items.popitem()
+    assert manifests.put_all_if_not_exist(items) == frozenset()
+    few = list(items)[:12]  # moto allows 25 reads in a transaction
+    assert len(manifests.latest_of_all(few)) == 12
+
+
+def manifests_of(place: GroupPlace) -> ManifestStore:
+    from lance_stream.commit.opening import open_log
+
+    log = open_log(place.uris["orders"], place.options)
+    assert isinstance(log, ExternalLog)
+    return log.manifests
