@@ -312,9 +312,15 @@ class KeptFiles:
             InvalidInputError: It contains values of other types.
         """
         key = place.store.uri, file.name, str(schema)
+        # A file has its own values: those that were remembered as it was written.
+        names = [each for each in schema.names if not each.startswith(VALUE_PREFIX)]
         return self._files.get_or_make(
-            key, lambda: cast_deletes(read_deletes(place, file, schema.names), schema)
+            key, lambda: cast_deletes(read_deletes(place, file, names), schema)
         )
+
+    def forget(self) -> None:
+        """Forget all files, as a new process would."""
+        self._files.clear()
 
     def add(self, place: OpenFiles, file: TombstoneFile, deletes: Deletes) -> None:
         """Cache the deletes of a file."""

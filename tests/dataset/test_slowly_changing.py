@@ -14,6 +14,7 @@ from lance_stream.table.tombstones import read_tombstones
 from lance_stream.upsert import hidden_events
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.incoming import FOR_GOOD
+from lance_stream.upsert.tombstone_files import KEPT
 from lance_stream.upsert.upsert import upsert
 from tests.commit.tables import make_environment
 
@@ -50,7 +51,11 @@ def events(*rows: tuple[int, str | None, int]) -> pa.Table:
 
 
 def history(ds: Dataset, *more: str) -> list[Row]:
-    """Return the rows of a history as (name, start, end), by key and start."""
+    """Return the rows of a history as (name, start, end), by key and start.
+
+    What the process has kept of hidden events is forgotten, so the next changes read them.
+    """
+    KEPT.forget()
     rows = ds.to_table().sort_by([("id", "ascending"), ("__START_AT", "ascending")]).to_pylist()
     names = ("name", *more, "__START_AT", "__END_AT")
     return [tuple(row[name] for name in names) for row in rows]

@@ -6,6 +6,7 @@ import pytest
 
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert import known_key_bounds, remembered_keys
+from lance_stream.upsert.tombstone_files import KEPT
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.keyed_tables import ON_ID, rows, use_small_runs
 
@@ -22,6 +23,7 @@ def restart() -> None:
     """Forget everything, as a new process would."""
     remembered_keys.forget_keys()
     known_key_bounds._known.clear()
+    KEPT.forget()
 
 
 def runs_of(table: TableVersion) -> list[str]:
