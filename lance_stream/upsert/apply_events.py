@@ -272,6 +272,7 @@ def apply_events(
     made = arrange(
         known.stored,
         known.hidden,
+        known.is_whole,
         known.incoming,
         partial(_same_values, known.values.select(list(events.tracked))),
         partial(_same_values, known.values.select(names)) if names else None,
@@ -314,6 +315,7 @@ class _Known(NamedTuple):
         stored: (s,) the rows that the events may change.
         addresses: (s,) u64, of these, ascending.
         hidden: (h,) the hidden events that matter for them.
+        is_whole: (h,) whether all values that are remembered now were remembered of these.
         incoming: (n,) the batch's.
         values: (s + h + n,) the values of these.
         sequences: All sequences.
@@ -322,6 +324,7 @@ class _Known(NamedTuple):
     stored: StoredRows
     addresses: Addresses
     hidden: Events
+    is_whole: Mask
     incoming: Events
     values: pa.RecordBatch
     sequences: pa.Array
@@ -367,6 +370,9 @@ def _known(
     matter &= _are_last(hidden_keys, hidden_ranks, found.stores)
     chosen = np.flatnonzero(matter)
     hidden_values = _hidden_values(held, found, chosen, covering[chosen])
+    is_whole = np.ones(len(chosen), np.bool_)
+    for each in found.missing.values():
+        is_whole &= ~each[chosen]
     before = held.num_rows + len(chosen)
     schema = events.rows.schema
     return _Known(
@@ -379,6 +385,7 @@ def _known(
             held.num_rows + np.arange(len(chosen)),
             places[2][chosen],
         ),
+        is_whole | ~found.stores[chosen],
         incoming._replace(rows=before + incoming.rows),
         one_batch(
             pa.Table.from_batches(
@@ -437,14 +444,21 @@ def _are_last(keys: Places, ranks: Places, stores: Mask) -> Mask:
 def _hidden_values(
     held: pa.RecordBatch, found: Deletes, chosen: Places, covering: Places
 ) -> pa.RecordBatch:
-    """Return the values of hidden events: those of the row in whose time they are, or their own."""
+    """Return the values of hidden events: their own; or, if none, those of the row around them.
+
+    Of a column that was tracked until now, or that the data lacked, that row has the event's value.
+    """
     rows = pa.array(covering, mask=covering == NONE)
     taken = {name: held.column(name).take(rows) for name in held.schema.names}
     for name in found.rows.schema.names:
         own = name.removeprefix(VALUE_PREFIX)
         if own != name:
             wanted = held.schema.field(own).type
-            taken[own] = _as_stored(found.rows.column(name).take(pa.array(chosen)), wanted)
+            values = _as_stored(found.rows.column(name).take(pa.array(chosen)), wanted)
+            if name in found.missing:
+                places = np.arange(len(chosen)) + len(chosen) * found.missing[name][chosen]
+                values = pa.concat_arrays([values, taken[own]]).take(pa.array(places))
+            taken[own] = values
     return pa.RecordBatch.from_arrays(list(taken.values()), schema=held.schema)
 
 

@@ -183,6 +183,7 @@ def covering_rows(stored: StoredRows, keys: Places, ranks: Places) -> Places:
 def arrange(
     stored: StoredRows,
     hidden: Events,
+    is_whole: Mask,
     incoming: Events,
     same_tracked: Callable[[Places, Places], Mask],
     same_remembered: Callable[[Places, Places], Mask] | None,
@@ -194,6 +195,7 @@ def arrange(
             values.
         hidden: The known hidden events: of those that store, the ones in the time of such a row; of
             those that delete, the ones since the first such row, or the first incoming event.
+        is_whole: Of which of these all values are remembered; the others are remembered again.
         incoming: The new events. Of those of a key with the same sequence, all that store have the
             same values.
         same_tracked: Returns which pairs of values are the same in the tracked columns.
@@ -229,7 +231,7 @@ def arrange(
     is_hidden = _is_hidden(
         events, follows, continues, is_tail, remembers_values=same_remembered is not None
     )
-    is_known = _are_among(events, hidden)
+    is_known = _are_among(events, hidden.take(is_whole))
     if same_remembered is not None:
         again = np.flatnonzero(is_known & is_incoming & stores & (before != NONE))
         is_known[again] = same_remembered(before[again], events.rows[again])

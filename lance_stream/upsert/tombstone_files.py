@@ -17,9 +17,9 @@ disk. Files never change: each is read once per process and cached with its sort
 the cost of looking up a batch depends on the batch, not on how much is remembered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -64,9 +64,12 @@ class Deletes:
         rows: (n,) key columns, in the order of the requested schema; then their sequences; then
             the deletion times, i64 milliseconds since 1970-01-01 UTC; then, of events of a history,
             whether they stored a row, and the row's values.
+        missing: For columns of values, (n,) of which events the value was not remembered, because
+            the column was tracked then, or the data lacked it; none if it is an empty mapping.
     """
 
     rows: pa.RecordBatch
+    missing: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def keys(self) -> list[pa.Array]:
@@ -242,8 +245,13 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
         InvalidInputError: A column cannot be cast to its type.
     """
     known = [each for each in rows.schema.names if each in schema.names]  # others were dropped
+    missing = {
+        each: np.ones(rows.num_rows, np.bool_)
+        for each in schema.names
+        if each.startswith(VALUE_PREFIX) and each not in known
+    }
     try:
-        return Deletes(cast_batch(rows.select(known), schema))
+        return Deletes(cast_batch(rows.select(known), schema), missing)
     except InvalidInputError as error:
         raise InvalidInputError(
             f"the table remembers deletes by keys or sequences of other types than those of "

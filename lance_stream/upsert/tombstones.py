@@ -157,16 +157,25 @@ class RememberedDeletes:
         """
         wanted = np.sort(hash_keys([plain_values(each) for each in keys]))
         chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
+        lacking: list[tuple[str, npt.NDArray[np.bool_], int]] = []
+        num_found = 0
         for file in self.files:
             deletes = KEPT.get(self.place, file, self.schema)
             rows = np.sort(deletes.rows_that_may_be(wanted))
             rows = rows[deletes.deleted_at_ms[rows] >= self.oldest_ms]
             if len(rows):
                 chosen.append(deletes.rows.take(pa.array(rows)))
+                lacking += [(name, own[rows], num_found) for name, own in deletes.missing.items()]
+                num_found += len(rows)
         found = _one_batch(chosen)
+        missing: dict[str, npt.NDArray[np.bool_]] = {}
+        for name, own, start in lacking:
+            whole = missing.setdefault(name, np.zeros(num_found, np.bool_))
+            whole[start : start + len(own)] = own
         numbers = lookup.find(Deletes(found).keys)
         hit = np.flatnonzero(numbers != NOT_FOUND)
-        return Deletes(found.take(pa.array(hit))), numbers[hit]
+        own_missing = {name: each[hit] for name, each in missing.items()}
+        return Deletes(found.take(pa.array(hit)), own_missing), numbers[hit]
 
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
@@ -459,7 +468,13 @@ def plan_tombstones(
     num_new = sum(each.rows.num_rows for each in deletes)
     if not num_new:
         return PlannedTombstones(added, oldest_ms=remembered.oldest_ms)
-    joined = files_to_join(remembered.files, num_new)
+    joined = [
+        each
+        for each in files_to_join(remembered.files, num_new)
+        # What was not remembered must not become a remembered null.
+        if remembered.values is None
+        or not KEPT.get(remembered.place, each, remembered.schema).missing
+    ]
     content = _joined(remembered, deletes, joined)
     random = environment.random_id() << 64 | environment.random_id()
     data = encode_deletes(content)

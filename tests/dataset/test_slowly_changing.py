@@ -176,6 +176,31 @@ def test_values_that_are_not_tracked_are_those_of_the_last_event(which: dict[str
     assert history(ds, "tags") == [("a", ["w"], 1, 3), ("b", [], 4, 5), ("a", ["z"], 5, None)]
 
 
+@pytest.mark.parametrize("has_tags", [True, False])
+def test_a_column_that_is_not_tracked_any_more_keeps_its_values(has_tags: bool) -> None:
+    """Those of earlier events, too: they are in the row. Until now, the changes had them or not."""
+    ds = new_history(pa.schema([*STORED, ("tags", pa.string())]))
+
+    def rows(tag: str, *changes: tuple[str, int]) -> pa.Table:
+        table = events(*((1, name, seq) for name, seq in changes))
+        return table.append_column("tags", pa.array([tag] * len(changes)))
+
+    before = rows("x", ("a", 1), ("a", 3), ("a", 5), ("a", 7))
+    ds = ds.apply_scd2(before if has_tags else before.drop_columns("tags"), **RULES)
+    tag = "x" if has_tags else None
+    assert history(ds, "tags") == [("a", tag, 1, None)]
+    which = {"track_history_except_column_list": ["tags"]}
+    ds = ds.apply_scd2(rows("y", ("a", 9)), **RULES | which)
+    assert history(ds, "tags") == [("a", "y", 1, None)]
+    for number in range(20):  # joins files
+        ds = ds.apply_scd2(events((2, "-", number)), **RULES)
+    ds = ds.apply_scd2(rows("z", ("b", 4)), **RULES | which)
+    assert history(ds, "tags")[:3] == [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", "y", 5, None)]
+    ds = ds.apply_scd2(rows("z", ("b", 8)), **RULES | which)
+    found = [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", tag, 5, 8), ("b", "z", 8, 9)]
+    assert history(ds, "tags")[:5] == [*found, ("a", "y", 9, None)]
+
+
 def test_columns_of_others_stay_with_their_rows() -> None:
     """A column that the changes lack is not tracked, and a run keeps its value."""
     ds = applied(events((1, "a", 10)))
