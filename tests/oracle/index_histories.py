@@ -130,12 +130,7 @@ class IndexHistory(IndexedTable):
     def __init__(self, folder: str, seed: int) -> None:
         self.notes: list[str] = []
         self.counts: Counter[str] = Counter()
-        dice = random.Random(seed)
-        stable = dice.random() < 0.5
-        self.kinds = {
-            column: dice.choice(SCALARS[column]) for column in dice.sample(sorted(SCALARS), 3)
-        }
-        self.vector_kind = dice.choice(sorted(VECTORS)) if dice.random() < 0.7 else None
+        stable, self.kinds, self.vector_kind = drawn(seed)
         self.other_names: set[int] = set()
         self.say(f"stable row ids: {stable}; indices {self.kinds}, {self.vector_kind}")
         super().__init__(str(Path(folder) / "t"), seed, stable_row_ids=stable)
@@ -373,6 +368,15 @@ FRESHENING: Final = (
     IndexHistory.freshen_one,
     IndexHistory.freshen_during,
 )
+
+
+def drawn(seed: int) -> tuple[bool, dict[str, str], str | None]:
+    """Return whether a history's table has stable row ids, and which indices it has."""
+    dice = random.Random(seed)
+    stable = dice.random() < 0.5
+    columns = dice.sample(sorted(SCALARS), 3)
+    kinds = {column: dice.choice(SCALARS[column]) for column in columns}
+    return stable, kinds, dice.choice(sorted(VECTORS)) if dice.random() < 0.7 else None
 
 
 def play(seed: int, steps: int) -> Counter[str]:

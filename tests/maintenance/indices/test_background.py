@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import lance
-import pyarrow as pa
 import pytest
 
 import lance_stream
@@ -20,60 +19,36 @@ from lance_stream import IndexBuildError, RetryableConflictError
 from lance_stream.maintenance.compaction.background import begin_work, end_work
 from lance_stream.maintenance.indices import background, child
 from lance_stream.maintenance.indices.background import BackgroundIndexing
-from lance_stream.maintenance.indices.building import LEFT, Built, build
+from lance_stream.maintenance.indices.building import LEFT, Built
 from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
 from lance_stream.maintenance.indices.freshen import request_of
 from lance_stream.maintenance.indices.policy import FreshIndices
 from lance_stream.maintenance.upkeep import Upkeep
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.storage.locations import open_store
-from lance_stream.table.indices import decode_index_section
-from lance_stream.table.paths import index_folder
+from tests.maintenance.indices.tables import (
+    Gate,
+    damage,
+    indexed_table,
+    missing,
+    missing_by_name,
+    rows,
+)
 
 pytestmark = pytest.mark.oracle
 
 ANY_ROW = FreshIndices(rows=1)
 
 
-def rows(start: int, stop: int) -> pa.Table:
-    return pa.table(
-        {"id": pa.array(range(start, stop)), "g": [each % 3 for each in range(start, stop)]}
-    )
-
-
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "t")
-    lance_stream.create_dataset(uri, rows(0, 60))
-    lance.dataset(uri).create_scalar_index("id", "BTREE")
-    lance.dataset(uri).create_scalar_index("g", "BITMAP")
+    indexed_table(uri)
     return uri
 
 
 @pytest.fixture
 def newest(uri: str) -> Callable[[], TableVersion]:
     return lambda: lance_stream.open_dataset(uri).table
-
-
-def missing(uri: str) -> set[int | None]:
-    return {each.rows_unindexed for each in lance_stream.open_dataset(uri).index_coverage()}
-
-
-class Gate:
-    """Builds in this process, once it is opened."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.is_open, self.is_reached = threading.Event(), threading.Event()
-        self.num_built = 0
-        patch.setattr(background, "build_in_child", self.build)
-
-    def build(self, request: Any, uri: str, options: Any, stop: threading.Event) -> Any:
-        self.is_reached.set()
-        while not self.is_open.wait(0.01):
-            if stop.is_set():
-                raise StoppedChildError
-        self.num_built += 1
-        return build(request, open_store(uri, options))
 
 
 @pytest.fixture
@@ -484,17 +459,3 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"  # where nobody waits for orphans
-
-
-def damage(uri: str, name: str) -> None:
-    """Delete the files of an index."""
-    store = lance_stream.open_dataset(uri).table.store
-    section = lance_stream.open_dataset(uri).table.manifest.index_section
-    (index,) = [each for each in decode_index_section(section or b"") if each.name == name]
-    for each in store.list(index_folder(index.uuid)):
-        store.delete(each.path)
-
-
-def missing_by_name(uri: str) -> dict[str, int | None]:
-    coverage = lance_stream.open_dataset(uri).index_coverage()
-    return {each.name: each.rows_unindexed for each in coverage}

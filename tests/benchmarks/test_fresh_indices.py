@@ -1,0 +1,51 @@
+import re
+from pathlib import Path
+
+import lance
+import numpy as np
+import pytest
+
+import lance_stream
+from benchmarks.fresh_indices import Rows, Side, index, missing_of, searches, show
+from tests.benchmarks.test_benchmarks import run
+
+
+def test_ratios_are_of_with_to_without_and_to_new_indices(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without = Side([0.2, 0.4, 0.9], 0.4, 0.4, 0.0, {"vector": 0.025})
+    fresh = Side([0.22, 0.44, 0.84], 0.05, 0.01, 3.0, {"vector": 0.006}, 7, 12.0)
+    show(
+        {"before": {"vector": 0.003}, "fresh": {"vector": 0.005}}
+        | {"without": without, "with": fresh}
+    )
+    shown = capsys.readouterr().out
+    assert re.search(r"batch, median .* ratio 1\.10\n", shown)
+    assert re.search(r"batch, mean .* ratio 1\.00\n", shown)
+    assert "without 40.0%   with 5.0%   after 3.0 s of waiting 1.0%" in shown
+    assert "ratios to new: without 5.0, with 1.20" in shown
+
+
+@pytest.mark.oracle
+def test_searches_find_rows_and_the_coverage_shrinks(tmp_path: Path) -> None:
+    rows = Rows(8)
+    uri = str(tmp_path / "t")
+    lance_stream.create_dataset(uri, rows.of(np.arange(2000)), primary_key=["id"])
+    index(uri, 2000, 8)
+    assert missing_of(uri) == 0
+    for search in searches(rows).values():
+        assert search(lance.dataset(uri), 0).num_rows == 10
+    lance_stream.open_dataset(uri).upsert(rows.of(np.arange(500)), on="id")
+    assert missing_of(uri) == 0.25
+
+
+@pytest.mark.oracle
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_benchmark_of_fresh_indices_prints_its_ratios() -> None:
+    size = ("--rows", "6000", "--batches", "8", "--changes", "300", "--dimensions", "16")
+    shown = run("benchmarks.fresh_indices", *size)
+    assert len(re.findall(r"ratio \d+\.\d\d", shown)) == 2, shown
+    assert "with 0.0%" not in shown.split("after")[0], shown
+    assert re.search(r"of waiting 0\.0%", shown), shown

@@ -1,0 +1,68 @@
+"""Tables with a BTREE and a BITMAP index, and a round that waits at a gate."""
+
+import threading
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.maintenance.indices import background
+from lance_stream.maintenance.indices.building import build
+from lance_stream.maintenance.indices.child import StoppedChildError
+from lance_stream.storage.locations import open_store
+from lance_stream.table.indices import IndexMetadata, decode_index_section
+from lance_stream.table.paths import index_folder
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    return pa.table(
+        {"id": pa.array(range(start, stop)), "g": [each % 3 for each in range(start, stop)]}
+    )
+
+
+def indexed_table(uri: str) -> None:
+    """Create a table of 60 rows, and its indices."""
+    lance_stream.create_dataset(uri, rows(0, 60))
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    lance.dataset(uri).create_scalar_index("g", "BITMAP")
+
+
+def index_named(uri: str, name: str) -> IndexMetadata:
+    section = lance_stream.open_dataset(uri).table.manifest.index_section
+    (index,) = [each for each in decode_index_section(section or b"") if each.name == name]
+    return index
+
+
+def missing(uri: str) -> set[int | None]:
+    return {each.rows_unindexed for each in lance_stream.open_dataset(uri).index_coverage()}
+
+
+def damage(uri: str, name: str) -> None:
+    """Delete the files of an index."""
+    store = lance_stream.open_dataset(uri).table.store
+    for each in store.list(index_folder(index_named(uri, name).uuid)):
+        store.delete(each.path)
+
+
+def missing_by_name(uri: str) -> dict[str, int | None]:
+    coverage = lance_stream.open_dataset(uri).index_coverage()
+    return {each.name: each.rows_unindexed for each in coverage}
+
+
+class Gate:
+    """Builds in this process, once it is opened."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.is_open, self.is_reached = threading.Event(), threading.Event()
+        self.num_built = 0
+        patch.setattr(background, "build_in_child", self.build)
+
+    def build(self, request: Any, uri: str, options: Any, stop: threading.Event) -> Any:
+        self.is_reached.set()
+        while not self.is_open.wait(0.01):
+            if stop.is_set():
+                raise StoppedChildError
+        self.num_built += 1
+        return build(request, open_store(uri, options))

@@ -1,0 +1,238 @@
+"""Rounds beside other writers, and on tables whose indices are unknown, damaged or odd."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
+from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.table.operations import CreateIndex
+from lance_stream.table.paths import index_folder
+from lance_stream.write.planning import commit_planned
+from tests.maintenance.indices.tables import (
+    Gate,
+    index_named,
+    indexed_table,
+    missing_by_name,
+    rows,
+)
+
+pytestmark = pytest.mark.oracle
+
+ANY_ROW = FreshIndices(rows=1)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = str(tmp_path / "t")
+    indexed_table(uri)
+    return uri
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+def round_of(uri: str) -> IndexRound | None:
+    """Run a round to its end, and return its outcome."""
+    indexing = BackgroundIndexing(ANY_ROW)
+    indexing.after_batch(lambda: lance_stream.open_dataset(uri).table)
+    assert indexing.wait(60)
+    return indexing.last_round
+
+
+def check(uri: str) -> None:
+    """Check that searches through indices find what a scan does."""
+    ds = lance.dataset(uri)
+    for column in {"id", "g", "h"} & set(ds.schema.names):
+        for value in (0, 1, 2, 7, 70):
+            filter = f"{column} = {value}"
+            indexed, scanned = (
+                sorted(
+                    map(
+                        str, ds.scanner(filter=filter, use_scalar_index=each).to_table().to_pylist()
+                    )
+                )
+                for each in (True, False)
+            )
+            assert indexed == scanned, filter
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+def drop_index(ds: Dataset) -> None:
+    lance.dataset(ds.uri).drop_index("g_idx")
+
+
+def create_index(ds: Dataset) -> None:
+    lance.dataset(ds.uri).create_scalar_index("g", "BTREE", name="other_idx")
+
+
+def replace_index(ds: Dataset) -> None:
+    lance.dataset(ds.uri).create_scalar_index("g", "BTREE", replace=True, name="g_idx")
+
+
+MEANWHILE: tuple[Callable[[Dataset], object], ...] = (
+    lambda ds: ds.compact(),
+    lambda ds: ds.restore(1),
+    lambda ds: ds.overwrite(rows(0, 80)),
+    lambda ds: lance.dataset(ds.uri).drop_columns(["g"]),
+    lambda ds: ds.rename_columns({"g": "h"}),
+    lambda ds: ds.delete("true"),
+    drop_index,
+    create_index,
+    replace_index,
+)
+NAMES = (
+    "compact", "restore", "overwrite", "drop column", "rename column", "delete all",
+    "drop index", "create index", "replace index",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("act", MEANWHILE, ids=NAMES)
+def test_a_round_survives_what_others_do_meanwhile(
+    uri: str, gate: Gate, act: Callable[[Dataset], object]
+) -> None:
+    indexing = BackgroundIndexing(ANY_ROW)
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    indexing.after_batch(lambda: lance_stream.open_dataset(uri).table)
+    assert gate.is_reached.wait(30)
+    act(lance_stream.open_dataset(uri))
+    gate.is_open.set()
+    assert indexing.wait(60)
+    check(uri)
+    assert round_of(uri) is None or set(missing_by_name(uri).values()) <= {0}
+    lance_stream.open_dataset(uri).delete("id = 7")
+    check(uri)
+
+
+def test_an_index_of_an_unknown_kind_is_reported(uri: str, gate: Gate) -> None:
+    gate.is_open.set()
+    edit_index(uri, "g_idx", details=("/lance.table.MadeUpIndexDetails", b""))
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    done = round_of(uri)
+    assert done is not None
+    assert set(done.problems) == {"g_idx"}
+    assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
+
+
+def test_a_panic_of_pylance_is_reported(uri: str, gate: Gate) -> None:
+    """It computes coverage that a writer did not state, which it cannot for this kind."""
+    gate.is_open.set()
+    edit_index(uri, "g_idx", fragment_bitmap=b"")
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    done = round_of(uri)
+    assert done is not None
+    assert done.error is None
+    assert done.problems == {"id_idx": "not implemented"}
+    assert missing_by_name(uri) == {"g_idx": None, "id_idx": 30}
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut", "garbled"])
+@pytest.mark.parametrize("name", ["g_idx", "id_idx"])
+def test_damaged_files_of_an_index_are_reported(
+    uri: str, gate: Gate, name: str, damage: str
+) -> None:
+    gate.is_open.set()
+    folder = Path(uri) / index_folder(index_named(uri, name).uuid)
+    for file in folder.iterdir():
+        data = file.read_bytes()
+        garbled = bytes(each ^ 0x55 for each in data)
+        file.write_bytes(
+            {"emptied": b"", "cut": data[: len(data) // 2], "garbled": garbled}[damage]
+        )
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    done = round_of(uri)
+    assert done is not None
+    assert done.error is None
+    assert set(done.problems) == {name}
+    missing = missing_by_name(uri)
+    assert missing.pop(name) == 30
+    assert set(missing.values()) == {0}
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_an_index_on_a_field_of_a_struct_is_searched_rightly(
+    tmp_path: Path, gate: Gate, is_emptied: bool
+) -> None:
+    """pylance brings it up to date, but cannot make it again once it covers nothing."""
+    gate.is_open.set()
+    uri = str(tmp_path / "nested")
+    places = pa.table({"id": [1, 2], "place": [{"city": "Ulm"}, {"city": "Bonn"}]})
+    lance_stream.create_dataset(uri, places)
+    lance.dataset(uri).create_scalar_index("place.city", "BTREE", name="city_idx")
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    if is_emptied:
+        lance_stream.open_dataset(uri).delete("true").compact()
+    lance_stream.open_dataset(uri).append(places)
+    done = round_of(uri)
+    assert done is not None
+    assert set(done.problems) == ({"city_idx"} if is_emptied else set())
+    assert missing_by_name(uri)["id_idx"] == 0
+    assert lance.dataset(uri).count_rows("place.city = 'Ulm'") == 2 - is_emptied
+
+
+def test_a_table_without_rows_has_nothing_to_do(uri: str, gate: Gate) -> None:
+    gate.is_open.set()
+    lance_stream.open_dataset(uri).delete("true")
+    assert round_of(uri) is None
+    lance_stream.open_dataset(uri).append(rows(60, 90))
+    done = round_of(uri)
+    assert done is not None
+    assert done.problems == {}
+    assert set(missing_by_name(uri).values()) == {0}
+    check(uri)
+
+
+def test_a_vector_index_without_vectors_waits_for_some(tmp_path: Path, gate: Gate) -> None:
+    gate.is_open.set()
+    uri = str(tmp_path / "vectors")
+    kind = pa.list_(pa.float32(), 4)
+    vectors = pa.array(np.random.default_rng(1).random((300, 4)).tolist(), kind)
+    lance_stream.create_dataset(uri, pa.table({"id": range(300), "v": vectors}))
+    lance.dataset(uri).create_index("v", "IVF_FLAT", num_partitions=2)
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    lance_stream.open_dataset(uri).delete("true")
+    lance_stream.open_dataset(uri).append(pa.table({"id": range(9), "v": pa.nulls(9, kind)}))
+    done = round_of(uri)
+    assert done is not None
+    assert done.error is None
+    assert missing_by_name(uri)["id_idx"] == 0
+    lance_stream.open_dataset(uri).append(pa.table({"id": range(300), "v": vectors}))
+    done = round_of(uri)
+    assert done is not None
+    assert done.problems == {}
+    assert set(missing_by_name(uri).values()) == {0}
+
+
+def test_a_branch_has_rounds_of_its_own(uri: str, gate: Gate) -> None:
+    gate.is_open.set()
+    lance_stream.open_dataset(uri).branches.create("dev")
+    dev = lance_stream.open_dataset(uri, branch="dev").append(rows(60, 90))
+    indexing = BackgroundIndexing(ANY_ROW)
+    indexing.after_batch(lambda: lance_stream.open_dataset(uri, branch="dev").table)
+    assert indexing.wait(60)
+    assert indexing.last_round is not None
+    assert indexing.last_round.version == dev.version + 1
+    assert set(missing_by_name(dev.uri).values()) == {0}
+    assert set(missing_by_name(uri).values()) == {0}
+    assert lance_stream.open_dataset(uri).count_rows() == 60
+    check(uri)
+
+
+def edit_index(uri: str, name: str, **changes: object) -> None:
+    """Commit an index with other metadata, as another writer might."""
+    index = index_named(uri, name)
+    edited = replace(index, **changes)  # type: ignore[arg-type]  # fields of IndexMetadata
+    table = lance_stream.open_dataset(uri).table
+    commit_planned(table, CreateIndex((replace(edited, uuid=b"\x07" * 16),), (index,)))
+    source = Path(uri) / index_folder(index.uuid)
+    target = Path(uri) / index_folder(b"\x07" * 16)
+    source.rename(target)
