@@ -42,6 +42,7 @@ DOCUMENTS = [
     "docs/stores.md",
     "docs/care.md",
     "docs/metrics.md",
+    "docs/several-tables.md",
 ]
 MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
 RECIPES: dict[str, list[str]] = {

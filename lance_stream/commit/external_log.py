@@ -63,6 +63,7 @@ from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestS
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.version_log import Look
 from lance_stream.errors import (
+    CommitAbortedError,
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
@@ -271,7 +272,12 @@ class ExternalLog:
         staged = staged_manifest_path(final, str(uuid.uuid4()))
         self.store.write(staged, manifest)
         item = ManifestItem(version, self._key(staged), len(manifest))
-        if not self._put_new(item):
+        try:
+            is_put = self._put_new(item)
+        except CommitAbortedError:  # it was never sent
+            self._delete_staged(staged)
+            raise
+        if not is_put:
             there = self.manifests.get(self.base_uri, version)
             if there is None or there.path != item.path:
                 if there is not None:

@@ -1,6 +1,6 @@
 """The integration with Spark: a sink for streams, the format "lance", and upkeep by tasks.
 
-    from lance_stream.spark import lance_sink, load_changes, register
+    from lance_stream.spark import lance_sink, lance_sinks, load_changes, register
     from lance_stream.spark import cleanup_table, compact_table
 
 Start with `sink` (a micro-batch becomes one version), then `registration`, `sources` and the three
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from lance_stream.spark.registration import register
     from lance_stream.spark.sink.lance_sink import LanceSink, lance_sink
     from lance_stream.spark.sink.reports import SinkCommit
+    from lance_stream.spark.sink.several import LanceSinks, lance_sinks
     from lance_stream.spark.sources import LanceSource
 
 __all__ = [
     "LanceSink",
+    "LanceSinks",
     "LanceSource",
     "SinkCommit",
     "cleanup_table",
     "compact_table",
     "lance_sink",
+    "lance_sinks",
     "load_changes",
     "register",
 ]
@@ -43,11 +46,13 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
     _MODULE_OF = {
         "LanceSink": "lance_stream.spark.sink.lance_sink",
+        "LanceSinks": "lance_stream.spark.sink.several",
         "LanceSource": "lance_stream.spark.sources",
         "SinkCommit": "lance_stream.spark.sink.reports",
         "cleanup_table": "lance_stream.spark.maintenance",
         "compact_table": "lance_stream.spark.maintenance",
         "lance_sink": "lance_stream.spark.sink.lance_sink",
+        "lance_sinks": "lance_stream.spark.sink.several",
         "load_changes": "lance_stream.spark.feed.changes_frame",
         "register": "lance_stream.spark.registration",
     }

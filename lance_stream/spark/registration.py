@@ -8,6 +8,7 @@ from pyspark.sql.functions import udtf
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.feed.table_function import changes_function
+from lance_stream.spark.pipelines import ignore_metrics, is_in_pipeline
 from lance_stream.spark.session_options import SessionOptions
 from lance_stream.spark.session_settings import (
     is_case_sensitive,
@@ -51,6 +52,8 @@ def register(
     if not isinstance(name, str) or not name.strip():
         raise InvalidInputError(f"the name of a format must be a non-empty string, not {name!r}")
     check_workers_python(spark)
+    if is_in_pipeline():
+        ignore_metrics(spark)
     session = SessionOptions(
         as_options(storage_options),
         read_hadoop_settings(spark),

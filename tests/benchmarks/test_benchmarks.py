@@ -102,6 +102,17 @@ def test_the_small_commits_benchmark_counts_flushes() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_the_benchmark_of_several_tables_compares_ways() -> None:
+    shown = run("benchmarks.several_tables", "--tables", "3", "--batches", "2")
+    assert re.findall(r"^(\D+?) +[\d.]+ ms +[\d.]+ ms CPU$", shown, re.MULTILINE) == [
+        "in order",
+        "side by side",
+        "together",
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_the_benchmark_of_the_index_of_keys_compares_tables() -> None:
     shown = run("benchmarks.key_index", "--millions", "1", "2", "--rounds", "1", "--keys", "1000")
     ratios = re.findall(r"^(\w+).* ([\d.]+) x$", shown, re.MULTILINE)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_stream.arguments import as_number
+from lance_stream.commit.commit_groups import Member
 from lance_stream.durations import parse_age
 from lance_stream.errors import (
     ColumnsChangedError,
@@ -380,14 +381,27 @@ class LanceSink:
                 committed.
             CommitError: The rows were written, but did not become a version.
         """
+        self.write(df, batch_id)
+
+    def write(self, df: DataFrame, batch_id: int, member: Member | None = None) -> None:
+        """Do what calling the sink does, alone or together with the sinks of other tables.
+
+        Args:
+            df: The rows of a micro-batch.
+            batch_id: Its number in the stream.
+            member: Publishes the version together with those of other tables; None for it alone.
+
+        Raises:
+            LanceStreamError: See `__call__`.
+        """
         batch_id = _check_batch(df, batch_id)
         check_workers_python(df.sparkSession, only_tasks=True)
         arguments = self._arguments_in(df.sparkSession)
         if self._upkeep is None:
-            tell(self._on_commit, self._write(df, batch_id, arguments))
+            tell(self._on_commit, self._write(df, batch_id, arguments, member))
             return
         with self._upkeep.batch():
-            commit = self._write(df, batch_id, arguments)
+            commit = self._write(df, batch_id, arguments, member)
         tell(self._on_commit, commit)
         if commit.version is not None and not commit.skipped:
             from lance_stream.spark.sink.compaction import writer_of
@@ -399,13 +413,17 @@ class LanceSink:
                 commit.seconds.get("scan"),
             )
 
-    def _arguments_in(self, spark: SparkSession) -> SinkArguments:
-        """Return the user's arguments, with a session's settings of the store."""
+    def storage_options_in(self, spark: SparkSession) -> Mapping[str, Any]:
+        """Return the user's storage options, with a session's settings of the store."""
         own = self.arguments
-        options = options_in_session(spark, own.uri, own.storage_options)
-        return replace(own, storage_options=options)
+        return options_in_session(spark, own.uri, own.storage_options)
 
-    def _write(self, df: DataFrame, batch_id: int, arguments: SinkArguments) -> SinkCommit:
+    def _arguments_in(self, spark: SparkSession) -> SinkArguments:
+        return replace(self.arguments, storage_options=self.storage_options_in(spark))
+
+    def _write(
+        self, df: DataFrame, batch_id: int, arguments: SinkArguments, member: Member | None
+    ) -> SinkCommit:
         micro_batch = identify(df, batch_id, self.app_id, arguments.fingerprint)
         query = running_query(df, micro_batch.query_id)
         if not arguments.any_output_mode:
@@ -413,7 +431,7 @@ class LanceSink:
         run = run_of(query)
         phases = Phases()
         with CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
-            micro_batch = replace(micro_batch, claimed=call.claimed)
+            micro_batch = replace(micro_batch, claimed=call.claimed, member=member)
             batch = Batch(df, query, micro_batch, arguments, phases, self.last_commit, self._tasks)
             with explained():
                 done = _write_once(batch, call)

@@ -1,0 +1,213 @@
+"""A micro-batch for several tables: one foreachBatch function that calls the sink of each.
+
+The batch is computed once and kept until all tables have what they need of it.
+
+    atomic=False    one table after the other, in the order given. Each has the batch exactly once.
+                    Between two commits, and after a failure until Spark has repeated the batch,
+                    readers see it in the first tables only
+    atomic=True     at once: each sink runs in a thread of its own, and step 2 of its commit waits
+                    for the others (`commit.commit_groups`)
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+from pyspark.sql import DataFrame
+from pyspark.storagelevel import StorageLevel
+from pyspark.util import inheritable_thread_target
+
+from lance_stream.commit.commit_groups import Member, check_can_commit_together, run_together
+from lance_stream.commit.opening import open_log
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark.plain_errors import message_first
+from lance_stream.spark.sink.lance_sink import LanceSink
+from lance_stream.spark.sink.reports import SinkCommit
+
+Rows: TypeAlias = Callable[[DataFrame], DataFrame]
+"""Returns a table's rows, given those of the batch."""
+
+
+class _Target(NamedTuple):
+    sink: LanceSink
+    rows: Rows | None
+
+    def rows_of(self, name: str, df: DataFrame) -> DataFrame:
+        """Return a table's rows of a batch.
+
+        Raises:
+            InvalidInputError: The user's function does not return a DataFrame.
+        """
+        if self.rows is None:
+            return df
+        rows = self.rows(df)
+        if not hasattr(rows, "sparkSession"):
+            raise InvalidInputError(
+                f"the function of {name!r} returns the rows of a batch for this table, a "
+                f"DataFrame, not a {type(rows).__name__}"
+            )
+        return rows
+
+
+def lance_sinks(
+    targets: Mapping[str, "LanceSink | tuple[Rows, LanceSink]"], *, atomic: bool = False
+) -> "LanceSinks":
+    """Return a function for `writeStream.foreachBatch` that writes a stream to several tables.
+
+        sinks = lance_sinks(
+            {
+                "orders": (lambda df: df.drop("lines"), lance_sink("data/orders.lance")),
+                "lines": (order_lines, lance_sink("data/lines.lance", mode="upsert", on="id")),
+            }
+        )
+        orders.writeStream.foreachBatch(sinks).option("checkpointLocation", ...).start()
+
+    Each table has each micro-batch exactly once, as with `lance_sink` alone. The batch is computed
+    once for all of them.
+
+    Args:
+        targets: The sinks, by names for logs and errors; with a function before it, a sink gets
+            what this returns for the batch, a DataFrame: the rows of its table. The function may be
+            called again when Spark repeats the batch, and has to return the same rows then.
+        atomic: Commit each batch to all tables or to none. The versions of all have to be published
+            in one manifest store (SQLite, PostgreSQL, DynamoDB; docs/stores.md). Readers that open
+            the tables with `open_together` see each batch in all tables or in none. By default, the
+            tables are committed one after the other, in the order given, and readers may see a
+            batch in the first tables before it is in the others.
+
+    Raises:
+        InvalidInputError: An argument is invalid.
+    """
+    return LanceSinks(targets, atomic=atomic)
+
+
+class LanceSinks:
+    """A function of a micro-batch and its batch id; created by `lance_sinks`.
+
+    Args:
+        targets: The sinks by name, each alone or after the function that gives its rows.
+        atomic: Whether a batch is committed to all tables or to none.
+    """
+
+    def __init__(
+        self, targets: Mapping[str, LanceSink | tuple[Rows, LanceSink]], *, atomic: bool = False
+    ) -> None:
+        if not isinstance(targets, Mapping) or not targets:
+            raise InvalidInputError(
+                "lance_sinks is given the sinks by name: lance_sinks({'orders': lance_sink(...), "
+                f"'lines': (function, lance_sink(...))}}), not {targets!r:.200}"
+            )
+        self._targets = {name: _target(name, given) for name, given in targets.items()}
+        self.atomic = bool(atomic)
+        _check_are_different(self._targets)
+
+    def __getitem__(self, name: str) -> LanceSink:
+        """Return the sink of a table, for example for its `last_commit`."""
+        return self._targets[name].sink
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the tables."""
+        return iter(self._targets)
+
+    def __len__(self) -> int:
+        """Return the number of tables."""
+        return len(self._targets)
+
+    @property
+    def last_commits(self) -> Mapping[str, SinkCommit | None]:
+        """The outcome of the last batch in each table; see `LanceSink.last_commit`."""
+        return MappingProxyType(
+            {name: each.sink.last_commit for name, each in self._targets.items()}
+        )
+
+    def __repr__(self) -> str:
+        targets = ", ".join(f"{name!r}: {each.sink!r}" for name, each in self._targets.items())
+        return f"lance_sinks({{{targets}}}{', atomic=True' if self.atomic else ''})"
+
+    @message_first
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write a micro-batch to all tables that do not have it yet.
+
+        Args:
+            df: Its rows.
+            batch_id: Its number in the stream.
+
+        Raises:
+            InvalidInputError: The tables cannot be committed together, or see `LanceSink`. In an
+                atomic commit, nothing was committed.
+            CommitError: See `LanceSink`.
+        """
+        if self.atomic:
+            self._check_can_be_atomic(df)
+        with _kept(df) if len(self._targets) > 1 else nullcontext(df) as kept:
+            rows = {name: each.rows_of(name, kept) for name, each in self._targets.items()}
+            if not self.atomic or len(rows) == 1:
+                for name, own in rows.items():
+                    self._write(name, own, batch_id, None)
+                return
+            # Threads of Python do not have the properties of the one that Spark calls.
+            run_together(
+                {name: partial(self._write, name, own, batch_id) for name, own in rows.items()},
+                inheritable_thread_target(df.sparkSession),
+            )
+
+    def _write(self, name: str, df: DataFrame, batch_id: int, member: Member | None) -> None:
+        try:
+            self._targets[name].sink.write(df, batch_id, member)
+        except Exception as error:
+            if member is None:
+                error.add_note(f"table {name!r} of {self!r}"[:1000])
+            raise
+
+    def _check_can_be_atomic(self, df: DataFrame) -> None:
+        """Raise unless the tables are in one manifest store; sends no request."""
+        check_can_commit_together(
+            {
+                name: open_log(each.sink.uri, each.sink.storage_options_in(df.sparkSession))
+                for name, each in self._targets.items()
+            }
+        )
+
+
+@contextmanager
+def _kept(df: DataFrame) -> Iterator[DataFrame]:
+    """Keep the rows of a batch where they are computed, until the end of the block."""
+    if _is_kept(df):  # by the user, who may need it afterwards
+        yield df
+        return
+    kept = df.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _is_kept(df: DataFrame) -> bool:
+    return df.storageLevel != StorageLevel.NONE
+
+
+def _target(name: str, given: Any) -> _Target:
+    if isinstance(given, LanceSink):
+        return _Target(given, None)
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        parts = tuple(given)
+        if len(parts) == 2 and callable(parts[0]) and isinstance(parts[1], LanceSink):
+            return _Target(parts[1], parts[0])
+    raise InvalidInputError(
+        f"{name!r} is a sink, lance_sink(...), or a pair of a function of the batch's DataFrame "
+        f"and a sink, not {given!r:.200}"
+    )
+
+
+def _check_are_different(targets: Mapping[str, _Target]) -> None:
+    known: dict[str, str] = {}
+    for name, each in targets.items():
+        uri = each.sink.uri.rstrip("/")
+        if uri in known:
+            raise InvalidInputError(
+                f"{known[uri]!r} and {name!r} write the same table, {uri}. A batch becomes one "
+                "version of a table: write it once, with the rows of both"
+            )
+        known[uri] = name
