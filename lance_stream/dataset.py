@@ -866,7 +866,8 @@ class Dataset:
                 option has no counterpart in it.
             UnsupportedFeatureError: The table is where pylance cannot read: in memory, or on a
                 filesystem of fsspec.
-            IndexBuildError: pylance failed; the message has its reason. The table is unchanged.
+            IndexBuildError: pylance could not build some indices; the message has its reasons. The
+                others are up to date.
             CommitError: Every attempt met a conflict.
         """
         return Dataset(freshen(self.table, names, retrain=retrain).table)

@@ -108,7 +108,7 @@ class StoreRefusedError(StoreError):
 
 
 class IndexBuildError(LanceStreamError):
-    """pylance could not bring indices up to date; the table is unchanged."""
+    """pylance could not bring some indices up to date; they are as they were."""
 
 
 class DerivedFunctionError(LanceStreamError):

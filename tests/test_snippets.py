@@ -32,7 +32,6 @@ WITHOUT_SPARK = [
     "docs/slowly-changing.md",
     "docs/branches.md",
     "docs/report.md",
-    "docs/search.md",
 ]
 DOCUMENTS = [
     "README.md",
@@ -43,6 +42,7 @@ DOCUMENTS = [
     "docs/care.md",
     "docs/metrics.md",
     "docs/several-tables.md",
+    "docs/search.md",
 ]
 MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
 RECIPES: dict[str, list[str]] = {
