@@ -16,6 +16,7 @@ import pytest
 
 import lance_stream
 from lance_stream import IndexBuildError, RetryableConflictError
+from lance_stream.environment import MACHINE
 from lance_stream.maintenance.compaction.background import begin_work, end_work
 from lance_stream.maintenance.indices import background, child
 from lance_stream.maintenance.indices.background import BackgroundIndexing
@@ -352,15 +353,17 @@ def test_an_age_is_reached_without_another_batch(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
     gate.is_open.set()
-    indexing = BackgroundIndexing(FreshIndices(age=timedelta(seconds=4)))
-    lance.dataset(uri).create_scalar_index("id", "BTREE", replace=True)
-    lance.dataset(uri).create_scalar_index("g", "BITMAP", replace=True)
+    now = [time.time_ns() - 10**12]  # before the indices were made
+    environment = replace(MACHINE, now_nanos=lambda: now[0])
+    policy = FreshIndices(age=timedelta(seconds=0.2))
+    indexing = BackgroundIndexing(policy, environment=environment)
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)
     assert indexing.wait(60)  # what will be due later is not waited for
     assert gate.num_built == 0
     indexing.after_batch(newest)
-    deadline = time.monotonic() + 30
+    now[0] += 10**13
+    deadline = time.monotonic() + 60
     while missing(uri) != {0} and time.monotonic() < deadline:
         time.sleep(0.05)
     assert missing(uri) == {0}
