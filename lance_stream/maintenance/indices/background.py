@@ -113,6 +113,7 @@ class BackgroundIndexing:
         self._environment = environment
         self._lock = threading.Lock()
         self._outcomes: dict[str, str] = {}
+        self._uri = "an unknown table"
         self._thread: threading.Thread | None = None
         self._is_running = False
         self._holds = Holds(time.monotonic)
@@ -199,7 +200,9 @@ class BackgroundIndexing:
         start = time.monotonic()
         reasons: dict[str, str] = {}
         try:
-            indices = index_coverage(open_newest())
+            table = open_newest()
+            self._uri = table.uri
+            indices = index_coverage(table)
             reasons = self._reasons(indices)
             if not reasons:
                 return self._seconds_until_due(indices)
@@ -213,7 +216,11 @@ class BackgroundIndexing:
             if stop.is_set() or not threading.main_thread().is_alive():
                 _log.info("bringing indices up to date was stopped before its end")
                 return None
-            _log.warning("indices are not brought up to date; the stream goes on", exc_info=True)
+            _log.warning(
+                "%s: indices are not brought up to date; the stream goes on",
+                self._uri,
+                exc_info=True,
+            )
             self._not_before = time.monotonic() + self._holds.seconds_after_error()
             done = IndexRound(reasons=reasons, error=error)
         else:
@@ -230,13 +237,14 @@ class BackgroundIndexing:
                 self._outcomes |= done.outcomes
         for name, problem in done.problems.items():
             _log.warning(
-                "the index %s is not brought up to date; the stream goes on: %s. If it is damaged, "
-                "create it again with pylance",
+                "%s: the index %s is not brought up to date; the stream goes on: %s. If it is "
+                "damaged, create it again with pylance",
+                self._uri,
                 name,
                 problem,
             )
         if done.error is None:
-            _log.info("%s", done)
+            _log.info("%s: %s", self._uri, done)
 
     def _seconds_until_due(self, indices: Sequence[IndexCoverage]) -> float | None:
         now = moment_at(self._environment.now_nanos() // 1000)
