@@ -5,6 +5,8 @@
     format    the same changes, by the format as a writer, into FOLDER/format
     scd1      the same changes, of which FOLDER/scd1 has the current rows
     scd2      the same changes, of which FOLDER/scd2 has the history
+    several   the same files, into FOLDER/several-rows and, by id, FOLDER/several-keys at once; the
+              versions of both are in FOLDER/manifests.db
     replica   the changes of FOLDER/source, applied to FOLDER/replica; a snapshot comes first
     log       the changes of FOLDER/source since its first version, appended to FOLDER/log
 
@@ -74,6 +76,7 @@ QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
     ),
     "scd1": (files, {"mode": "scd1", "except_column_list": ["op"], **OF_CHANGES}),
     "scd2": (files, {"mode": "scd2", "except_column_list": ["op", "seq"], **OF_CHANGES}),
+    "several": (files, {}),
     "replica": (changes, {"mode": "apply_changes", "on": "id"}),
     "log": (logged_changes, {}),
 }
@@ -82,8 +85,16 @@ QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
 
 def written(rows: Any, name: str, tables: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Return the writer of a query's rows to its table."""
-    from lance_stream.spark import lance_sink
+    from lance_stream.spark import lance_sink, lance_sinks
 
+    if name == "several":
+        folder = tables["uri"]
+        in_store = {"storage_options": {"manifest_store": f"sqlite://{folder}/manifests.db"}}
+        of_keys = lance_sink(f"{folder}/several-keys", "upsert", on="id", **in_store)
+        of_rows = lance_sink(f"{folder}/several-rows", **in_store)
+        by_key = (lambda df: df.groupBy("id").count(), of_keys)
+        both = lance_sinks({"keys": by_key, "rows": of_rows}, atomic=True)
+        return rows.writeStream.foreachBatch(both)
     uri, options = f"{tables['uri']}/{name}", tables["options"]
     if name != "format":
         sink = lance_sink(uri, storage_options=options, **arguments)

@@ -11,6 +11,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import LanceSinks, lance_sink, lance_sinks
+from lance_stream.spark.sink import several
 from tests.commit.group_places import exists
 
 pytestmark = pytest.mark.spark
@@ -104,7 +105,15 @@ def test_each_table_has_each_batch_once(file_stream: Any, tmp_path: Path, atomic
         assert tables.ids(*both) == expected
 
 
-def test_a_batch_is_computed_once(spark: Any, file_stream: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_cluster", [False, True], ids=["one machine", "cluster"])
+def test_a_batch_is_computed_once(
+    spark: Any,
+    file_stream: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    on_cluster: bool,
+) -> None:
+    monkeypatch.setattr(several, "is_cluster", lambda _spark: on_cluster)
     computed = spark.sparkContext.accumulator(0)
 
     def count(batches: Any) -> Any:

@@ -1,6 +1,7 @@
 """A micro-batch for several tables: one foreachBatch function that calls the sink of each.
 
-The batch is computed once and kept until all tables have what they need of it.
+The batch is computed once and kept until all tables have what they need of it. Tasks of one machine
+wait for each other's kept partitions; on a cluster they are computed before several jobs use them.
 
     atomic=False    one table after the other, in the order given. Each has the batch exactly once.
                     Between two commits, and after a failure until Spark has repeated the batch,
@@ -23,6 +24,7 @@ from lance_stream.commit.commit_groups import Member, check_can_commit_together,
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.plain_errors import message_first
+from lance_stream.spark.session_settings import is_cluster
 from lance_stream.spark.sink.lance_sink import LanceSink
 from lance_stream.spark.sink.reports import SinkCommit
 
@@ -147,6 +149,8 @@ class LanceSinks:
                 for name, own in rows.items():
                     self._write(name, own, batch_id, None)
                 return
+            if is_cluster(kept.sparkSession):  # where two jobs at once would each compute the rows
+                kept.count()
             # Threads of Python do not have the properties of the one that Spark calls.
             run_together(
                 {name: partial(self._write, name, own, batch_id) for name, own in rows.items()},
