@@ -1,12 +1,12 @@
 """Declarative pipelines: lets `spark-pipelines run` end with success.
 
 The client of Spark Connect reads the events of a run by `execute_command_as_iterator`, which knows
-results only. If a task has run Python (a UDF, a source or a writer such as ours), the server also
-sends metrics at the end, and the client raises UNKNOWN_RESPONSE: after "Run is COMPLETED", with
-everything committed, the program ends with an error. Spark's other ways to run a command ignore
-these metrics, and so does the replacement here.
+results only. If a run has planned a Python source or writer, ours or any other, the server also
+sends metrics of Python's profilers at the end, and the client raises UNKNOWN_RESPONSE: after "Run is
+COMPLETED", with everything committed, the program ends with an error. Spark's other ways to run a
+command ignore these metrics, and so does the replacement here.
 
-Source: pyspark.sql.connect.client.core of PySpark 4.1 to 4.3.
+Source: pyspark.sql.connect.client.core and pyspark.sql.worker.utils of PySpark 4.3.
 """
 
 import sys
