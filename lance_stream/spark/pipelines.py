@@ -2,9 +2,9 @@
 
 The client of Spark Connect reads the events of a run by `execute_command_as_iterator`, which knows
 results only. If a run has planned a Python source or writer, ours or any other, the server also
-sends metrics of Python's profilers at the end, and the client raises UNKNOWN_RESPONSE: after "Run is
-COMPLETED", with everything committed, the program ends with an error. Spark's other ways to run a
-command ignore these metrics, and so does the replacement here.
+sends metrics of Python's profilers at the end, and the client raises UNKNOWN_RESPONSE: after "Run
+is COMPLETED", with everything committed, the program ends with an error. Spark's other ways to run
+a command ignore these metrics, and so does the replacement here.
 
 Source: pyspark.sql.connect.client.core and pyspark.sql.worker.utils of PySpark 4.3.
 """
