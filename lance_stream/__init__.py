@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         open_dataset,
         open_together,
     )
+    from lance_stream.derived.derivation import Derivation, derive
+    from lance_stream.derived.reports import DerivedPiece, DerivedStatus
+    from lance_stream.derived.running import DerivedQuery
     from lance_stream.errors import (
         BadDataError,
         ColumnsChangedError,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         CommitError,
         CommitUncertainError,
         CorruptDataError,
+        DerivedFunctionError,
         IncompatibleConflictError,
         IndexBuildError,
         InvalidInputError,
@@ -71,6 +75,11 @@ __all__ = [
     "CommitUncertainError",
     "CorruptDataError",
     "Dataset",
+    "Derivation",
+    "DerivedFunctionError",
+    "DerivedPiece",
+    "DerivedQuery",
+    "DerivedStatus",
     "IncompatibleConflictError",
     "IndexBuildError",
     "IndexCoverage",
@@ -87,6 +96,7 @@ __all__ = [
     "UntrustedLocationError",
     "claim_versions",
     "create_dataset",
+    "derive",
     "digest_rows",
     "forget_versions",
     "history_schema",
@@ -108,6 +118,9 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "open_dataset",
             "open_together",
         ),
+        "lance_stream.derived.derivation": ("Derivation", "derive"),
+        "lance_stream.derived.reports": ("DerivedPiece", "DerivedStatus"),
+        "lance_stream.derived.running": ("DerivedQuery",),
         "lance_stream.maintenance.indices.coverage": ("IndexCoverage",),
         "lance_stream.maintenance.manifest_paths": ("migrate_manifest_paths",),
         "lance_stream.maintenance.manifest_store_moves": (

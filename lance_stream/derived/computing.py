@@ -11,7 +11,7 @@ The driver gets row ids and fingerprints, 16 bytes a row, and where the values a
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -37,7 +37,7 @@ from lance_stream.write.rows_as_json import rows_to_json
 REASON: Final = "function failed"
 """The reason in the quarantine of rows that a function has failed for."""
 
-MAX_IN_MEMORY: Final = 1 << 20
+MAX_IN_MEMORY: Final = 64 << 10
 """Up to how many bytes of values a worker returns instead of writing a file."""
 
 _MAX_ROW_BYTES: Final = 1 << 20
@@ -437,6 +437,19 @@ class StagedValues:
     files: tuple[SortedRows, ...]
     row_ids: Ids
     columns: tuple[str, ...]
+
+    def of(self, wanted: slice) -> "StagedValues":
+        """Return those of some of the rows, without the files that have none of them."""
+        ids = self.row_ids[wanted]
+        least, most = ids.min(), ids.max()
+        own = [
+            each
+            for each in self.files
+            if len(each.words)
+            and each.words[:, 0].min() <= most
+            and each.words[:, 1].max() >= least
+        ]
+        return replace(self, files=tuple(own), row_ids=ids)
 
     def __call__(self, _stored: pa.RecordBatch, which: slice) -> pa.RecordBatch:
         """Return the values of some of the rows; see `in_place.NewValues`."""

@@ -13,6 +13,7 @@ the progress is not the one it began with, commits nothing, and begins again.
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
 from lance_stream.snapshot.opening import checkout, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.locations import text_of
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import MapUpdate, UpdateConfig
 from lance_stream.table.version_marks import mark_of
@@ -596,13 +598,13 @@ class _Compute:
 
 
 def derive(
-    uri: str,
+    uri: str | os.PathLike[str],
     outputs: Outputs,
     function: Callable[..., Any],
     inputs: Sequence[str] | str,
     *,
     function_version: str,
-    target: str | None = None,
+    target: str | os.PathLike[str] | None = None,
     name: str | None = None,
     setup: Callable[[], Any] | None = None,
     kept: Sequence[str] = (),
@@ -656,6 +658,16 @@ def derive(
         max_failures=max_failures,
         on_error=on_error,
     )
+    check_kept(declaration, target)
+    beside_uri = None if target is None else text_of(target)
+    return Derivation(text_of(uri), declaration, beside_uri, storage_options, quarantine)
+
+
+def check_kept(declaration: Declaration, target: object | None) -> None:
+    """Raise if columns are to be kept in a table beside, and there is none.
+
+    Raises:
+        InvalidInputError: They are.
+    """
     if declaration.kept and target is None:
         raise InvalidInputError("kept columns are copied to a table beside: give target=..., too")
-    return Derivation(uri, declaration, target, storage_options, quarantine)

@@ -18,7 +18,7 @@ copied.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -174,11 +174,9 @@ def _written(
     try:
         jobs = []
         done = 0
-        own_ids = values.row_ids[stays]
+        staying_values = replace(values, row_ids=values.row_ids[stays])
         for fragment_id, offsets in by_fragment(staying):
-            own = StagedValues(
-                values.store, values.files, own_ids[done : done + len(offsets)], values.columns
-            )
+            own = staying_values.of(slice(done, done + len(offsets)))
             done += len(offsets)
             jobs.append(
                 columns_job(table, fragment_id, offsets, fields, own, target, needs_stored=False)
@@ -211,7 +209,7 @@ def _moved(
     table: TableVersion, moving: Addresses, values: StagedValues, row_ids: Ids
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows that move, whole, with their values."""
-    own = StagedValues(values.store, values.files, row_ids, values.columns)
+    own = replace(values, row_ids=row_ids)
     names = table.schema.names
     done = 0
     for rows in read_rows(table, moving, [quote_path((each,)) for each in names]):

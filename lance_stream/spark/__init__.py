@@ -1,7 +1,7 @@
 """The integration with Spark: a sink for streams, the format "lance", and upkeep by tasks.
 
     from lance_stream.spark import lance_sink, lance_sinks, load_changes, register
-    from lance_stream.spark import cleanup_table, compact_table
+    from lance_stream.spark import cleanup_table, compact_table, derive
 
 Start with `sink` (a micro-batch becomes one version), then `registration`, `sources` and the three
 modules that it chooses from: `table_source` (a table at a version), `feed` (the change feed as a
@@ -10,7 +10,8 @@ without upserts: batches, INSERT, and streams). They use `options` (all options)
 (columns of Arrow and of Spark), `arrow_jobs` (running a function over Arrow batches in Spark),
 `work_units` (distributing work over tasks), `portions` (what a task reads) and `rows_ahead` (small
 work that needs no task).
-`maintenance` compacts and cleans up a table by tasks (`rewrite_jobs`, `file_jobs`).
+`maintenance` compacts and cleans up a table by tasks (`rewrite_jobs`, `file_jobs`);
+`derived_columns` computes columns by tasks.
 
 May import: everything in the package. The only package that imports pyspark.
 
@@ -22,6 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lance_stream.spark.derived_columns import derive
     from lance_stream.spark.feed.changes_frame import load_changes
     from lance_stream.spark.maintenance import cleanup_table, compact_table
     from lance_stream.spark.registration import register
@@ -37,6 +39,7 @@ __all__ = [
     "SinkCommit",
     "cleanup_table",
     "compact_table",
+    "derive",
     "lance_sink",
     "lance_sinks",
     "load_changes",
@@ -51,6 +54,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
         "SinkCommit": "lance_stream.spark.sink.reports",
         "cleanup_table": "lance_stream.spark.maintenance",
         "compact_table": "lance_stream.spark.maintenance",
+        "derive": "lance_stream.spark.derived_columns",
         "lance_sink": "lance_stream.spark.sink.lance_sink",
         "lance_sinks": "lance_stream.spark.sink.several",
         "load_changes": "lance_stream.spark.feed.changes_frame",

@@ -1,0 +1,468 @@
+"""Derived columns: what is computed, what is read, what is committed."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import DerivedFunctionError, InvalidInputError, NotFoundError, derive
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.derived.progress import read_progress
+from lance_stream.storage.local_store import LocalStore
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("price", pa.float64()),
+    ]
+)
+LENGTH = {"length": pa.int64()}
+
+
+class Lengths:
+    """A function that counts: of each text its length."""
+
+    def __init__(self, bad: str = "bad") -> None:
+        self.bad = bad
+        self.seen: list[str | None] = []
+
+    def __call__(self, batch: pa.RecordBatch) -> list[int | None]:
+        texts = batch["text"].to_pylist()
+        self.seen += texts
+        if self.bad in texts:
+            raise ValueError(f"{self.bad!r} has no length")
+        return [None if each is None else len(each) for each in texts]
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    ids = range(start, stop)
+    return pa.table([ids, [f"text {n}" for n in ids], [float(n) for n in ids]], schema=SCHEMA)
+
+
+def new_table(path: Path, *parts: tuple[int, int]) -> str:
+    uri = str(path / "t.lance")
+    ds = lance_stream.create_dataset(uri, SCHEMA)
+    for start, stop in parts:
+        ds = ds.append(rows(start, stop))
+    return uri
+
+
+def lengths_of(uri: str) -> dict[int, int | None]:
+    found = lance_stream.open_dataset(uri).to_table(["id", "length"]).to_pydict()
+    return dict(zip(found["id"], found["length"], strict=True))
+
+
+def test_one_percent_of_the_rows_changed_computes_these_alone(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 10_000), (10_000, 20_000))
+    function = Lengths()
+    lengths = derive(uri, LENGTH, function, "text", function_version="1")
+    assert lengths.run().num_computed == 20_000
+    ds = lance_stream.open_dataset(uri)
+    changed = list(range(0, 20_000, 100))
+    texts = pa.table({"id": changed, "text": ["changed"] * len(changed)})
+    ds = ds.upsert(texts, on="id").update({"price": "price + 1"}, where="id % 7 = 0").compact()
+    function.seen.clear()
+    done = lengths.run()
+    assert function.seen == ["changed"] * 200
+    assert (done.num_computed, done.num_written, done.num_commits) == (200, 200, 1)
+    assert lengths_of(uri) == {n: 7 if n % 100 == 0 else len(f"text {n}") for n in range(20_000)}
+    assert lengths.run().version is None
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+def test_changes_of_other_columns_are_not_even_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = new_table(tmp_path, (0, 1000))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    lengths.run()
+    ds = lance_stream.open_dataset(uri)
+    ds.upsert(pa.table({"id": range(1000), "price": [0.5] * 1000}), on="id")  # in place
+    read = watch_data_files(monkeypatch)
+    assert lengths.run().num_checked == 0
+    assert read == []
+
+
+def watch_data_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note the bytes of each range of a data file that is read from now on."""
+    read: list[int] = []
+    real = LocalStore.read_ranges
+
+    def read_ranges(store: LocalStore, path: str, ranges: Sequence[ByteRange]) -> Any:
+        if path.startswith("data/"):
+            read.extend(each.stop - each.start for each in ranges)
+        return real(store, path, ranges)
+
+    monkeypatch.setattr(LocalStore, "read_ranges", read_ranges)
+    return read
+
+
+@pytest.mark.parametrize("file_version", ["2.0", "2.2"])
+def test_blobs_are_neither_read_nor_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_version: str
+) -> None:
+    metadata = {"lance-encoding:blob": "true"}
+    schema = SCHEMA.append(pa.field("image", pa.large_binary(), metadata=metadata))
+    uri = str(tmp_path / "t.lance")
+    ds = lance_stream.create_dataset(uri, schema, file_version=file_version)
+    images = pa.array([np.random.default_rng(n).bytes(200_000) for n in range(40)])
+    ds = ds.append(rows(0, 40).append_column("image", images.cast(pa.large_binary())))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    read = watch_data_files(monkeypatch)
+    assert lengths.run().num_in_place == 40
+    ds = lance_stream.open_dataset(uri).upsert(pa.table({"id": [3], "text": ["x"]}), on="id")
+    read.clear()
+    done = lengths.run()
+    assert (done.num_computed, done.num_in_place) == (1, 1)
+    assert 0 < sum(read) < 100_000
+    assert lengths_of(uri)[3] == 1
+
+
+def test_other_columns_are_not_read_for_new_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path / "t.lance")
+    wide = SCHEMA.append(pa.field("vector", pa.list_(pa.float32(), 2000)))
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(2000 * 300, np.float32)), 2000)
+    ds = lance_stream.create_dataset(uri, wide)
+    ds.append(rows(0, 300).append_column("vector", vectors))
+    read = watch_data_files(monkeypatch)
+    assert derive(uri, LENGTH, Lengths(), "text", function_version="1").run().num_computed == 300
+    assert 0 < sum(read) < 200_000  # the vectors are 2.4 MB
+
+
+def test_a_new_version_of_the_function_works_from_the_newest_rows_down(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 100))
+    derive(uri, LENGTH, Lengths(), "text", function_version="1").run()
+    seen: list[str] = []
+
+    def negative(batch: pa.RecordBatch) -> pa.Array:
+        seen.extend(batch["text"].to_pylist())
+        return pa.array([-len(each) for each in batch["text"].to_pylist()])
+
+    again = derive(uri, LENGTH, negative, "text", function_version="2", piece_rows=40)
+    first = again.run(max_pieces=1)
+    assert (first.num_computed, first.num_pending) == (40, 60)
+    assert set(seen) == {f"text {n}" for n in range(60, 100)}
+    status = again.status()
+    assert (status.num_pending, status.num_current, status.function_version) == (60, 40, "2")
+    assert status.is_same_function
+    assert not status.is_current
+    # The stream goes on: what it brings comes before the rest of the backfill.
+    lance_stream.open_dataset(uri).append(rows(100, 110)).update({"text": "'new'"}, "id = 5")
+    seen.clear()
+    again.run(max_pieces=1)
+    newest = {"new", *(f"text {n}" for n in range(100, 110))}
+    assert set(seen) == newest | {f"text {n}" for n in range(31, 60)}
+    again.run()
+    assert len(seen) == 60 + 10
+    assert lengths_of(uri) == {n: -3 if n == 5 else -len(f"text {n}") for n in range(110)}
+    assert again.status().is_current
+
+
+def test_an_interrupted_backfill_goes_on_where_it_was(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 100))
+    function = Lengths()
+    for _ in range(3):  # as many processes
+        derive(uri, LENGTH, function, "text", function_version="1", piece_rows=30).run(1)
+    assert len(function.seen) == 90
+    derive(uri, LENGTH, function, "text", function_version="1", piece_rows=30).run()
+    assert sorted(filter(None, function.seen)) == sorted(f"text {n}" for n in range(100))
+
+
+def test_rows_that_fail_are_set_aside_until_the_function_is_mended(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 50))
+    ds = lance_stream.open_dataset(uri).update({"text": "'bad'"}, where="id IN (7, 21)")
+    function = Lengths()
+    lengths = derive(uri, LENGTH, function, "text", function_version="1")
+    assert lengths.run().num_failed == 2
+    found = lengths_of(uri)
+    assert (found[7], found[21], found[8]) == (None, None, 6)
+    (bad,) = lance_stream.list_quarantine(uri)
+    assert (bad.num_rows, bad.state, bad.reason) == (2, "ready", "function failed")
+    assert bad.message == "ValueError: 'bad' has no length"
+    assert '"text": "bad"' in bad.row
+    assert lengths.status().num_failed == 2
+    # They are not tried again for nothing, nor replayed as if they were rows of a sink.
+    ds = lance_stream.open_dataset(uri).update({"price": "0"}, where="id < 30")
+    function.seen.clear()
+    assert lengths.run().num_computed == 0
+    replayed = lance_stream.replay_quarantine(uri)
+    assert replayed.rows_replayed == 0
+    assert "another version" in next(iter(replayed.rows_left))
+    # A new text is tried; a new function tries all.
+    ds = lance_stream.open_dataset(uri).update({"text": "'good'"}, where="id = 7")
+    assert lengths.run().num_computed == 1
+    assert ds.verify() == []
+    mended = derive(uri, LENGTH, Lengths("none"), "text", function_version="2")
+    assert mended.run().num_failed == 0
+    assert lengths_of(uri)[21] == 3
+    assert lance_stream.list_quarantine(uri) == []
+    assert mended.status().num_failed == 0
+
+
+def test_a_function_that_fails_for_all_rows_is_an_error(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 50))
+
+    def broken(batch: pa.RecordBatch) -> pa.Array:
+        raise KeyError("no such model")
+
+    lengths = derive(uri, LENGTH, broken, "text", function_version="1", max_failures=20)
+    with pytest.raises(DerivedFunctionError, match=r"more than 20 rows .*no such model"):
+        lengths.run()
+    assert lance_stream.list_quarantine(uri) == []
+    strict = derive(uri, LENGTH, Lengths("text 3"), "text", function_version="1", on_error="raise")
+    with pytest.raises(DerivedFunctionError, match=r"failed for a row; .*'text 3' has no length"):
+        strict.run()
+    assert set(lengths_of(uri).values()) == {None}
+    assert strict.status().num_pending == 50
+
+
+def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 50))
+    loaded: list[int] = []
+
+    def load() -> dict[str, int]:
+        loaded.append(1)
+        return {"factor": 10}
+
+    def scaled(batch: pa.RecordBatch, model: dict[str, int]) -> Any:
+        return np.array([len(each) for each in batch["text"].to_pylist()]) * model["factor"]
+
+    derive(
+        uri, LENGTH, scaled, "text", function_version="a", setup=load, batch_rows=10, piece_rows=20
+    ).run()
+    assert loaded == [1]
+    assert lengths_of(uri)[3] == 60
+
+    def cannot() -> None:
+        raise OSError("no disk")
+
+    with pytest.raises(DerivedFunctionError, match=r"setup .* failed: OSError: no disk"):
+        derive(uri, LENGTH, scaled, "text", function_version="b", setup=cannot).run()
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ([1], "1 values of 'length' for"),
+        (pa.array(["x", "y"]), "length"),
+        ({"other": [1, 2]}, "did not return the column 'length'"),
+    ],
+)
+def test_what_a_function_returns_wrongly_is_its_failure(
+    tmp_path: Path, returned: Any, problem: str
+) -> None:
+    uri = new_table(tmp_path, (0, 2))
+    wrong = derive(uri, LENGTH, lambda _: returned, "text", function_version="1", on_error="raise")
+    if returned == [1]:  # right for one row, so that halves succeed
+        assert wrong.run().num_failed == 0
+        return
+    with pytest.raises(DerivedFunctionError, match=problem):
+        wrong.run()
+
+
+def test_several_outputs_and_inputs(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 20))
+    outputs = pa.schema([("both", pa.string()), ("vector", pa.list_(pa.float32(), 3))])
+
+    def function(batch: pa.RecordBatch) -> dict[str, Any]:
+        pairs = zip(batch["text"].to_pylist(), batch["price"].to_pylist(), strict=True)
+        return {
+            "vector": np.tile(batch["price"].to_numpy()[:, None], (1, 3)),
+            "both": [f"{text} {price}" for text, price in pairs],
+        }
+
+    both = derive(uri, outputs, function, ["text", "price"], function_version="1", name="pair")
+    both.run()
+    lance_stream.open_dataset(uri).update({"price": "99"}, where="id = 4")
+    assert both.run().num_computed == 1
+    ds = lance_stream.open_dataset(uri)
+    found = ds.to_table(filter="id = 4").to_pylist()[0]
+    assert (found["both"], found["vector"]) == ("text 4 99.0", [99.0, 99.0, 99.0])
+    assert ds.schema.names[-1] == "pair_state"
+
+
+def test_the_feed_has_the_rows_that_were_computed(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 300))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    lengths.run()
+    ds = lance_stream.open_dataset(uri).update({"text": "'four'"}, where="id = 12")
+    done = lengths.run()
+    feed = lance_stream.open_dataset(uri).changes(ds.version, columns=["id", "length"])
+    found = feed.read_all().to_pylist()
+    assert [(each["_change_type"], each["id"], each["length"]) for each in found] == [
+        ("update_preimage", 12, 7),
+        ("update_postimage", 12, 4),
+    ]
+    assert done.num_commits == 1
+
+
+def test_dropped_columns_are_computed_again(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 30))
+    function = Lengths()
+    lengths = derive(uri, LENGTH, function, "text", function_version="1")
+    lengths.run()
+    for dropped in (["length"], ["length_state"], ["length", "length_state"]):
+        lance_stream.open_dataset(uri).drop_columns(dropped)
+        function.seen.clear()
+        assert lengths.run().num_computed == 30
+        assert lengths_of(uri)[4] == 6
+
+
+def test_a_state_that_a_user_removes_is_computed_again(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 30))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    lengths.run()
+    lance_stream.open_dataset(uri).update({"length_state": "NULL", "length": "-1"}, "id = 3")
+    assert lengths.run().num_computed == 1
+    assert lengths_of(uri)[3] == 6
+
+
+def test_versions_that_were_cleaned_up_are_not_needed(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 30))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    lengths.run()
+    ds = lance_stream.open_dataset(uri).update({"text": "'x'"}, where="id = 3")
+    ds.update({"price": "0"}, where="id = 9").cleanup(retain_versions=1)
+    assert lengths.run().num_computed == 1
+    assert lengths_of(uri)[3] == 1
+
+
+def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 60))
+    other = derive(uri, LENGTH, Lengths(), "text", function_version="1", piece_rows=20)
+    is_first = True
+
+    def disturbed(batch: pa.RecordBatch) -> list[int]:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            other.run(max_pieces=1)
+        return [len(each) for each in batch["text"].to_pylist()]
+
+    done = derive(uri, LENGTH, disturbed, "text", function_version="1", piece_rows=20).run()
+    assert done.num_computed == 40  # what the other had committed is not computed again
+    assert lengths_of(uri) == {n: len(f"text {n}") for n in range(60)}
+    config = lance_stream.open_dataset(uri).config
+    kept = read_progress(config, "length")
+    assert kept is not None
+    assert kept.pending == ()
+
+
+def test_a_table_beside_has_what_the_source_has(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 50))
+    beside = str(tmp_path / "lengths.lance")
+    function = Lengths()
+    lengths = derive(
+        uri, LENGTH, function, "text", function_version="1", target=beside, kept=["id"]
+    )
+    version = lance_stream.open_dataset(uri).version
+    lengths.run()
+    assert lance_stream.open_dataset(uri).version == version  # the source is not written
+    ds = lance_stream.open_dataset(uri).delete("id IN (3, 4)").update({"text": "'x'"}, "id = 9")
+    ds = ds.update({"price": "0"}, where="id < 20")
+    function.seen.clear()
+    done = lengths.run()
+    assert (function.seen, done.num_deleted) == (["x"], 2)
+    wanted = {n: 1 if n == 9 else len(f"text {n}") for n in range(50) if n not in (3, 4)}
+    assert lengths_of(beside) == wanted
+    ds.compact().delete("id = 5")
+    assert (lengths.run().num_deleted, function.seen) == (1, ["x"])
+    assert lance_stream.open_dataset(beside).verify() == []
+    assert lengths.status().is_current
+
+
+def test_a_source_that_was_made_anew_is_computed_anew(tmp_path: Path) -> None:
+    import shutil
+
+    uri = new_table(tmp_path, (0, 50))
+    beside = str(tmp_path / "lengths.lance")
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=beside)
+    lengths.run()
+    shutil.rmtree(uri)
+    new_table(tmp_path, (100, 120))
+    lengths.run()
+    found = lance_stream.open_dataset(beside).to_table()
+    assert sorted(found["length"].to_pylist()) == [8] * 20
+    assert found.num_rows == 20
+
+
+def test_a_query_follows_the_table_until_it_is_stopped(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 50))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", piece_rows=20)
+    query = lengths.start(interval_seconds=0.02)
+    assert query.wait_until_idle(60)
+    lance_stream.open_dataset(uri).append(rows(50, 60))
+    done = threading.Event()
+    for _ in range(600):
+        if lengths_of(uri).get(55) is not None:
+            break
+        done.wait(0.05)
+    assert lengths_of(uri)[55] == 7
+    assert query.wait_until_idle(60)
+    version = lance_stream.open_dataset(uri).version
+    assert query.wait_until_idle(60)
+    assert lance_stream.open_dataset(uri).version == version  # its own commits are no news
+    query.stop()
+    assert not query.is_active
+    assert query.exception is None
+
+
+def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 5))
+    query = derive(
+        uri, LENGTH, Lengths("text 3"), "text", function_version="1", on_error="raise"
+    ).start()
+    with pytest.raises(DerivedFunctionError, match="text 3"):
+        query.await_termination(60)
+    assert not query.is_active
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"inputs": []}, "at least one input"),
+        ({"inputs": ["length"]}, "'length' occurs more than once"),
+        ({"outputs": {}}, "outputs must be names and types"),
+        ({"function": 7}, "must take a pyarrow.RecordBatch"),
+        ({"function_version": 1}, "function_version must be a text"),
+        ({"on_error": "ignore"}, "on_error must be"),
+        ({"piece_rows": 0}, "a piece has"),
+        ({"setup": 3}, "setup must be a function"),
+        ({"kept": ["id"]}, "give target"),
+        ({"name": ""}, "the name must be a text"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    tmp_path: Path, arguments: dict[str, Any], problem: str
+) -> None:
+    given: dict[str, Any] = {
+        "outputs": LENGTH,
+        "function": Lengths(),
+        "inputs": ["text"],
+        "function_version": "1",
+        **arguments,
+    }
+    with pytest.raises(InvalidInputError, match=problem):
+        derive(str(tmp_path), **given)
+
+
+def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 5))
+    with pytest.raises(NotFoundError, match="no column 'texts'"):
+        derive(uri, LENGTH, Lengths(), "texts", function_version="1").run()
+    with pytest.raises(InvalidInputError, match="price"):
+        derive(uri, {"price": pa.string()}, Lengths(), "text", function_version="1").run()
+    with pytest.raises(InvalidInputError, match=r"no column 'source_row_id'"):
+        derive(uri, LENGTH, Lengths(), "text", function_version="1", target=uri).run()
+    plain = str(tmp_path / "plain.lance")
+    lance_stream.create_dataset(plain, SCHEMA, stable_row_ids=False).append(rows(0, 5))
+    with pytest.raises(InvalidInputError, match="no stable row ids"):
+        derive(plain, LENGTH, Lengths(), "text", function_version="1").run()

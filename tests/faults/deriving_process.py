@@ -1,0 +1,65 @@
+"""Keeps derived columns up to date, in the same table and beside it, and upserts between.
+
+Run by a test, which kills it.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+import lance_stream
+from lance_stream import Derivation, derive
+
+NUM_IDS = 120
+
+
+def value_of(text: str | None) -> str:
+    """Return what the function computes."""
+    return f"value of {text}"
+
+
+def slowly(batch: pa.RecordBatch) -> list[str]:
+    """Compute values; kills hit it in the middle."""
+    time.sleep(0.002)
+    if "bad" in batch["text"].to_pylist():
+        raise ValueError("bad")
+    return [value_of(each) for each in batch["text"].to_pylist()]
+
+
+def in_table(uri: str, make: Callable[..., Derivation] = derive, **given: Any) -> Derivation:
+    """Return the derivation of a column of the same table."""
+    settings: dict[str, Any] = {"function_version": "1", "batch_rows": 10, "piece_rows": 40}
+    return make(uri, {"value": pa.string()}, slowly, "text", **settings | given)
+
+
+def beside(uri: str, make: Callable[..., Derivation] = derive) -> Derivation:
+    """Return the derivation of a table beside."""
+    return in_table(uri, make, target=f"{uri}-beside", kept=["id"])
+
+
+def change(uri: str, seed: int) -> None:
+    """Upsert some rows, and delete some."""
+    dice = random.Random(seed)
+    ids = dice.sample(range(NUM_IDS), 20)
+    texts = [dice.choice(["bad", *map(str, range(100))]) for _ in ids]
+    ds = lance_stream.open_dataset(uri).upsert(pa.table({"id": ids, "text": texts}), on="id")
+    ds.delete(f"id = {dice.randrange(NUM_IDS)}")
+
+
+def main(uri: str, seed: int, num_rounds: int) -> None:
+    """Change the table and compute, round after round."""
+    for number in range(num_rounds):
+        change(uri, seed * 1000 + number)
+        in_table(uri).run(max_pieces=2)
+        beside(uri).run(max_pieces=2)
+        print(number, flush=True)
+    in_table(uri).run()
+    beside(uri).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

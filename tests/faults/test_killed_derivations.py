@@ -1,0 +1,89 @@
+"""A process that computes derived columns is killed at any moment: each value is of its inputs."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.dataset import Dataset
+from tests.faults.deriving_process import NUM_IDS, beside, in_table, value_of
+
+PROCESS = Path(__file__).parent / "deriving_process.py"
+ROOT = Path(__file__).parents[2]
+ENDLESS = 10_000
+
+
+def new_table(folder: Path) -> str:
+    uri = str(folder / "t.lance")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+    ids = range(NUM_IDS)
+    lance_stream.create_dataset(uri, schema).append(
+        pa.table([ids, [str(n) for n in ids]], schema=schema)
+    )
+    return uri
+
+
+def kill_in_the_middle(uri: str, seed: int, seconds: float) -> None:
+    """Run the process, and kill it some time after its first round."""
+    process = subprocess.Popen(
+        [sys.executable, str(PROCESS), uri, str(seed), str(ENDLESS)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+def check(uri: str) -> None:
+    """Compute the rest: everything is as if computed at once, and nothing is done twice."""
+    for derivation, location in ((in_table(uri), uri), (beside(uri), f"{uri}-beside")):
+        derivation.run()
+        assert derivation.run().num_checked == 0
+        ds = lance_stream.open_dataset(location)
+        assert values_of(ds) == {
+            each["id"]: None if each["text"] == "bad" else value_of(each["text"])
+            for each in lance_stream.open_dataset(uri).to_table(["id", "text"]).to_pylist()
+        }
+        assert ds.verify() == []
+        num_bad = lance_stream.open_dataset(uri).count_rows("text = 'bad'")
+        assert derivation.status().num_failed == num_bad
+
+
+def values_of(ds: Dataset) -> dict[int, str | None]:
+    found = ds.to_table(["id", "value"]).to_pylist()
+    made = {each["id"]: each["value"] for each in found}
+    assert len(made) == len(found)
+    return made
+
+
+def run_kills(folder: Path, num_kills: int) -> None:
+    dice = random.Random(50)
+    uri = new_table(folder)
+    for number in range(num_kills):
+        kill_in_the_middle(uri, number, dice.uniform(0.0, 0.4))
+        if number % 5 == 4:
+            check(uri)
+    check(uri)
+
+
+@pytest.mark.slow
+def test_values_are_right_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+    run_kills(tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_values_are_right_after_fifty_kills(tmp_path: Path) -> None:
+    run_kills(tmp_path, 50)
