@@ -135,6 +135,7 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 	$(BIN)/python -m benchmarks.key_bounds
 	$(BIN)/python -m benchmarks.key_index
 	$(BIN)/python -m benchmarks.slowly_changing
+	$(BIN)/python -m benchmarks.derive
 	$(BIN)/python -m benchmarks.wide_rows
 	$(BIN)/python -m benchmarks.feed
 	$(BIN)/python -m benchmarks.freshness

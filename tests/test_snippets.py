@@ -43,6 +43,7 @@ DOCUMENTS = [
     "docs/metrics.md",
     "docs/several-tables.md",
     "docs/search.md",
+    "docs/derived-columns.md",
 ]
 MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
 RECIPES: dict[str, list[str]] = {

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import lance_stream
@@ -44,6 +46,22 @@ def test_an_aggregate_follows_its_table(tmp_path: Path) -> None:
         for day in days
     }
     assert "2026-11-03" not in found
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("spark")
+def test_embeddings_follow_their_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = load("derive_embeddings")
+    example.main(str(tmp_path))
+    shown = capsys.readouterr().out
+    assert "embedded: 1,000 of 1,000 chunks" in shown
+    assert "embedded: 15 after" in shown
+    rows = table(tmp_path, "chunks")
+    found = example.search(str(tmp_path / "chunks.lance"), "Which penguin sings?")
+    assert all("penguin" in each["text"] for each in found)
+    batch = pa.record_batch({"text": [each["text"] for each in rows]})
+    wanted = example.embed(batch, example.load_model())
+    assert np.allclose([each["embedding"] for each in rows], wanted)
 
 
 @pytest.mark.usefixtures("spark")
