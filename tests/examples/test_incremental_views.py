@@ -1,0 +1,61 @@
+"""Views that an example keeps up to date equal the same views computed from all rows."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from tests.examples.test_example_modules import load
+
+example = load("incremental_views")
+REGIONS = ["north", "south", "east", "west"]
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    example.main(str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_hundred_refreshes_equal_batch(tmp_path: Path) -> None:
+    check_refreshes(tmp_path, 100)
+
+
+def test_refreshes_equal_batch(tmp_path: Path) -> None:
+    check_refreshes(tmp_path, 12)
+
+
+def check_refreshes(tmp_path: Path, count: int) -> None:
+    """Through inserts, updates and deletes of both tables, keys that move, and compactions."""
+    folder, dice = str(tmp_path), random.Random(100)
+    example.create(folder)
+    for _ in range(count):
+        for _ in range(dice.randrange(3)):
+            change(folder, dice)
+        example.refresh(folder)
+        assert example.views(folder) == pytest.approx(example.views_in_batch(folder))
+    for each in ("sales", "regions"):
+        assert lance_stream.open_dataset(f"{folder}/{each}.lance").verify() == []
+
+
+def change(folder: str, dice: random.Random) -> None:
+    name = dice.choice(["orders", "orders", "customers"])
+    ds = example.opened(folder, name)
+    ids = dice.sample(range(1, 60 if name == "orders" else 12), 5)
+    kind = dice.random()
+    if kind < 0.6:
+        rows = [
+            {"id": each, "customer": dice.randrange(1, 14), "cents": dice.randrange(1000)}
+            if name == "orders"
+            else {"id": each, "region": dice.choice(REGIONS)}
+            for each in ids
+        ]
+        ds.upsert(pa.Table.from_pylist(rows, ds.schema), on="id")
+    elif kind < 0.85:
+        ds.delete(f"id IN ({', '.join(map(str, ids))})")
+    elif kind < 0.95:
+        ds.compact()
+    else:
+        ds.restore(dice.randrange(max(1, ds.version - 4), ds.version + 1))
