@@ -7,6 +7,7 @@ FLOORS      := .venv-floors
 RIVALS      := .venv-rivals
 DOCS        := .venv-docs
 RECIPES     := .venv-recipes
+PIPELINE    := .venv-pipeline
 SERVERS     := .servers
 QUICK_SERVERS := azurite fake_gcs
 CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -28,6 +29,7 @@ ON_FLOORS_INSTALLED := $(FLOORS)/.installed-$(call KEY,floors.txt)
 RIVALS_INSTALLED := $(RIVALS)/.installed-$(call KEY)
 DOCS_INSTALLED := $(DOCS)/.installed-$(call KEY)
 RECIPES_INSTALLED := $(RECIPES)/.installed-$(call KEY)
+PIPELINE_INSTALLED := $(PIPELINE)/.installed-$(call KEY)
 PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 # The tests start hundreds of processes: each would compile all modules anew.
@@ -50,6 +52,14 @@ help: java-hint  ## list the targets
 
 demo: install java  ## the main job on real data: flights stream in, their changes stream out, a SIGKILL between
 	$(BIN)/python examples/flights.py
+
+pipeline: ASKED_SERVERS := kafka spark_kafka postgresql
+pipeline: $(PIPELINE_INSTALLED) java servers  ## from a database to search: PostgreSQL, Kafka, Spark, a page; PIPELINE_ARGUMENTS="--kill-each"
+	$(PIPELINE)/bin/python -m examples.pipeline $(PIPELINE_ARGUMENTS)
+
+# PySpark is of the version for which tests/servers/spark_kafka/pom.xml has Spark's package for Kafka.
+$(PIPELINE_INSTALLED):
+	$(call environment,$(PIPELINE),-e '.[pipeline]' 'pyspark==4.2.0')
 
 test: SAMPLE := --quick --spark-processes $(SPARK_JOBS)
 test: FLOOR_TESTS = --quick --most-cases 8 --spark-processes $(SPARK_JOBS) -m floors $(MARKED_FLOORS)
@@ -170,7 +180,7 @@ java-hint:
 	@$(PYTHON) -I lance_stream/machine/java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
-	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) $(PIPELINE) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo test test-all test-floors test-recipes cluster-test tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean
+.PHONY: help demo pipeline test test-all test-floors test-recipes cluster-test tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean

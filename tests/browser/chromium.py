@@ -1,4 +1,4 @@
-"""A headless Chromium that opens files, without any network of its own."""
+"""A headless Chromium that opens files and pages of this machine, and reaches nothing else."""
 
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ FLAGS = (
     "--disable-sync",
     "--no-first-run",
     "--hide-scrollbars",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 
 

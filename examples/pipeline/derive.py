@@ -1,0 +1,68 @@
+"""A part: computes the embedding of each article whose text has changed, in the same table.
+
+    python -m examples.pipeline.derive
+
+Rows of which only a price or a state changed are not computed. How far it is, the table itself
+says: no checkpoint is kept. It creates the indices, too, once there are enough rows; the sink keeps
+them fresh.
+"""
+
+import signal
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from examples.pipeline import figures
+from examples.pipeline.embedding import DIMENSIONS, VERSION, embed
+from examples.pipeline.searching import create_indices
+from examples.pipeline.settings import Settings
+from examples.pipeline.waiting import wait_for
+from lance_stream.derived.derivation import Derivation, derive
+
+
+def embeddings_of(table: str) -> Derivation:
+    """Return the declaration of the column `embedding`."""
+    return derive(
+        table,
+        {"embedding": pa.list_(pa.float32(), DIMENSIONS)},
+        embed,
+        ["title", "body"],
+        function_version=VERSION,
+    )
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    settings = Settings.read()
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    versions = Path(settings.table, "_versions")
+    wait_for(lambda: bool(stopped) or any(versions.glob("*.manifest")), "the first batch")
+    derivation = embeddings_of(settings.table)
+    report = settings.figures("derive")
+    totals = {name: each for name, each in figures.read(report).items() if name != "written_at"}
+    has_indices = False
+    while not stopped:
+        started = time.time()
+        done = derivation.run()
+        seconds = time.time() - started
+        if done.num_commits:
+            made = {
+                "pieces": done.num_commits,
+                "checked": done.num_checked,
+                "computed": done.num_computed,
+                "written": done.num_written,
+                "in_place": done.num_in_place,
+                "seconds": seconds,
+            }
+            totals = {name: totals.get(name, 0) + each for name, each in made.items()}
+        if not has_indices:
+            has_indices = create_indices(settings.table)
+        figures.write(report, {**totals, "has_indices": has_indices})
+        if not done.num_commits:
+            time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The files for Docker name what is there: there is no engine to start them in the tests."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from examples.pipeline.settings import PREFIX, Settings
+from examples.pipeline.spark_jars import JARS
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "examples" / "pipeline"
+COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: each for name, each in SERVICES.items() if "build" in each}
+DOCKERFILE = (FOLDER / "Dockerfile").read_text()
+
+
+def test_all_parts_are_services() -> None:
+    assert OURS.keys() == {"connector", "sink", "derive", "watch", "page", "load"}
+    assert SERVICES.keys() - OURS.keys() == {"postgresql", "kafka", "connect"}
+    assert all(each["restart"] == "always" for each in SERVICES.values())
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_a_service_runs_a_module_with_settings_that_exist(name: str) -> None:
+    flag, module = OURS[name]["command"]
+    assert flag == "-m"
+    assert importlib.util.find_spec(module) is not None
+    known = {PREFIX + each.upper() for each in Settings.__dataclass_fields__}
+    assert OURS[name]["environment"].keys() <= known
+    assert all(isinstance(each, str) for each in OURS[name]["environment"].values())
+
+
+def test_services_are_reached_where_they_are() -> None:
+    settings = OURS["sink"]["environment"]
+    hosts = re.findall(r"(?:@|//|^)(\w+):(\d+)", "\n".join(settings.values()), re.MULTILINE)
+    assert {("postgresql", "5432"), ("kafka", "9092"), ("connect", "8083")} == set(hosts)
+    assert {host for host, _ in hosts} <= SERVICES.keys()
+    page = OURS["page"]
+    assert page["ports"] == [f"127.0.0.1:8050:{page['environment']['PIPELINE_PAGE_PORT']}"]
+
+
+def test_services_wait_for_services_and_use_volumes_that_exist() -> None:
+    for each in SERVICES.values():
+        assert each.get("depends_on", {}).keys() <= SERVICES.keys()
+        for volume in each.get("volumes", []):
+            assert volume.partition(":")[0] in COMPOSE["volumes"]
+        for other, how in each.get("depends_on", {}).items():
+            assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[other]
+
+
+def test_the_image_is_made_of_files_that_it_may_see() -> None:
+    ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
+    allowed = [line[1:] for line in ignored if line.startswith("!")]
+    copied = [
+        source.rstrip("/")
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    assert len(copied) >= 7
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert any(source == each or source.startswith(f"{each}/") for each in allowed), source
+
+
+def test_the_image_has_the_versions_of_the_makefile_and_the_tests() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (spark,) = re.findall(r"\[pipeline\]' '(pyspark==[\d.]+)'", makefile)
+    assert f"'.[pipeline]' '{spark}'" in DOCKERFILE
+    for pom, image in {"kafka": "apache/kafka", "debezium": "quay.io/debezium/connect"}.items():
+        text = (ROOT / "tests/servers/kafka/pom.xml").read_text()
+        version = SERVICES["kafka" if pom == "kafka" else "connect"]["image"].split(":")[1]
+        assert SERVICES["kafka" if pom == "kafka" else "connect"]["image"].startswith(image)
+        assert f"<version>{version}</version>" in text
+    assert f"{JARS}=/jars" in DOCKERFILE

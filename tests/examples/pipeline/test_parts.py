@@ -1,0 +1,257 @@
+"""The pieces of the pipeline, each by itself; the whole is in tests/neighbours/test_pipeline.py."""
+
+import json
+import random
+import threading
+from collections import Counter
+from contextlib import closing
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pytest
+
+from examples.pipeline import connector, database, figures, load
+from examples.pipeline.embedding import DIMENSIONS, embed, embed_texts
+from examples.pipeline.settings import Settings
+from examples.pipeline.texts import article
+from examples.pipeline.watch import Samples, committed_offsets, stages_of
+
+
+def test_settings_reach_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Settings(kafka="127.0.0.1:1", load="7.5", state="here")
+    for name, value in given.as_environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings.read() == given
+
+
+def test_texts_that_share_words_are_near_each_other() -> None:
+    texts = ["the printer prints pale pages", "Printers: pages printed pale", "a headset hums"]
+    one, two, other = embed_texts(texts).astype(np.float64)
+    assert one @ two > 0.5
+    assert abs(one @ other) < 0.2
+    assert np.linalg.norm(one) == pytest.approx(1)
+
+
+def test_a_vector_depends_on_its_text_alone() -> None:
+    chance = random.Random(3)
+    made = [article(chance) for _ in range(50)]
+    titles, bodies = [each.title for each in made], [each.body for each in made]
+    together = embed(pa.record_batch({"title": titles, "body": bodies}))
+    for place in (0, 17, 49):
+        row = pa.record_batch(
+            {"title": titles[place : place + 1], "body": pa.array([bodies[place]], pa.string())}
+        )
+        assert embed(row)[0] == together[place]
+    assert together.type == pa.list_(pa.float32(), DIMENSIONS)
+
+
+def test_a_text_without_words_has_no_direction() -> None:
+    assert not embed_texts([None, "", "— …", "the and of"]).any()
+    assert embed_texts([]).shape == (0, DIMENSIONS)
+
+
+def test_differences_name_each_kind() -> None:
+    wanted = [(1, "a"), (2, "b"), (3, "c")]
+    found = [(2, "b"), (3, "x"), (3, "x"), (4, "d")]
+    assert database.differences(wanted, found) == {
+        "missing": [1],
+        "too many": [4],
+        "twice": [3],
+        "different": [3],
+    }
+
+
+@pytest.fixture
+def shop(postgresql_url: str) -> str:
+    database.prepare(postgresql_url, 30)
+    return postgresql_url
+
+
+def test_a_database_is_prepared_once(shop: str) -> None:
+    before = database.rows_of(shop)
+    database.prepare(shop, 99)
+    assert database.rows_of(shop) == before
+    assert [row[0] for row in before] == list(range(1, 31))
+
+
+def test_changes_are_of_all_kinds_and_are_counted(shop: str) -> None:
+    changes = load.Changes(5)
+    with closing(psycopg.connect(shop, autocommit=True)) as connection:
+        before = {row[0]: row for row in database.rows_of(shop)}
+        changes.look(connection)
+        done = sum(changes.commit(connection, 5) for _ in range(40))
+        after = {row[0]: row for row in database.rows_of(shop)}
+    assert done == changes.counts.total() - changes.counts["transactions"] >= 200
+    assert len(after) == 30 + changes.counts["inserts"] - changes.counts["deletes"]
+    assert min(changes.counts[each] for each in ("inserts", "updates", "deletes")) > 10
+    assert before.keys() - after.keys()
+    assert after.keys() - before.keys()
+    kept = before.keys() & after.keys()
+    assert {key for key in kept if before[key] != after[key]}
+    assert any(isinstance(row[5], Decimal) for row in after.values())
+
+
+def test_the_same_seed_makes_the_same_changes(postgresql: Any) -> None:
+    found = []
+    for _ in range(2):
+        url = postgresql.new_database()
+        database.prepare(url, 20)
+        changes = load.Changes(9)
+        with closing(psycopg.connect(url, autocommit=True)) as connection:
+            changes.look(connection)
+            for _ in range(20):
+                changes.commit(connection, 3)
+        found.append([row[:-1] for row in database.rows_of(url)])
+    assert found[0] == found[1]
+
+
+def test_load_goes_on_when_its_connection_is_lost(shop: str, tmp_path: Path) -> None:
+    report = tmp_path / "load.json"
+    figures.write(report, {"inserts": 1000})
+    counts: list[Counter[str]] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        counts.append(load.run(shop, 500, 1, report, stop.is_set))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        with closing(psycopg.connect(shop, autocommit=True)) as connection:
+            _wait_for(lambda: len(database.rows_of(shop)) > 40)
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            (last,) = connection.execute("SELECT max(id) FROM articles").fetchone() or (0,)
+            _wait_for(lambda: database.rows_of(shop)[-1][0] > last)
+    finally:
+        stop.set()
+        thread.join(30)
+    assert counts[0]["lost connections"] == 1
+    assert counts[0]["inserts"] > 1000  # those of the run before are counted
+    assert figures.read(report)["inserts"] == counts[0]["inserts"]
+
+
+def _wait_for(is_there: Any) -> None:
+    for _ in range(300):
+        if is_there():
+            return
+        threading.Event().wait(0.1)
+    pytest.fail("nothing happened in 30 s")
+
+
+class Worker(BaseHTTPRequestHandler):
+    """Kafka Connect, as far as the connector's keeper asks it."""
+
+    status: ClassVar[tuple[int, Any]] = (200, {})
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._answer(*self.status)
+
+    def do_PUT(self) -> None:
+        self._answer(201, {})
+
+    def do_POST(self) -> None:
+        self._answer(202, {})
+
+    def _answer(self, status: int, body: Any) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+STATUS = "GET /connectors/articles/status"
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "asked"),
+    [
+        ((404, {}), "UNASSIGNED", [STATUS, "PUT /connectors/articles/config"]),
+        ((409, {}), "", [STATUS]),
+        (
+            (200, {"connector": {"state": "RUNNING"}, "tasks": [{"state": "RUNNING"}]}),
+            "RUNNING",
+            [STATUS],
+        ),
+        ((200, {"connector": {"state": "RUNNING"}, "tasks": []}), "UNASSIGNED", [STATUS]),
+        (
+            (200, {"connector": {"state": "RUNNING"}, "tasks": [{"state": "FAILED"}]}),
+            "FAILED",
+            [
+                STATUS,
+                "POST /connectors/articles/restart?includeTasks=true&onlyFailed=true",
+            ],
+        ),
+    ],
+)
+def test_a_connector_is_created_and_started_again(
+    status: tuple[int, Any], state: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "status", status)
+    monkeypatch.setattr(Worker, "asked", [])
+    with HTTPServer(("127.0.0.1", 0), Worker) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = Settings(connect=f"http://127.0.0.1:{server.server_port}")
+        assert connector.ensure(settings) == state
+        server.shutdown()
+    assert Worker.asked == asked
+
+
+def test_a_worker_that_is_away_is_no_error() -> None:
+    assert connector.ensure(Settings(connect="http://127.0.0.1:9")) == ""
+
+
+def test_quantiles_are_values_that_were_measured() -> None:
+    samples = Samples()
+    samples.add([each / 100 for each in range(1, 101)], at=50)
+    samples.add([9.0], at=10)
+    assert samples.summary(since=20) == {"count": 100, "p50": 0.51, "p95": 0.96, "max": 1.0}
+    assert samples.summary()["max"] == 9.0
+    assert Samples().summary() == {"count": 0, "p50": None, "p95": None, "max": None}
+
+
+def test_the_offsets_are_those_of_the_last_batch_that_was_committed(tmp_path: Path) -> None:
+    assert committed_offsets(tmp_path) == {}
+    for folder, names in {"offsets": ["9", "10", "11"], "commits": ["9", "10"]}.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            offsets = {connector.TOPIC: {"0": int(name), "1": 5}}
+            (tmp_path / folder / name).write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
+    assert committed_offsets(tmp_path) == {0: 10, 1: 5}
+
+
+def test_stages_add_up_to_the_whole() -> None:
+    sums = {
+        "changes": 4,
+        "until_captured": 1.0,
+        "until_sent": 1.2,
+        "until_batch": 3.2,
+        "until_version": 4.0,
+    }
+    stages = stages_of(sums)
+    assert stages["waited for a batch"] == 0.5
+    assert sum(stages.values()) == pytest.approx(1.0)
+    assert stages_of({}) == {}
+
+
+def test_figures_that_are_cut_short_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "figures" / "a.json"
+    assert figures.read(path) == {}
+    figures.write(path, {"rows": 3})
+    assert figures.read(path)["rows"] == 3
+    path.write_text('{"rows"')
+    assert figures.read(path) == {}

@@ -1,0 +1,191 @@
+"""A supervisor of parts that are small programs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from examples.pipeline.part import Part
+from examples.pipeline.supervisor import PartError, Supervisor
+
+SLEEP = "import time\nwhile True: time.sleep(0.05)"
+SECONDS = 30
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, said: list[str]) -> Iterator[Callable[..., Supervisor]]:
+    made: list[Supervisor] = []
+
+    def start(*parts: Part) -> Supervisor:
+        made.append(Supervisor(parts, tmp_path / "logs", said.append, 0.05))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.stop()
+
+
+def part(name: str, program: str = SLEEP, **others: object) -> Part:
+    given = {"answers": lambda: True, **others}
+    return Part(name, [sys.executable, "-S", "-c", program], **given)  # type: ignore[arg-type]  # a test's own
+
+
+def process_of(supervisor: Supervisor, name: str) -> int:
+    process = supervisor.running[name].process
+    assert process is not None
+    return process.pid
+
+
+def test_parts_start_when_those_that_they_need_work(
+    supervise: Callable[..., Supervisor],
+) -> None:
+    works: list[str] = []
+    supervisor = supervise(
+        part("first", answers=lambda: bool(works)), part("second", needs=("first",))
+    )
+    assert not supervisor.run_until(lambda: supervisor.works("second"), 0.5)
+    assert supervisor.describe()["first"] == {"state": "starting", "restarts": 0}
+    assert supervisor.describe()["second"] == {"state": "waiting", "restarts": 0}
+    works.append("it does now")
+    supervisor.run_until(supervisor.works_all, SECONDS, "the start of both")
+
+
+def test_a_part_that_is_killed_starts_again(
+    supervise: Callable[..., Supervisor], said: list[str]
+) -> None:
+    supervisor = supervise(part("one"))
+    supervisor.run_until(supervisor.works_all, SECONDS, "the start")
+    before = process_of(supervisor, "one")
+    supervisor.kill("one")
+    assert not supervisor.works("one")
+    supervisor.run_until(supervisor.works_all, SECONDS, "another start")
+    assert process_of(supervisor, "one") != before
+    assert supervisor.describe()["one"] == {"state": "running", "restarts": 1}
+    assert "one has ended (signal SIGKILL)" in said
+
+
+def test_processes_of_a_part_end_with_it(
+    supervise: Callable[..., Supervisor], tmp_path: Path
+) -> None:
+    program = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        "time.sleep(600)"
+    )
+    supervisor = supervise(part("parent", program))
+    written = tmp_path / "child"
+    supervisor.run_until(lambda: written.exists() and written.read_text() != "", SECONDS, "a child")
+    child = int(written.read_text())
+    supervisor.kill("parent")
+    deadline = time.monotonic() + SECONDS
+    while is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(child)
+
+
+def is_alive(process_id: int) -> bool:
+    """Whether a process runs: what nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_part_that_hangs_is_started_again(
+    supervise: Callable[..., Supervisor], said: list[str]
+) -> None:
+    hangs = [True]
+    supervisor = supervise(part("one", hung=lambda: bool(hangs and hangs.pop())))
+    supervisor.run_until(
+        lambda: supervisor.describe()["one"] == {"state": "running", "restarts": 1},
+        SECONDS,
+        "another start",
+    )
+    assert "one hangs: it is started again" in said
+
+
+def test_a_part_that_never_works_is_tried_less_and_less_often(
+    supervise: Callable[..., Supervisor],
+) -> None:
+    starts: list[float] = []
+    supervisor = supervise(
+        part("one", "raise SystemExit(3)", prepare=lambda: starts.append(time.monotonic()))
+    )
+    supervisor.run_until(lambda: len(starts) >= 4, SECONDS, "four starts")
+    pauses = [later - before for before, later in pairwise(starts)]
+    assert pauses[1] > 0.9
+    assert pauses[2] > 1.9
+
+
+def test_what_was_awaited_and_what_parts_said_are_in_the_error(
+    supervise: Callable[..., Supervisor],
+) -> None:
+    def refuse() -> bool:
+        raise ConnectionRefusedError("nobody there")
+
+    supervisor = supervise(part("one", f"print('I am ill', flush=True)\n{SLEEP}", answers=refuse))
+    with pytest.raises(PartError, match=r"(?s)a miracle did not happen in 1 s.*nobody there.*ill"):
+        supervisor.run_until(lambda: False, 1, "a miracle")
+
+
+def test_a_part_that_cannot_be_prepared_is_tried_again(
+    supervise: Callable[..., Supervisor], said: list[str]
+) -> None:
+    problems = [OSError("the disk is full")]
+
+    def prepare() -> None:
+        if problems:
+            raise problems.pop()
+
+    supervisor = supervise(part("one", prepare=prepare))
+    supervisor.run_until(supervisor.works_all, SECONDS, "a start")
+    assert "one cannot be started: the disk is full" in said
+
+
+def test_a_part_that_ignores_its_signal_is_killed(supervise: Callable[..., Supervisor]) -> None:
+    ignore = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(1, flush=True)"
+    supervisor = supervise(part("one", f"{ignore}\n{SLEEP}"))
+    log = supervisor.running["one"].log
+    supervisor.run_until(lambda: log.exists() and "1" in log.read_text(), SECONDS, "its handler")
+    process_id = process_of(supervisor, "one")
+    supervisor.running["one"].stop(0.5)
+    assert not is_alive(process_id)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
+def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from examples.pipeline.part import Part\n"
+        "from examples.pipeline.supervisor import Supervisor\n"
+        f"command = [sys.executable, '-S', '-c', {SLEEP!r}]\n"
+        f"it = Supervisor([Part('one', command, lambda: True)], Path({str(tmp_path)!r}), print)\n"
+        "it.run_until(it.works_all, 30, 'the start')\n"
+        "print(it.running['one'].process.pid, flush=True)\n"
+        "it.run_until(lambda: False, 600)\n"
+    )
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=root, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        child = next(int(line) for line in lines if line.strip().isdigit())
+        assert is_alive(child)
+        os.kill(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS
+    while is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(child)

@@ -1,0 +1,50 @@
+"""The pipeline of examples/pipeline as a whole: every part is killed once while changes run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.pipeline.__main__ import KILLED
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 900
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly,
+    pytest.mark.recipes,
+    pytest.mark.spark,
+    pytest.mark.server("kafka", "postgresql"),
+]
+
+
+@pytest.mark.usefixtures("spark_for_kafka")
+def test_nothing_is_lost_when_each_part_is_killed(tmp_path: Path) -> None:
+    pytest.importorskip("kafka")
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "examples.pipeline", "--kill-each", "--seconds", "30"]
+    done = subprocess.run(
+        [*command, "--load", "30", "--state", str(state)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": "pyspark-shell"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    said = done.stdout[-5000:] + done.stderr[-3000:]
+    assert done.returncode == 0, said
+    report = json.loads((state / "report.json").read_text())
+    assert report["findings"] == []
+    assert [each["part"] for each in report["kills"]] == list(KILLED)
+    assert all(report["restarts"][name] >= 1 for name in KILLED), report["restarts"]
+    assert report["load"]["deletes"] > 100
+    fresh = report["fresh"]
+    assert fresh["in table"]["count"] > 500
+    assert fresh["with its embedding"]["count"] > 300
+    assert fresh["found by words"]["count"] > 0
+    assert fresh["found by neighbours"]["count"] > 0
