@@ -84,8 +84,8 @@ def check_is_whole(place: GroupPlace) -> None:
         assert lance_stream.open_dataset(uri, storage_options=place.options).verify() == []
 
 
-@pytest.mark.quick_cases(one_in=4)
-@pytest.mark.some_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=8)
+@pytest.mark.some_cases(one_in=6)
 @pytest.mark.parametrize("table", ["orders", "totals"])
 @pytest.mark.parametrize("step", group_process.STEPS)
 @pytest.mark.parametrize("kind", KINDS)
