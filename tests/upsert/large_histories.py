@@ -568,7 +568,8 @@ class History:
             assert done or newest == self.before
             return
         if not large.was_already_committed:
-            assert counts_of(large) == counts_of(small)
+            counted = counts_of(large), counts_of(small)
+            assert counted[0] == counted[1], counted
         self._check(had_news=large.is_new)
 
     def _some_verb(self, chance: float) -> "Verb | None":
