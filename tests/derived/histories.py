@@ -1,11 +1,15 @@
 """Random histories of a table with a derived column: what changes rows, and rounds in between.
 
+    python -m tests.derived.histories --minutes 10 [--seed 1]
+
 Ours and pylance's verbs change inputs, other columns, whole rows; delete, compact and restore. Some
 come while the function runs, others between the placing of values and their commit. The value is
 made from the text so that no two texts have the same: whether a row is current shows in the row.
 """
 
 import random
+import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +25,7 @@ from lance_stream.derived import derivation
 from lance_stream.derived.derivation import Derivation, derive
 from lance_stream.derived.fingerprints import fingerprints_of
 from lance_stream.errors import CommitConflictError
+from tests import histories
 
 SCHEMA = pa.schema(
     [
@@ -276,3 +281,16 @@ class History:
                 self.done.append("new function")
         self.round()
         self.check_all_versions()
+
+
+def play(seed: int, num_steps: int) -> dict[str, int]:
+    """Make a history, and count its versions and the rows that were computed."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        history = History(Path(folder), seed, beside=seed % 3 == 0)
+        history.run(num_steps, patched)
+        version = lance_stream.open_dataset(history.uri).version
+        return {"versions": version, "rows computed": history.calls}
+
+
+if __name__ == "__main__":
+    sys.exit(histories.main(play, steps=25, what="verbs"))
