@@ -1,0 +1,98 @@
+"""Derived columns computed by Spark's tasks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_stream
+from lance_stream import DerivedFunctionError, InvalidInputError
+from lance_stream.spark import derive, lance_sink
+from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+VECTOR = {"vector": pa.list_(pa.float32(), 4)}
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    return pa.table([range(start, stop), [f"text {n}" for n in range(start, stop)]], schema=SCHEMA)
+
+
+def test_tasks_compute_what_a_stream_brings(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    ds = lance_stream.create_dataset(uri, SCHEMA)
+    ds.append(rows(0, 500)).append(rows(500, 800))
+    factor = 2.0
+
+    def load() -> dict[str, float]:
+        import os
+
+        return {"factor": factor, "process": os.getpid()}
+
+    def embed(batch: pa.RecordBatch, model: dict[str, float]) -> Any:
+        texts = batch["text"].to_pylist()
+        if "bad" in texts:
+            raise ValueError("bad")
+        return np.array([[len(each) * model["factor"]] * 4 for each in texts], np.float32)
+
+    vectors = derive(
+        spark, uri, VECTOR, embed, "text", function_version="1", setup=load, batch_rows=100
+    )
+    done = vectors.run()
+    assert (done.num_computed, done.num_in_place, done.num_commits) == (800, 800, 1)
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="texts")
+    changed = [(3, "new text"), (799, "bad"), (900, "x")]
+    sink(spark.createDataFrame(changed, "id long, text string"), 0)
+    done = vectors.run()
+    assert (done.num_computed, done.num_failed) == (3, 1)
+    found = {each["id"]: each for each in lance_stream.open_dataset(uri).to_table().to_pylist()}
+    assert len(found) == 801
+    for each in found.values():
+        wanted = None if each["text"] == "bad" else [len(each["text"]) * 2.0] * 4
+        assert each["vector"] == wanted
+    assert [each.num_rows for each in lance_stream.list_quarantine(uri)] == [1]
+    assert lance_stream.open_dataset(uri).verify() == []
+    assert not list((Path(uri) / STAGED_ROWS_DIRECTORY).glob("*"))  # of tasks, or of the sink
+
+
+def test_tasks_fill_a_table_beside(spark: SparkSession, tmp_path: Path) -> None:
+    uri, beside = str(tmp_path / "t.lance"), str(tmp_path / "beside.lance")
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 100))
+    lengths = derive(
+        spark,
+        uri,
+        {"length": pa.int64()},
+        lambda batch: [len(each) for each in batch["text"].to_pylist()],
+        "text",
+        function_version="1",
+        target=beside,
+        kept=["id"],
+    )
+    lengths.run()
+    lance_stream.open_dataset(uri).delete("id < 10").update({"text": "'x'"}, where="id = 50")
+    assert lengths.run().num_computed == 1
+    found = lance_stream.open_dataset(beside).to_table(["id", "length"]).to_pylist()
+    assert {each["id"]: each["length"] for each in found} == {
+        n: 1 if n == 50 else len(f"text {n}") for n in range(10, 100)
+    }
+
+
+def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 100))
+
+    def broken(batch: pa.RecordBatch) -> Any:
+        raise KeyError("no model")
+
+    vectors = derive(
+        spark, uri, VECTOR, broken, "text", function_version="1", max_failures=5, batch_rows=10
+    )
+    with pytest.raises(DerivedFunctionError, match=r"more than 5 rows .*no model"):
+        vectors.run()
+    with pytest.raises(InvalidInputError, match="needs the session first"):
+        derive(uri, VECTOR, broken, "text", "1", function_version="1")  # type: ignore[arg-type]  # the mistake
