@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]
 
 ROWS_PER_FILE = 20
 NUM_KILLS = 3 * NUM_ROUNDS
-NUM_FILES = 25 * NUM_KILLS
+NUM_FILES = 12 * NUM_KILLS
 
 
 def add_files(folder: Path) -> None:
