@@ -18,7 +18,7 @@ from examples.pipeline.embedding import DIMENSIONS, VERSION, embed
 from examples.pipeline.searching import create_indices
 from examples.pipeline.settings import Settings
 from examples.pipeline.waiting import wait_for
-from lance_stream.derived.derivation import Derivation, derive
+from lance_stream import Derivation, derive
 
 
 def embeddings_of(table: str) -> Derivation:
