@@ -34,7 +34,7 @@ from examples.pipeline.supervisor import PartError, Supervisor
 from examples.pipeline.watch import Watch, kafka_lag, stages_of
 
 KILLED = ("postgresql", "kafka", "connect", "sink", "derive", "page", "load")
-_MARK = "made-by-the-pipeline"
+MARK = "made-by-the-pipeline"
 _START_SECONDS, _CATCH_UP_SECONDS = 300.0, 300.0
 
 
@@ -87,7 +87,7 @@ def _state_folder(folder: Path, *, keeps: bool) -> Path:
         SystemExit: There is something else in it.
     """
     folder = folder.resolve()
-    mark = folder / _MARK
+    mark = folder / MARK
     if folder.exists() and any(folder.iterdir()) and not mark.exists():
         sys.exit(f"{folder} has something else in it: give an empty folder, --state")
     if mark.exists() and not keeps:
@@ -123,7 +123,7 @@ def _postgresql_folder(folder: Path) -> str:
     """Return a folder that PostgreSQL may enter: as root, it runs as another user."""
     if os.geteuid() != 0 or is_open_to(folder):
         return str(folder / "postgresql")
-    mark = folder / _MARK
+    mark = folder / MARK
     known: str | None = json.loads(mark.read_text() or "{}").get("postgresql")
     if known is None or not Path(known).exists():
         known = tempfile.mkdtemp(prefix="lance-stream-pipeline-")
@@ -139,6 +139,7 @@ def _run(
     stopped: list[int],
 ) -> dict[str, Any]:
     began = time.time()
+    before = changes_in(figures.read(settings.figures("load")))
     supervisor.run_until(
         lambda: supervisor.works_all() or bool(stopped), _START_SECONDS, "the start of all parts"
     )
@@ -177,7 +178,7 @@ def _run(
     if not caught_up:
         findings.insert(0, f"the table did not catch up in {_CATCH_UP_SECONDS:.0f} s")
     load = figures.read(settings.figures("load"))
-    changes = sum(load.get(each, 0) for each in ("inserts", "updates", "deletes"))
+    changes = changes_in(load) - before
     if not changes:
         findings.append("nothing was changed")
     if watch.missed:
@@ -188,6 +189,7 @@ def _run(
         "start_seconds": round(started - began, 1),
         "catch_up_seconds": round(time.time() - stopping, 1),
         "load": load,
+        "changes": changes,
         "changes_per_second": round(changes / seconds, 1),
         "rows": len(verify.database.rows_of(settings.database)),
         "fresh": {
@@ -200,6 +202,11 @@ def _run(
         "kills": recoveries,
         "restarts": restarts,
     }
+
+
+def changes_in(load: dict[str, Any]) -> int:
+    """Return how many row changes were committed, of all runs with this state."""
+    return sum(load.get(each, 0) for each in ("inserts", "updates", "deletes"))
 
 
 def _kill(supervisor: Supervisor, watch: Watch, name: str) -> dict[str, Any]:
@@ -237,8 +244,7 @@ def _line_of(seen: dict[str, Any]) -> str:
 
 def _text_of(report: dict[str, Any]) -> str:
     lines = [
-        f"changes     {report['load']}",
-        f"            {report['changes_per_second']} a second for {report['seconds']} s",
+        f"changes     {report['changes_per_second']} a second for {report['seconds']} s",
         *(
             f"fresh       {name}: p50 {_short(each['p50'])} s, p95 {_short(each['p95'])} s, "
             f"of {each['count']}"

@@ -63,13 +63,16 @@ def configuration(settings: Settings) -> dict[str, str]:
 
 
 def ensure(settings: Settings) -> str:
-    """Create the connector if there is none, and start its task again if it has failed.
+    """Create the connector, or change it to what it should be; start its task again if it failed.
 
     Returns:
         The task's state: RUNNING, FAILED, ...; "" if the worker does not answer.
     """
+    url = f"{settings.connect}/connectors/{NAME}"
     try:
-        status = _ask("GET", f"{settings.connect}/connectors/{NAME}/status")
+        if not configuration(settings).items() <= _ask("GET", f"{url}/config").items():
+            return _create(settings)
+        status = _ask("GET", f"{url}/status")
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404:
@@ -79,9 +82,8 @@ def ensure(settings: Settings) -> str:
         return ""
     states = [each["state"] for each in (status["connector"], *status["tasks"])]
     if "FAILED" in states:
-        restart = f"{settings.connect}/connectors/{NAME}/restart?includeTasks=true&onlyFailed=true"
         try:
-            _ask("POST", restart)
+            _ask("POST", f"{url}/restart?includeTasks=true&onlyFailed=true")
         except OSError:
             return ""
         return "FAILED"

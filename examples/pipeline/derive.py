@@ -3,22 +3,28 @@
     python -m examples.pipeline.derive
 
 Rows of which only a price or a state changed are not computed. How far it is, the table itself
-says: no checkpoint is kept. It creates the indices, too, once there are enough rows; the sink keeps
-them fresh.
+says: no checkpoint is kept. It also creates the indices, once there are enough rows (the sink keeps
+them fresh), and removes old versions.
 """
 
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 
+import lance_stream
 from examples.pipeline import figures
 from examples.pipeline.embedding import DIMENSIONS, VERSION, embed
 from examples.pipeline.searching import create_indices
 from examples.pipeline.settings import Settings
 from examples.pipeline.waiting import wait_for
 from lance_stream import Derivation, derive
+
+CLEANUP_SECONDS = 600
+KEPT = timedelta(hours=1)
+"""How long versions are kept that are not the newest; longer than any reader takes."""
 
 
 def embeddings_of(table: str) -> Derivation:
@@ -43,7 +49,11 @@ def main() -> None:
     report = settings.figures("derive")
     totals = {name: each for name, each in figures.read(report).items() if name != "written_at"}
     has_indices = False
+    cleaned = 0.0
     while not stopped:
+        if time.monotonic() - cleaned > CLEANUP_SECONDS:
+            lance_stream.open_dataset(settings.table).cleanup(older_than=KEPT)
+            cleaned = time.monotonic()
         started = time.time()
         done = derivation.run()
         seconds = time.time() - started

@@ -133,7 +133,7 @@ class Watch:
             if not any(Path(self._settings.table, "_versions").glob("*.manifest")):
                 return
             table = lance_stream.open_dataset(self._settings.table)
-            self._read(table, 0)
+            self._read(table, 0, measures=False)  # rows of before may have waited for this start
         else:
             newest = lance_stream.open_dataset(self._settings.table)
             if newest.version == table.version:
@@ -142,7 +142,7 @@ class Watch:
             table = newest
         self._table = table
 
-    def _read(self, table: Dataset, after: int) -> None:
+    def _read(self, table: Dataset, after: int, *, measures: bool = True) -> None:
         now = time.time()
         columns = ["id", "position", "committed_at"]
         changes = table.changes(after, columns=columns, pre_images=False).read_all()
@@ -154,7 +154,7 @@ class Watch:
                 continue
             seen = self._positions.get(key) == position
             self._positions[key] = position
-            if position > 0:
+            if measures and position > 0:
                 committed = row["committed_at"].timestamp()
                 (second if seen else first).append(now - committed)
                 self.newest_commit = max(self.newest_commit, committed)

@@ -5,6 +5,7 @@ import random
 import threading
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -149,11 +150,13 @@ def _wait_for(is_there: Any) -> None:
 class Worker(BaseHTTPRequestHandler):
     """Kafka Connect, as far as the connector's keeper asks it."""
 
+    config: ClassVar[dict[str, str]] = {}
     status: ClassVar[tuple[int, Any]] = (200, {})
     asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
-        self._answer(*self.status)
+        is_config = self.path.endswith("/config") and self.status[0] == 200
+        self._answer(*((200, self.config) if is_config else self.status))
 
     def do_PUT(self) -> None:
         self._answer(201, {})
@@ -174,24 +177,27 @@ class Worker(BaseHTTPRequestHandler):
         pass
 
 
+CONFIG = "GET /connectors/articles/config"
 STATUS = "GET /connectors/articles/status"
+CHANGE = "PUT /connectors/articles/config"
 
 
 @pytest.mark.parametrize(
     ("status", "state", "asked"),
     [
-        ((404, {}), "UNASSIGNED", [STATUS, "PUT /connectors/articles/config"]),
-        ((409, {}), "", [STATUS]),
+        ((404, {}), "UNASSIGNED", [CONFIG, CHANGE]),
+        ((409, {}), "", [CONFIG]),
         (
             (200, {"connector": {"state": "RUNNING"}, "tasks": [{"state": "RUNNING"}]}),
             "RUNNING",
-            [STATUS],
+            [CONFIG, STATUS],
         ),
-        ((200, {"connector": {"state": "RUNNING"}, "tasks": []}), "UNASSIGNED", [STATUS]),
+        ((200, {"connector": {"state": "RUNNING"}, "tasks": []}), "UNASSIGNED", [CONFIG, STATUS]),
         (
             (200, {"connector": {"state": "RUNNING"}, "tasks": [{"state": "FAILED"}]}),
             "FAILED",
             [
+                CONFIG,
                 STATUS,
                 "POST /connectors/articles/restart?includeTasks=true&onlyFailed=true",
             ],
@@ -206,9 +212,14 @@ def test_a_connector_is_created_and_started_again(
     with HTTPServer(("127.0.0.1", 0), Worker) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         settings = Settings(connect=f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(Worker, "config", {**connector.configuration(settings), "name": "a"})
         assert connector.ensure(settings) == state
+        assert Worker.asked == asked
+        moved = replace(settings, database="postgresql://a:b@127.0.0.1:1/shop")
+        if status[0] == 200:
+            assert connector.ensure(moved) == "UNASSIGNED"
+            assert Worker.asked == [*asked, CONFIG, CHANGE]
         server.shutdown()
-    assert Worker.asked == asked
 
 
 def test_a_worker_that_is_away_is_no_error() -> None:
