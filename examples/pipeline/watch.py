@@ -99,7 +99,7 @@ class Watch:
         self._threads = [
             threading.Thread(target=self._loop, args=(work, pause), daemon=True)
             for work, pause in (
-                (self._follow, LOOK_SECONDS),
+                (self.look, LOOK_SECONDS),
                 (self._measure, 1.0),
                 (self._probe, PROBE_SECONDS),
             )
@@ -126,14 +126,15 @@ class Watch:
 
     # --- every change
 
-    def _follow(self) -> None:
+    def look(self) -> None:
         """Look for a new version of the table, and measure the rows that it brings."""
         table = self._table
         if table is None:
             if not any(Path(self._settings.table, "_versions").glob("*.manifest")):
                 return
             table = lance_stream.open_dataset(self._settings.table)
-            self._read(table, 0, measures=False)  # rows of before may have waited for this start
+            seen = table.to_table(["id", "position"]).to_pydict()
+            self._positions = dict(zip(seen["id"], seen["position"], strict=True))
         else:
             newest = lance_stream.open_dataset(self._settings.table)
             if newest.version == table.version:
@@ -142,7 +143,7 @@ class Watch:
             table = newest
         self._table = table
 
-    def _read(self, table: Dataset, after: int, *, measures: bool = True) -> None:
+    def _read(self, table: Dataset, after: int) -> None:
         now = time.time()
         columns = ["id", "position", "committed_at"]
         changes = table.changes(after, columns=columns, pre_images=False).read_all()
@@ -154,7 +155,7 @@ class Watch:
                 continue
             seen = self._positions.get(key) == position
             self._positions[key] = position
-            if measures and position > 0:
+            if position > 0:
                 committed = row["committed_at"].timestamp()
                 (second if seen else first).append(now - committed)
                 self.newest_commit = max(self.newest_commit, committed)

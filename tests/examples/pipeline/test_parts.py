@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -16,11 +17,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+import lance_stream
 from examples.pipeline import connector, database, figures, load
+from examples.pipeline.derive import embeddings_of
 from examples.pipeline.embedding import DIMENSIONS, embed, embed_texts
 from examples.pipeline.settings import Settings
 from examples.pipeline.texts import article
-from examples.pipeline.watch import Samples, committed_offsets, stages_of
+from examples.pipeline.watch import Samples, Watch, committed_offsets, stages_of
+from tests.examples.pipeline.tables import rows, settings_of
 
 
 def test_settings_reach_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,3 +270,37 @@ def test_figures_that_are_cut_short_are_none(tmp_path: Path) -> None:
     assert figures.read(path)["rows"] == 3
     path.write_text('{"rows"')
     assert figures.read(path) == {}
+
+
+def test_each_change_is_measured_once_in_the_table_and_once_with_its_vector(
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(tmp_path)
+    watch = Watch(settings)
+    watch.look()  # there is no table yet
+    columns = {"position": pa.int64(), "committed_at": pa.timestamp("us", "UTC")}
+
+    def changed(keys: list[int], position: int, seconds_ago: float) -> pa.Table:
+        at = int((time.time() - seconds_ago) * 1e6)
+        made = rows(1, 5).slice(keys[0] - 1, len(keys))
+        for name, value in {"position": position, "committed_at": at}.items():
+            column = pa.array([value] * made.num_rows, pa.int64()).cast(columns[name])
+            made = made.append_column(name, column)
+        return made
+
+    ds = lance_stream.create_dataset(settings.table, changed([1, 2, 3], -5, 0), primary_key=["id"])
+    watch.look()
+    embeddings_of(settings.table).run()
+    watch.look()
+    assert watch.in_table.summary()["count"] == 0  # of the first snapshot
+    ds = lance_stream.open_dataset(settings.table)
+    ds = ds.upsert(changed([3, 4], 7, seconds_ago=20), on="id").delete("id = 1")
+    watch.look()
+    assert watch.in_table.summary()["count"] == 2
+    assert 20 <= watch.in_table.summary()["p50"] < 200
+    assert watch.embedded.summary()["count"] == 0
+    embeddings_of(settings.table).run()
+    watch.look()
+    watch.look()
+    assert watch.in_table.summary()["count"] == 2
+    assert watch.embedded.summary()["count"] == 1  # the text of row 3 is as before

@@ -121,7 +121,12 @@ def test_a_part_that_never_works_is_tried_less_and_less_often(
 ) -> None:
     starts: list[float] = []
     supervisor = supervise(
-        part("one", "raise SystemExit(3)", prepare=lambda: starts.append(time.monotonic()))
+        part(
+            "one",
+            "raise SystemExit(3)",
+            answers=lambda: False,
+            prepare=lambda: starts.append(time.monotonic()),
+        )
     )
     supervisor.run_until(lambda: len(starts) >= 4, SECONDS, "four starts")
     pauses = [later - before for before, later in pairwise(starts)]
