@@ -1,6 +1,7 @@
 """Loops over bytes and words that numba compiles; `compiled` decides when they are loaded.
 
-Each does what a function of `fsst` or `bitpacking` does with numpy, with the same result. They are
+Each does what a function of `fsst`, `bitpacking` or `level_chunks` does with numpy, with the same
+result. They are
 plain Python, too: tests run them uncompiled, where an index out of bounds is an error.
 
 numba checks no bounds. So each loop says what its caller has checked, and checks the rest itself
@@ -391,6 +392,62 @@ def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:
                 for lane in range(lanes):
                     low = words[np.uint64(source + lane)] >> right
                     values[block, np.uint64(to + lane)] = low & mask
+
+
+@_compiled(  # type: ignore[untyped-decorator]  # of numba
+    types.void(_in(_U16), _in(_I64), _in(_I64), _in(types.boolean), _I64, _out(_U16))
+)
+def unpack_levels(
+    words: Any, starts: Any, counts: Any, packs_tail: Any, width: int, levels: Any
+) -> None:
+    """Unpack chunks of levels that were packed out of line, all in one width.
+
+    Args:
+        words: u16.
+        starts: (num_chunks,) the first word of each: the blocks of 1,024 levels come first, then
+            the remaining levels, in a block of their own or plain; all words are in `words`.
+        counts: (num_chunks,) the levels of each.
+        packs_tail: (num_chunks,) whether the remaining levels are packed.
+        width: Bits of a packed level, from 0 to 16.
+        levels: u16, to fill: as many as all `counts` together.
+    """
+    lanes = VALUES // 16
+    mask = np.uint16((1 << width) - 1)
+    block = np.zeros(VALUES, np.uint16)
+    at = 0
+    for chunk in range(len(starts)):
+        source, left = starts[chunk], counts[chunk]
+        while left > 0:
+            if left < VALUES and not packs_tail[chunk]:
+                for place in range(left):
+                    levels[np.uint64(at + place)] = words[np.uint64(source + place)]
+                at += left
+                break
+            for row in range(16):
+                plane = row * width // 16
+                shift = row * width - plane * 16
+                # The groups of 8 rows come in the order 0, 4.
+                to = (row // 8) * 64 + (row % 8) * 128
+                first = source + plane * lanes
+                right = np.uint16(shift)
+                if width == 0:
+                    pass
+                elif shift + width > 16:
+                    rest = np.uint16(16 - shift)
+                    for lane in range(lanes):
+                        low = words[np.uint64(first + lane)] >> right
+                        high = words[np.uint64(first + lanes + lane)] << rest
+                        block[np.uint64(to + lane)] = np.uint16(low | high) & mask
+                else:
+                    for lane in range(lanes):
+                        low = words[np.uint64(first + lane)] >> right
+                        block[np.uint64(to + lane)] = np.uint16(low) & mask
+            size = min(left, VALUES)
+            for place in range(size):
+                levels[np.uint64(at + place)] = block[np.uint64(place)]
+            source += width * lanes
+            at += size
+            left -= size
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba

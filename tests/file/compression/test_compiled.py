@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.chunked_buffers import ChunkedBuffer
+from lance_stream.file.chunked_buffers import ChunkedBuffer, starts_of
 from lance_stream.file.compression import compiled, fastlanes, fsst
 from lance_stream.file.compression.compiled import LOADING_NANOSECONDS, CompiledLoops
 from lance_stream.file.compression.fsst_matching import Matcher
@@ -18,7 +19,10 @@ from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.data_blocks import FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.encoding_options import EncodingOptions
 from lance_stream.file.v2_1.codecs import bitpacking, decode_mini_block
+from lance_stream.file.v2_1.codecs.bitpacking import OutOfLineBitpacking
+from lance_stream.file.v2_1.layouts import level_chunks
 from lance_stream.file.v2_1.layouts.choose_strings import encode_string_page
+from lance_stream.file.v2_1.layouts.level_chunks import decode_level_chunks
 from lance_stream.file.v2_1.layouts.levels import ALL_VALID_ITEM, Levels, layers_of
 from lance_stream.file.versions import FileVersion
 
@@ -179,6 +183,32 @@ def test_the_uncompiled_loops_pack_and_unpack_inside_their_words(bits):
         repacked = np.zeros_like(packed)
         kernels.pack.py_func(values, one * 0, one * width, repacked)
         assert (repacked == packed).all()
+
+
+@pytest.mark.parametrize("width", range(17))
+def test_levels_of_any_width_unpack_alike(width):
+    """With tails that are packed, plain or missing, and damaged counts."""
+    random = np.random.default_rng(width)
+    per_block = width * 64
+    counts = np.array([1024, 2048 + per_block, 3, 1500, 0, 1, 1023, 4096], np.int64)
+    values = random.integers(0, 1 << width, int(counts.sum()), np.uint16)
+    stored = level_chunks._packed(values, counts, width)
+    encoding = OutOfLineBitpacking(16, width).to_proto()
+    gap = np.zeros(2, np.uint8)
+    pieces = [stored.data[a : a + n] for a, n in zip(stored.starts, stored.sizes, strict=True)]
+    apart = np.concatenate([each for piece in pieces for each in (gap, piece)])
+    starts = starts_of(stored.sizes + 2) + 2
+    for buffer in (stored, ChunkedBuffer(apart, starts, stored.sizes)):
+        decoded = partial(decode_level_chunks, encoding, buffer)
+        one, other = both_ways(lambda decoded=decoded: decoded(counts).tolist())
+        assert one == other == values.tolist()
+        one, other = both_ways(lambda decoded=decoded: decoded(counts + 1025).tolist())
+        assert one == other
+        found = np.zeros(len(values), np.uint16)
+        words = buffer.data.view(np.uint16)
+        packs_tail = (counts % 1024 > per_block) & (counts % 1024 > 0)
+        kernels.unpack_levels.py_func(words, buffer.starts // 2, counts, packs_tail, width, found)
+        assert (found == values).all()
 
 
 def test_loops_are_loaded_once_they_have_cost_what_loading_costs(monkeypatch):

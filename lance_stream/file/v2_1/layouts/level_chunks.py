@@ -31,7 +31,8 @@ from lance_stream.file.chunked_buffers import (
     starts_of,
 )
 from lance_stream.file.compression import fastlanes
-from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock
+from lance_stream.file.compression.compiled import loops
+from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock, Mask
 from lance_stream.file.v2_1.codecs import (
     EncodedBlock,
     bitpacking,
@@ -55,6 +56,8 @@ PLAIN_RUNS = Rle.of(BITS_PER_LEVEL)
 
 _BYTES_PER_LEVEL = 2
 _RUN_BYTES = 3
+_SAVED_PER_LEVEL = 5
+"""The nanoseconds that compiled unpacking saves per level."""
 
 
 def decode_level_chunks(
@@ -264,6 +267,9 @@ def _decode_out_of_line(
             f"{num_levels[place]} levels packed in {width} bits cannot be "
             f"{buffer.sizes[place]} bytes"
         )
+    by_loop = _unpacked_by_loop(buffer, num_levels, has_packed_tail, width)
+    if by_loop is not None:
+        return by_loop
     num_packed = num_full + has_packed_tail
     packed_bytes = num_packed * (words_per_block * _BYTES_PER_LEVEL)
     unpacked = _unpacked(
@@ -285,6 +291,31 @@ def _decode_out_of_line(
     ):
         pieces += [packed[start:stop], raw[tail:end]]
     return np.frombuffer(b"".join(pieces), np.uint16)
+
+
+def _unpacked_by_loop(
+    buffer: ChunkedBuffer, num_levels: Places, has_packed_tail: Mask, width: int
+) -> LevelArray | None:
+    """Unpack all chunks by a compiled loop; return None if none is loaded or suits them.
+
+    Args:
+        buffer: Chunks inside their bytes, each with the words that its levels need.
+        num_levels: (num_chunks,) the levels of each.
+        has_packed_tail: (num_chunks,) whether those beyond the last full block are packed.
+        width: Bits of each level.
+    """
+    even = len(buffer.data) // _BYTES_PER_LEVEL * _BYTES_PER_LEVEL
+    words = buffer.data[:even].view(np.uint16)
+    if not words.flags.aligned or (buffer.starts % _BYTES_PER_LEVEL).any():
+        return None
+    total = int(num_levels.sum())
+    kernels = loops.get(total * _SAVED_PER_LEVEL)
+    if kernels is None:
+        return None
+    levels = np.empty(total, np.uint16)
+    starts = buffer.starts // _BYTES_PER_LEVEL
+    kernels.unpack_levels(words, starts, num_levels, has_packed_tail, width, levels)
+    return levels
 
 
 def _unpacked(
