@@ -141,6 +141,35 @@ def test_maps_and_lists_of_structs_read_alike(
     check_both_ways(tmp_path, FileVersion.V2_2, array, count // 3)
 
 
+LISTS_BELOW_STRUCTS = [
+    pa.struct([("l", pa.list_(pa.int64()))]),
+    pa.struct([("i", pa.int64()), ("l", pa.list_(pa.string())), ("j", pa.int8())]),
+    pa.struct([("s", pa.struct([("l", pa.large_list(pa.int16()))])), ("t", pa.string())]),
+    pa.list_(pa.list_(pa.int64())),
+    pa.struct([("m", TAGS)]),
+]
+
+
+@pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
+@pytest.mark.parametrize("arrow", LISTS_BELOW_STRUCTS, ids=str)
+def test_pages_with_and_without_nulls_above_a_list_are_read_together(
+    tmp_path: Path, version: FileVersion, arrow: pa.DataType
+) -> None:
+    """pylance cannot read all such columns that it wrote itself."""
+    if version is FileVersion.V2_1 and pa.types.is_map(arrow.field(0).type):
+        pytest.skip("maps came with 2.2")
+    random = np.random.default_rng(5)
+    whole = values_of(arrow, 200, random, 0)
+    parts = [whole, values_of(arrow, 200, random, 0.4), pa.nulls(200, arrow), whole]
+    for order in (parts, parts[1:], parts[2:] + parts[1:2]):
+        table = pa.table({"c": pa.chunked_array(order)})
+        path = tmp_path / f"{len(order)} {order[0].null_count}.lance"
+        batches = [pa.record_batch([each], schema=table.schema) for each in order]
+        write_by_us(batches, path, version, max_page_bytes=100)
+        assert_we_read(path, table)
+        assert_pylance_reads(path, table)
+
+
 LEAVES = [pa.int64(), pa.string(), pa.bool_(), VECTOR, CODES, pa.large_binary(), pa.float16()]
 
 

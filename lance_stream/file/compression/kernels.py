@@ -23,6 +23,8 @@ CODE_WITHOUT_SYMBOL = -1
 ENDS_AFTER_ESCAPE = -2
 OFFSETS_LEAVE_CODES = -3
 
+_CODES_PER_BLOCK = 1024
+
 _ZERO, _ONE, _ESCAPE = np.uint64(0), np.uint64(1), np.uint64(ESCAPE)
 _ALL_BITS = np.uint64(2**64 - 1)
 _SLOT_SHIFT = np.uint64(32 - SLOT_BITS)
@@ -83,17 +85,26 @@ def decode(
     Returns:
         The bytes of all values, or one of the negative numbers above.
     """
-    at, place = _ZERO, np.int64(0)
+    # Strings of a dozen bytes end after ever other numbers of codes, which no processor predicts.
+    # So codes are decoded block by block regardless of ends, which are looked up after each block.
+    ends = np.zeros(_CODES_PER_BLOCK + 2, np.int64)
+    at: Any = _ZERO
+    place: Any = np.int64(0)
+    num_codes, num_offsets = len(codes), len(offsets)
+    offset, value = np.int64(0), 1
     decoded_offsets[0] = 0
-    for value in range(len(offsets) - 1):
-        stop = offsets[value + 1]
-        if stop < place or stop > len(codes):
-            return OFFSETS_LEAVE_CODES
+    failure = 0
+    while True:
+        first = place
+        stop = min(first + _CODES_PER_BLOCK, num_codes)
         while place < stop:
+            ends[np.uint64(place - first)] = at
             code = np.uint64(codes[np.uint64(place)])
             if code == _ESCAPE:
-                if place + 1 == stop:
-                    return ENDS_AFTER_ESCAPE
+                ends[np.uint64(place + 1 - first)] = ENDS_AFTER_ESCAPE
+                if place + 1 == num_codes:
+                    failure = ENDS_AFTER_ESCAPE
+                    break
                 data[at] = codes[np.uint64(place + 1)]
                 at += _ONE
                 place += 2
@@ -109,11 +120,30 @@ def decode(
             data[at + np.uint64(6)], data[at + np.uint64(7)] = byte_6, byte_7
             length = lengths[code]
             if length == 0:
-                return CODE_WITHOUT_SYMBOL
+                failure = CODE_WITHOUT_SYMBOL
+                break
             at += np.uint64(length)
             place += 1
-        decoded_offsets[value + 1] = at
-    return np.int64(at)
+        if failure == 0:
+            ends[np.uint64(place - first)] = at
+        while value < num_offsets:
+            if offsets[value] < offset:
+                return OFFSETS_LEAVE_CODES
+            if offsets[value] > place:
+                break
+            offset = np.int64(offsets[value])
+            end = ends[np.uint64(offset - first)]
+            if end < 0:
+                return ENDS_AFTER_ESCAPE
+            decoded_offsets[value] = end
+            value += 1
+        if failure != 0:
+            return failure
+        if place >= num_codes:
+            break
+    if value < num_offsets:
+        return OFFSETS_LEAVE_CODES
+    return np.int64(decoded_offsets[num_offsets - 1])
 
 
 _TABLES = (_in(_U16), _in(_U8), _in(_U64), _in(_U64), _in(_U16))

@@ -150,6 +150,27 @@ def test_damaged_chunks_are_refused_before_any_loop(damage):
     assert all(isinstance(each, str) for each in found)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_codes_decode_alike_across_blocks_of_the_loop(seed):
+    """Escapes lie across the ends of blocks; of every other seed, a value ends within one."""
+    random = np.random.default_rng(seed)
+    codes = random.choice(np.array([0, 1, 1, 255], np.uint8), 5000)
+    codes[-2:] = 0
+    places, at = [], 0
+    while at < len(codes):
+        places.append(at)
+        at += 1 + (codes[at] == 255)
+    ends = random.choice(places[1:], 700)
+    if seed % 2:
+        ends[seed] = 1 + next(each for each in places if each > 300 * seed and codes[each] == 255)
+    offsets = np.sort([0, *ends, len(codes)]).astype(np.int32)
+    table = SymbolTable(is_on=True, symbols=(b"a", b"several"))
+    block = VariableWidthBlock(len(offsets) - 1, offsets, codes)
+    one, other = both_ways(lambda: shown(fsst.decode(block, table)))
+    assert one == other
+    assert isinstance(one, str) == bool(seed % 2)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     codes=st.binary(max_size=30),

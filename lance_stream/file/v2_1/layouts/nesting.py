@@ -136,6 +136,7 @@ class _Layer:
     valid: Mask | None
     lengths: Places | None = None  # of a list layer; 0 where it is null
     items_per_value: int = 1  # of a layer of fixed-size lists
+    declares_nulls: bool = False  # of an item layer, even if it has none
 
 
 class LayerWriter:
@@ -151,15 +152,22 @@ class LayerWriter:
         self._num_rows = num_rows
         self._layers = _layers
 
-    def items(self, valid: Mask | None) -> "LayerWriter":
+    @property
+    def has_lists(self) -> bool:
+        """Whether there is a list layer so far."""
+        return any(each.lengths is not None for each in self._layers)
+
+    def items(self, valid: Mask | None, *, declares_nulls: bool = False) -> "LayerWriter":
         """Add an item layer.
 
         Args:
             valid: Which values are not null, one for each item of the layers so far (including
                 null ones, but none for lists without contents); None if all are.
+            declares_nulls: Whether the page declares nulls in the layer even if there are none.
         """
         valid = None if valid is None or bool(valid.all()) else valid
-        return LayerWriter(self._num_rows, (*self._layers, _Layer(valid)))
+        layer = _Layer(valid, declares_nulls=declares_nulls)
+        return LayerWriter(self._num_rows, (*self._layers, layer))
 
     def fixed_size_lists(self, size: int, valid: Mask | None) -> "LayerWriter":
         """Add a layer of fixed-size lists; there must be no list layer.
@@ -242,7 +250,8 @@ def _mark(definition: LevelArray, slots: Places | None, gone: Mask, level: int) 
 
 def _kind(layer: _Layer) -> int:
     if layer.lengths is None:
-        return ALL_VALID_ITEM if layer.valid is None else NULLABLE_ITEM
+        has_nulls = layer.declares_nulls or layer.valid is not None
+        return NULLABLE_ITEM if has_nulls else ALL_VALID_ITEM
     gone = layer.lengths == 0
     if layer.valid is None:
         return EMPTYABLE_LIST if gone.any() else ALL_VALID_LIST

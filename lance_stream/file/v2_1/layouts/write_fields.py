@@ -3,6 +3,10 @@
 Rows are collected as they arrive and split into pages when there are enough; all leaves of the
 field are split at the same rows. Encoding splits the field: structs and lists become levels, from
 the outside inwards, and only the leaves' values remain.
+
+Differs: A page declares nulls in the structs above its outermost list even if it has none. The
+         reference does not, and cannot read a column some of whose pages declare them and others
+         do not. Nor can it read such a declaration between two lists, if an outer list is empty.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +29,7 @@ from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Levels, Places,
 from lance_stream.file.v2_1.layouts.nesting import LayerWriter
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import LIST_KINDS, MAP
 
 MAX_LEAF_BYTES = 1 << 28
 """Larger pieces of rows are split: a page has at most about this many bytes of a leaf."""
@@ -175,10 +180,11 @@ def _leaves(
         yield _Leaf(layers.items(valid).finish(), values, valid)
     elif pa.types.is_struct(arrow_type) and arrow_type.num_fields:
         valid = valid_mask(array)
-        layers = layers.items(valid)
         dead = _either(dead, valid)
         for place, part in enumerate(field.children):
-            yield from _leaves(array.field(place), part, layers, dead)
+            is_above_list = _has_lists(part) and not layers.has_lists
+            around = layers.items(valid, declares_nulls=is_above_list)
+            yield from _leaves(array.field(place), part, around, dead)
     elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
         size, valid = arrow_type.list_size, valid_mask(array)
         dead = _either(dead, valid)
@@ -196,6 +202,11 @@ def _leaves(
         if pa.types.is_dictionary(arrow_type):
             valid = _valid_indices(array, valid)
         yield _Leaf(layers.items(valid).finish(), array, valid)
+
+
+def _has_lists(field: Field) -> bool:
+    """Return whether a field is a list or a map, or has one below."""
+    return any(each.logical_type in LIST_KINDS or each.logical_type == MAP for each in field.walk())
 
 
 def _leaves_of_list(
