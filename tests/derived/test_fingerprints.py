@@ -1,0 +1,84 @@
+"""What a function can tell apart has different numbers; what it cannot has the same."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.derived.fingerprints import Fingerprints, fingerprints_of
+
+FUNCTION = "0123456789abcdef"
+ENTRIES = pa.map_(pa.string(), pa.float32())
+
+
+def numbers(values: pa.Array) -> Fingerprints:
+    return fingerprints_of(pa.RecordBatch.from_arrays([values], ["v"]), FUNCTION)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.float16(), [0.0, -0.0, float("nan"), None]),
+        (pa.float32(), [0.0, -0.0, float("nan"), 1.5, None]),
+        (pa.float64(), [0.0, -0.0, float("nan"), 1.5, None]),
+        (pa.list_(pa.float64()), [None, [], [None], [0.0], [-0.0], [0.0, 0.0], [0.0, -0.0]]),
+        (pa.large_list(pa.float32()), [None, [], [0.0], [-0.0]]),
+        (pa.list_(pa.float32(), 2), [None, [None, None], [0.0, 0.0], [0.0, -0.0]]),
+        (
+            pa.struct([("x", pa.float64()), ("y", pa.string())]),
+            [None, {"x": None, "y": None}, {"x": 0.0, "y": None}, {"x": -0.0, "y": None}],
+        ),
+        (ENTRIES, [None, [], [("a", 0.0)], [("a", -0.0)], [("a", None)]]),
+        (ENTRIES, [[("a", 1.0), ("b", 2.0)], [("b", 2.0), ("a", 1.0)]]),
+        (
+            pa.list_(pa.struct([("m", ENTRIES)])),
+            [None, [], [None], [{"m": None}], [{"m": [("a", 0.0)]}], [{"m": [("a", -0.0)]}]],
+        ),
+    ],
+)
+def test_what_a_function_sees_has_a_number_of_its_own(kind: pa.DataType, values: list[Any]) -> None:
+    array = pa.array(values, kind)
+    found = numbers(array)
+    for one, other in combinations(range(len(values)), 2):
+        assert found[one] != found[other], (values[one], values[other])
+    for start in range(len(values)):  # however the values are laid out
+        assert (numbers(array.slice(start)) == found[start:]).all()
+        assert (numbers(pa.array(values[start:], kind)) == found[start:]).all()
+
+
+def test_dictionaries_have_the_numbers_of_their_values() -> None:
+    values = pa.array([0.0, -0.0, None, 0.0])
+    assert (numbers(values.dictionary_encode().dictionary_decode()) == numbers(values)).all()
+
+
+def signs(batch: pa.RecordBatch) -> list[str]:
+    return [f"{each.type}: {value}" for each in batch.columns for value in each.to_pylist()]
+
+
+def test_a_zero_of_another_sign_is_computed_again(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    rows = pa.table({"id": [1, 2], "v": [0.0, 1.0]})
+    ds = lance_stream.create_dataset(uri, rows)
+    derived = lance_stream.derive(uri, {"text": pa.string()}, signs, "v", function_version="1")
+    assert derived.run().num_computed == 2
+    changed = pa.table({"id": [1], "v": [-0.0]})
+    ds = lance_stream.open_dataset(uri).upsert(changed, on="id")
+    assert str(ds.to_table(["v"], "id = 1")["v"][0]) == "-0.0"
+    assert derived.run().num_computed == 1
+    ds = lance_stream.open_dataset(uri)
+    assert sorted(ds.to_table()["text"].to_pylist()) == ["double: -0.0", "double: 1.0"]
+
+
+def test_a_column_of_another_type_is_computed_again(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    rows = pa.table({"id": [1, 2], "v": pa.array([5, None], pa.int32())})
+    lance_stream.create_dataset(uri, rows)
+    derived = lance_stream.derive(uri, {"text": pa.string()}, signs, "v", function_version="1")
+    derived.run()
+    lance_stream.open_dataset(uri).alter_columns({"path": "v", "data_type": pa.int64()})
+    assert derived.run().num_computed == 2
+    texts = lance_stream.open_dataset(uri).to_table()["text"].to_pylist()
+    assert texts == ["int64: 5", "int64: None"]
