@@ -7,7 +7,8 @@ model runs in Spark's workers, only for chunks that are new or whose text change
 vectors is brought up to date, and searched.
 
 MODEL names a model of sentence-transformers, or its folder, for example all-MiniLM-L6-v2, which has
-to be installed on all machines. Without it words are hashed into a vector, which finds equal words.
+to be installed on all machines. If MODEL is not set, words are hashed into a vector, which finds
+equal words.
 """
 
 import os
@@ -15,7 +16,6 @@ import re
 import sys
 import tempfile
 import zlib
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ VERBS = ["follow", "replace", "describe", "need", "precede", "extend"]
 
 def load_model() -> Any:
     """Return the model, or None to hash words; runs once in each worker."""
-    if not MODEL or find_spec("sentence_transformers") is None:
+    if not MODEL:
         return None
     from sentence_transformers import SentenceTransformer
 

@@ -10,7 +10,7 @@ The driver gets row ids and fingerprints, 16 bytes a row, and where the values a
 """
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -264,7 +264,7 @@ class _Run:
     def _fail(self, error: Exception) -> None:
         own = self._declaration
         self._num_failed += 1
-        text = "".join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]
+        text = _message_of(error)
         self._messages.append(text)
         if not own.quarantines or self._num_failed > own.max_failures:
             how_many = (
@@ -376,22 +376,27 @@ def _model_of(declaration: Declaration) -> Any:
         except Exception as error:
             raise DerivedFunctionError(
                 f"the setup of the derived column {declaration.name!r} failed: "
-                f"{''.join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]}. "
+                f"{_message_of(error)}. "
                 "Nothing of this piece was committed"
             ) from error
     return _SETUPS[key]
 
 
 def _as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
-    if isinstance(given, pa.Table):
-        given = _one(given)
+    if hasattr(given, "__arrow_c_stream__") and hasattr(given, "columns"):  # pandas, polars, Arrow
+        given = _one(pa.table(given))
     if isinstance(given, pa.RecordBatch):
         given = dict(zip(given.schema.names, given.columns, strict=True))
     if not isinstance(given, Mapping):
         if len(outputs) > 1:
             raise InvalidInputError(
-                f"the function must return a mapping or a RecordBatch with {outputs.names}, not a "
-                f"{type(given).__name__}"
+                "the function must return a mapping, a RecordBatch or a DataFrame with the columns "
+                f"{', '.join(outputs.names)}, not {_kind_of(given)}"
+            )
+        if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+            raise InvalidInputError(
+                "the function must return a value for each row, in an array or a list, not "
+                f"{_kind_of(given)}"
             )
         given = {outputs.names[0]: given}
     missing = [each for each in outputs.names if each not in given]
@@ -401,7 +406,8 @@ def _as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch
     for name, column in zip(outputs.names, columns, strict=True):
         if len(column) != num_rows:
             raise InvalidInputError(
-                f"the function returned {len(column)} values of {name!r} for {num_rows} rows"
+                f"the function returned {_counted(len(column), 'value')} of {name!r} for "
+                f"{_counted(num_rows, 'row')}"
             )
     return cast_batch(pa.RecordBatch.from_arrays(columns, outputs.names), outputs)
 
@@ -416,7 +422,44 @@ def _as_array(values: Any, wanted: pa.DataType) -> pa.Array:
             flat = pa.array(np.ascontiguousarray(values).reshape(-1)).cast(wanted.value_type)
             return pa.FixedSizeListArray.from_arrays(flat, type=wanted)
         values = list(values)
+    if not isinstance(values, np.ndarray) and _has_integers(wanted):
+        values = list(values)
+        found = pa.array(values)
+        if _has_floats(found.type):  # pa.array would cut off what is behind the point
+            return found.cast(wanted)
     return pa.array(values, wanted)
+
+
+def _has_integers(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(_item_type(kind)))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(_item_type(kind)))
+
+
+def _item_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the innermost items of a list."""
+    while (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
+        kind = kind.value_type
+    return kind
+
+
+def _kind_of(given: Any) -> str:
+    return "None" if given is None else f"a {type(given).__name__}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _message_of(error: Exception) -> str:
+    """Return what a user reads about an error of the function; ours need no name of a class."""
+    if isinstance(error, LanceStreamError):
+        return str(error)[:_MAX_MESSAGE]
+    return "".join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]
 
 
 # --- staged values

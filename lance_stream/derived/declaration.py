@@ -102,7 +102,8 @@ def declare(
         InvalidInputError: An argument is invalid; the message says which, and what it should be.
     """
     columns = _as_fields(outputs)
-    given = as_names([inputs] if isinstance(inputs, str) else inputs, "inputs")
+    given = as_names(inputs, "inputs")
+    copied = as_names(kept, "kept")
     if not given:
         raise InvalidInputError("a derived column needs at least one input: inputs=['text']")
     if not callable(function):
@@ -121,7 +122,7 @@ def declare(
     if not isinstance(name, str) or not name:
         raise InvalidInputError(f"the name must be a text, not {name!r:.100}")
     own = [*(each.name for each in columns), name + STATE_SUFFIX]
-    repeated = repeated_names([*own, *given]) or repeated_names([*own, *kept])
+    repeated = repeated_names([*own, *given]) or repeated_names([*own, *copied])
     if repeated:
         raise InvalidInputError(
             f"the column {repeated[0]!r} occurs more than once among the inputs, the outputs and "
@@ -136,24 +137,28 @@ def declare(
         function,
         function_version,
         setup,
-        as_names(kept, "kept"),
+        copied,
         as_count(batch_rows, "a batch has"),
         as_count(piece_rows, "a piece has"),
-        as_count(max_failures, "failures are"),
+        as_count(max_failures, "max_failures is"),
         on_error == "quarantine",
     )
 
 
 def _as_fields(outputs: Outputs) -> list[pa.Field]:
-    if isinstance(outputs, pa.Field):
-        fields = [outputs]
-    elif isinstance(outputs, Mapping):
-        fields = [pa.field(name, kind) for name, kind in outputs.items()]
-    else:
-        fields = list(outputs)
+    try:
+        if isinstance(outputs, pa.Field):
+            fields = [outputs]
+        elif isinstance(outputs, Mapping):
+            fields = [pa.field(name, kind) for name, kind in outputs.items()]
+        else:
+            fields = list(outputs)
+    except (TypeError, ValueError):  # a type of Python or numpy, or nothing to iterate over
+        fields = []
     if not fields or not all(isinstance(each, pa.Field) for each in fields):
         raise InvalidInputError(
-            "outputs must be names and types, such as {'embedding': pa.list_(pa.float32(), 384)}, "
-            "a pyarrow.Field, or several in a list or a schema"
+            "outputs must be names and Arrow types, such as {'embedding': "
+            "pa.list_(pa.float32(), 384)}, a pyarrow.Field, or several in a list or a schema, not "
+            f"{outputs!r:.200}"
         )
     return [each.with_nullable(True) for each in fields]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from lance_stream.arguments import as_number
 from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.derived import beside, in_table, progress
@@ -38,6 +39,7 @@ from lance_stream.derived.running import DerivedQuery
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     CommitConflictError,
+    DerivedFunctionError,
     InvalidInputError,
     LanceStreamError,
     NotFoundError,
@@ -50,6 +52,7 @@ from lance_stream.read.scan import count_rows
 from lance_stream.snapshot.opening import checkout, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
+from lance_stream.storage.options.names import as_options
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import MapUpdate, UpdateConfig
 from lance_stream.table.version_marks import mark_of
@@ -130,7 +133,7 @@ class Derivation:
         self.uri = uri
         self.target = target
         self.declaration = declaration
-        self._options = dict(storage_options or {})
+        self._options = as_options(storage_options)
         self._quarantine = quarantine
         self._runner: Runner = Here() if runner is None else runner
         self._environment = environment
@@ -161,9 +164,14 @@ class Derivation:
         Raises:
             NotFoundError: There is no table, or an input does not exist.
             InvalidInputError: The table has no stable row ids, or its columns have other types.
-            DerivedFunctionError: The function failed for too many rows.
+            DerivedFunctionError: The function failed for too many rows, or for all of several
+                before it succeeded for one.
             CommitError: Others changed the table so often that no values could be committed.
         """
+        if max_pieces is not None and (as_number(max_pieces) or 0) < 1:
+            raise InvalidInputError(
+                f"max_pieces is a whole number from 1, or None for all, not {max_pieces!r:.100}"
+            )
         total = DerivedPiece()
         pieces = 0
         with self._lock:
@@ -182,7 +190,19 @@ class Derivation:
 
         Args:
             interval_seconds: How often it looks for a new version.
+
+        Raises:
+            InvalidInputError: The interval is not a number of seconds, from 0.
         """
+        if (
+            isinstance(interval_seconds, bool)
+            or not isinstance(interval_seconds, int | float)
+            or not 0 <= interval_seconds <= threading.TIMEOUT_MAX
+        ):
+            raise InvalidInputError(
+                "interval_seconds must be a number of seconds, such as 0.5, not "
+                f"{interval_seconds!r:.100}"
+            )
         return DerivedQuery(self._follow, repr(self), interval_seconds)
 
     def status(self) -> DerivedStatus:
@@ -393,7 +413,39 @@ class Derivation:
         if errors:
             discard_files(work.table.store, [each.values for each in computed])
             raise errors[0]
+        try:
+            self._check_failures(work, computed)
+        except DerivedFunctionError:
+            discard_files(work.table.store, [each.values for each in computed])
+            raise
         return computed
+
+    def _check_failures(self, work: _Work, computed: Sequence[Computed]) -> None:
+        """Raise if the function fails for all rows, and is not known to succeed for any."""
+        own = self.declaration
+        num_computed = sum(len(each.row_ids) for each in computed)
+        num_failed = sum(each.num_failed for each in computed)
+        if not num_failed:
+            return
+        messages = next(each.bad["message"] for each in computed if each.num_failed)
+        message = messages[0].as_py()
+        if 1 < num_failed == num_computed and (
+            work.is_first or not count_rows(work.table, f"{quote_path((own.state_column,))} > 0")
+        ):
+            raise DerivedFunctionError(
+                f"the function of the derived column {own.name!r}, version "
+                f"{own.function_version!r}, failed for all {num_failed} rows that it got, and has "
+                f"succeeded for none yet; nothing of this piece was committed. The error: {message}"
+                ". Correct the function"
+            )
+        _log.warning(
+            "the function of the derived column %r failed for %d of %d rows, which are set aside; "
+            "for the first one: %s",
+            own.name,
+            num_failed,
+            num_computed,
+            message,
+        )
 
     def _commit(
         self,

@@ -13,9 +13,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from pyspark.cloudpickle import dumps
 from pyspark.sql import SparkSession
 
-from lance_stream.derived.declaration import Outputs, declare
+from lance_stream.derived.declaration import Declaration, Outputs, declare
 from lance_stream.derived.derivation import Derivation, check_kept
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.arrow_jobs import described, run_in_tasks, slots_of
@@ -130,6 +131,7 @@ def derive(
         on_error=on_error,
     )
     check_kept(declaration, target)
+    _check_can_be_sent(declaration)
     check_workers_python(spark, only_tasks=True)
     check_is_shared(uri)
     location = text_of(uri)
@@ -137,3 +139,20 @@ def derive(
     runner = ByTasks(spark, f"lance-stream: derive {declaration.name} of {location}")
     beside = None if target is None else text_of(target)
     return Derivation(location, declaration, beside, options, quarantine, runner)
+
+
+def _check_can_be_sent(declaration: Declaration) -> None:
+    """Raise unless the function can be pickled, as it is when a task begins.
+
+    Raises:
+        InvalidInputError: It refers to a session, a lock or the like.
+    """
+    for what, function in ("function", declaration.function), ("setup", declaration.setup):
+        try:
+            dumps(function)  # type: ignore[no-untyped-call]  # PySpark has no types there
+        except Exception as error:  # whatever an object's own pickling raises
+            raise InvalidInputError(
+                f"the {what} of the derived column {declaration.name!r} refers to an object that "
+                f"cannot be sent to Spark's workers: {error}. Make the object in setup=..., which "
+                "each worker calls, or in the function itself"
+            ) from error

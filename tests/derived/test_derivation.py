@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -224,6 +225,78 @@ def test_a_function_that_fails_for_all_rows_is_an_error(tmp_path: Path) -> None:
     assert strict.status().num_pending == 50
 
 
+def test_a_function_that_has_never_succeeded_is_wrong_not_the_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = new_table(tmp_path, (0, 5))
+
+    def misspelt(batch: pa.RecordBatch) -> list[int]:
+        return [len(each) for each in batch["txt"].to_pylist()]
+
+    def run(function: Any, version: str = "1") -> Any:
+        return derive(uri, LENGTH, function, "text", function_version=version).run()
+
+    everything = r"for all 5 rows .* succeeded for none yet; nothing .* KeyError: .*txt.* Correct"
+    with pytest.raises(DerivedFunctionError, match=everything):
+        run(misspelt)
+    assert lance_stream.list_quarantine(uri) == []
+    assert run(Lengths()).num_failed == 0  # the same version, as nothing was committed for it
+    with pytest.raises(DerivedFunctionError, match="for all 5 rows"):
+        run(misspelt, "2")
+    assert lengths_of(uri)[3] == len("text 3")
+    # A function that has succeeded is right, and rows that it fails for are wrong.
+    lance_stream.open_dataset(uri).update({"text": "'bad'"}, where="id IN (1, 2)")
+    assert run(Lengths()).num_failed == 2
+    assert "failed for 2 of 2 rows" in caplog.text
+    # Also after rounds without a row.
+    empty = str(tmp_path / "empty.lance")
+    lance_stream.create_dataset(empty, SCHEMA)
+    derive(empty, LENGTH, misspelt, "text", function_version="1").run()
+    lance_stream.open_dataset(empty).append(rows(0, 5))
+    with pytest.raises(DerivedFunctionError, match="for all 5 rows"):
+        derive(empty, LENGTH, misspelt, "text", function_version="1").run()
+
+
+@pytest.mark.parametrize(
+    ("returned", "wanted"),
+    [
+        (lambda n: pd.DataFrame({"length": [7] * n, "other": ["x"] * n}), pa.int64()),
+        (lambda n: pd.Series([7] * n), pa.int64()),
+        (lambda n: [7.0] * n, pa.int64()),
+        (lambda n: ([7.0, None] for _ in range(n)), pa.list_(pa.int8(), 2)),
+    ],
+)
+def test_what_a_function_may_return(tmp_path: Path, returned: Any, wanted: pa.DataType) -> None:
+    uri = new_table(tmp_path, (0, 3))
+    lengths = derive(
+        uri, {"length": wanted}, lambda b: returned(b.num_rows), "text", function_version="1"
+    )
+    assert lengths.run().num_failed == 0
+    expected = 7 if wanted == pa.int64() else [7, None]
+    assert set(map(str, lengths_of(uri).values())) == {str(expected)}
+
+
+@pytest.mark.parametrize(
+    ("returned", "outputs", "problem"),
+    [
+        (None, LENGTH, "a value for each row, in an array or a list, not None"),
+        ("text", LENGTH, "a value for each row, in an array or a list, not a str"),
+        ([1.5], LENGTH, "truncated"),
+        ([[0.25, 0.5]], {"length": pa.list_(pa.int8(), 2)}, "truncated"),
+        ([[1]], {"length": pa.int64(), "more": pa.int64()}, "DataFrame with the columns length, m"),
+    ],
+)
+def test_what_is_no_value_is_said(
+    tmp_path: Path, returned: Any, outputs: Any, problem: str
+) -> None:
+    uri = new_table(tmp_path, (0, 1))
+    wrong = derive(uri, outputs, lambda _: returned, "text", function_version="1")
+    assert wrong.run().num_failed == 1
+    (bad,) = lance_stream.list_quarantine(uri)
+    assert problem in (bad.message or "")
+    assert "lance_stream" not in (bad.message or "")
+
+
 def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
     uri = new_table(tmp_path, (0, 50))
     loaded: list[int] = []
@@ -430,7 +503,12 @@ def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
     [
         ({"inputs": []}, "at least one input"),
         ({"inputs": ["length"]}, "'length' occurs more than once"),
-        ({"outputs": {}}, "outputs must be names and types"),
+        ({"outputs": {}}, "outputs must be names and Arrow types"),
+        ({"outputs": None}, "outputs must be names and Arrow types"),
+        ({"outputs": {"length": float}}, "outputs must be names and Arrow types"),
+        ({"storage_options": "region"}, "storage_options are a mapping"),
+        ({"kept": 7, "target": "x"}, "kept must be a list"),
+        ({"max_failures": 0}, "max_failures is at least 1 row"),
         ({"function": 7}, "must take a pyarrow.RecordBatch"),
         ({"function_version": 1}, "function_version must be a text"),
         ({"on_error": "ignore"}, "on_error must be"),
@@ -452,6 +530,21 @@ def test_arguments_that_make_no_sense_are_refused(
     }
     with pytest.raises(InvalidInputError, match=problem):
         derive(str(tmp_path), **given)
+
+
+def test_rounds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    lengths = derive(new_table(tmp_path, (0, 5)), LENGTH, Lengths(), "text", function_version="1")
+    with pytest.raises(InvalidInputError, match="max_pieces is a whole number from 1"):
+        lengths.run(max_pieces=0)
+    for wrong in ("1", -1, float("nan"), True):
+        with pytest.raises(InvalidInputError, match="interval_seconds must be a number"):
+            lengths.start(wrong)  # type: ignore[arg-type]  # that is the case
+
+
+def test_one_kept_column_needs_no_list(tmp_path: Path) -> None:
+    uri, beside = new_table(tmp_path, (0, 5)), str(tmp_path / "beside.lance")
+    derive(uri, LENGTH, Lengths(), "text", function_version="1", target=beside, kept="price").run()
+    assert "price" in lance_stream.open_dataset(beside).schema.names
 
 
 def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Derived columns computed by Spark's tasks."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,8 @@ def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path)
         vectors.run()
     with pytest.raises(InvalidInputError, match="needs the session first"):
         derive(uri, VECTOR, broken, "text", "1", function_version="1")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(InvalidInputError, match=r"function .* cannot be sent .* setup="):
+        derive(spark, uri, VECTOR, lambda _: spark.version, "text", function_version="1")
+    lock = threading.Lock()
+    with pytest.raises(InvalidInputError, match=r"setup .* cannot be sent .*lock"):
+        derive(spark, uri, VECTOR, broken, "text", function_version="1", setup=lambda: lock)
