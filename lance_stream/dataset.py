@@ -33,6 +33,7 @@ from lance_stream.snapshot import history, opening
 from lance_stream.snapshot.html import as_html
 from lance_stream.snapshot.opening import VersionSpec
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.locations import text_of
 from lance_stream.storage.trust import with_trusted
 from lance_stream.table.ledger import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
@@ -1059,7 +1060,7 @@ def open_together(
             f"open_together opens several tables: give a list of locations, not {uris!r:.200}"
         )
     options = with_trusted(storage_options, trusted_locations)
-    names = [os.fspath(uri) for uri in uris]
+    names = [text_of(uri) for uri in uris]
     if len(set(names)) < len(names):
         raise InvalidInputError(f"a table is given twice: {', '.join(sorted(names)):.500}")
     return [Dataset(each) for each in opening.open_tables_together(names, options)]

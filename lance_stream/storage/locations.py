@@ -38,6 +38,8 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORE
 
 _NEVER = "never"
 
+_SAME_PROTOCOLS = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
 
 def open_store(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
@@ -120,6 +122,21 @@ def as_absolute(location: str) -> str:
         location: A path, which may be relative or begin with "~", or a URI.
     """
     return _root_of_path(location) if location and is_relative(location) else location
+
+
+def in_one_spelling(location: str) -> str:
+    """Return the same text for all spellings of a location: of two such tables, one is meant.
+
+    Args:
+        location: A path, which may be relative, or a URI; no request is sent.
+
+    Raises:
+        InvalidInputError: It is no location.
+    """
+    protocol, rest = _split(location)
+    if protocol in ("", "file"):
+        return open_store(location).uri
+    return f"{_SAME_PROTOCOLS.get(protocol, protocol)}:{rest.rstrip('/')}"
 
 
 def check_is_shared(location: str | os.PathLike[str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.locations import BACKENDS, REFUSED, open_store
+from lance_stream.storage.locations import BACKENDS, REFUSED, in_one_spelling, open_store
 
 
 def root_of(location: str | Path) -> str:
@@ -143,3 +143,28 @@ def test_flushing_files_is_an_option() -> None:
     assert open_store("/t", {"durable": "Never"}) == LocalStore("/t", volatile=True)
     with pytest.raises(InvalidInputError, match="'durable' must be true, never or false"):
         open_store("/t", {"durable": "maybe"})
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        (
+            "t",
+            "./t",
+            "x/../t",
+            "{folder}/t",
+            "{folder}//t/",
+            "file://{folder}/t",
+            "file:{folder}/t",
+        ),
+        ("s3://bucket/t", "s3a://bucket/t/", "S3N://bucket/t"),
+        ("gs://bucket/t", "gcs://bucket/t"),
+    ],
+)
+def test_a_location_has_many_spellings(
+    spellings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {in_one_spelling(each.format(folder=tmp_path)) for each in spellings}
+    assert len(found) == 1
+    assert in_one_spelling("s3://bucket/T") not in found

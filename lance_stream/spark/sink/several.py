@@ -27,6 +27,7 @@ from lance_stream.spark.plain_errors import message_first
 from lance_stream.spark.session_settings import is_cluster
 from lance_stream.spark.sink.lance_sink import LanceSink
 from lance_stream.spark.sink.reports import SinkCommit
+from lance_stream.storage.locations import in_one_spelling
 
 Rows: TypeAlias = Callable[[DataFrame], DataFrame]
 """Returns a table's rows, given those of the batch."""
@@ -101,8 +102,10 @@ class LanceSinks:
                 "lance_sinks is given the sinks by name: lance_sinks({'orders': lance_sink(...), "
                 f"'lines': (function, lance_sink(...))}}), not {targets!r:.200}"
             )
+        if not isinstance(atomic, bool):
+            raise InvalidInputError(f"atomic is True or False, not {atomic!r:.200}")
         self._targets = {name: _target(name, given) for name, given in targets.items()}
-        self.atomic = bool(atomic)
+        self.atomic = atomic
         _check_are_different(self._targets)
 
     def __getitem__(self, name: str) -> LanceSink:
@@ -208,7 +211,7 @@ def _target(name: str, given: Any) -> _Target:
 def _check_are_different(targets: Mapping[str, _Target]) -> None:
     known: dict[str, str] = {}
     for name, each in targets.items():
-        uri = each.sink.uri.rstrip("/")
+        uri = in_one_spelling(each.sink.uri)
         if uri in known:
             raise InvalidInputError(
                 f"{known[uri]!r} and {name!r} write the same table, {uri}. A batch becomes one "
