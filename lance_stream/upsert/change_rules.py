@@ -94,8 +94,14 @@ class ChangeRules:
         """Return the same rules with the columns that are not stored, given all columns.
 
         Raises:
-            InvalidInputError: A column to be stored does not exist.
+            InvalidInputError: A column to be stored, or to be left out, does not exist.
         """
+        for name in self.except_column_list:
+            if name not in columns:
+                raise InvalidInputError(
+                    f"the data has no column {name!r} to leave out (except_column_list)"
+                    f"{did_you_mean(name, columns)}; it has: {', '.join(columns)}"
+                )
         if self.column_list is None:
             return self
         for name in self.column_list:
@@ -204,11 +210,16 @@ def history_schema(schema: pa.Schema, sequence: pa.DataType) -> pa.Schema:
         sequence: The type of the sequence; of several columns, a struct of them.
 
     Raises:
-        InvalidInputError: A column has the name of an added one.
+        InvalidInputError: A column has the name of an added one, or an argument has another type.
 
     Returns:
         The columns, and `__START_AT` and `__END_AT`.
     """
+    if not isinstance(schema, pa.Schema) or not isinstance(sequence, pa.DataType | str):
+        raise InvalidInputError(
+            "history_schema takes a pyarrow.Schema and the Arrow type of the sequence, "
+            f"history_schema(schema, pa.int64()), not {schema!r:.200} and {sequence!r:.200}"
+        )
     for name in (START_AT, END_AT):
         if name in schema.names:
             raise InvalidInputError(f"the columns already have {name!r}, which a history adds")

@@ -82,7 +82,8 @@ def check_known(
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidInputError(
-            f"the table has no column {', '.join(repr(where + name) for name in unknown)}; it has: "
+            f"the table has no column{'s' if len(unknown) > 1 else ''} "
+            f"{', '.join(repr(where + name) for name in unknown)}; it has: "
             f"{', '.join(known)}. {way_out}"
         )
 

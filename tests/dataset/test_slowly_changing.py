@@ -331,11 +331,12 @@ def test_a_restore_takes_hidden_events_back() -> None:
         ({"sequence_by": "ts"}, "'ts', is not in the data"),
         ({"apply_as_deletes": "deletes ="}, "deletes ="),
         ({"except_column_list": ["id"]}, "key column 'id' cannot be left out"),
-        ({"except_column_list": ["sqe"]}, "'sqe', is not in the data"),
+        ({"except_column_list": ["sqe"]}, r"'sqe' to leave out \(except_column_list\).*'seq'\?"),
         ({"except_column_list": None, "column_list": ["id", "nme"]}, "did you mean 'name'"),
         ({"track_history_column_list": ["seq"]}, "'seq' cannot be tracked or left out"),
         ({"track_history_except_column_list": ["nme"]}, "'nme' cannot be tracked or left out"),
         ({"except_column_list": ["deletes"]}, "no column 'seq'.*with except_column_list"),
+        ({"except_column_list": None}, "no columns 'seq', 'deletes'; it has"),
     ],
 )
 def test_rules_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
@@ -454,3 +455,5 @@ def test_hidden_events_are_kept_for_good_by_default() -> None:
 def test_names_of_a_history_are_taken() -> None:
     with pytest.raises(InvalidInputError, match="already have '__END_AT'"):
         lance_stream.history_schema(pa.schema([("__END_AT", pa.int64())]), pa.int64())
+    with pytest.raises(InvalidInputError, match="history_schema takes a pyarrow"):
+        lance_stream.history_schema([("id", pa.int64())], pa.int64())  # type: ignore[arg-type]  # a list

@@ -40,6 +40,10 @@ ID = pa.schema([("Id", pa.int64())])
             {"mode": "upsert", "on": "id", "delete_when": True},
             "delete_when must be a condition in Spark's SQL",
         ),
+        (
+            {"mode": "scd2", "keys": "id", "sequence_by": "ts", "apply_as_deletes": True},
+            "apply_as_deletes must be a condition in Spark's SQL",
+        ),
         ({"mode": "upsert", "on": "id", "skip_unchanged": "false"}, "skip_unchanged must be True"),
         ({"any_output_mode": "false"}, "any_output_mode must be True"),
         ({"on": "id"}, r"lance_sink\(on=\['id'\]\) is for mode='upsert'"),

@@ -99,6 +99,11 @@ def as_policy(value: object) -> FreshIndices | None:
             f"keep_indices_fresh has no limit {unknown[0]!r}; it has: {', '.join(_LIMITS)}"
         )
     fraction, rows, age = (value.get(each) for each in _LIMITS)
+    if fraction is None and rows is None and age is None:
+        raise InvalidInputError(
+            f"keep_indices_fresh has no limit: {dict(value)!r:.200}. Give one that is not None, "
+            "such as {'fraction': 0.05}; False to leave indices as they are"
+        )
     is_share = isinstance(fraction, Real) and not isinstance(fraction, bool)
     if fraction is not None and not (is_share and 0 < fraction <= 1):
         raise InvalidInputError(

@@ -39,7 +39,7 @@ CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
 
 _TEXTS: Final[Mapping[str, str]] = {
     "sequence_by": "the name of one column: sequence_by='lsn'",
-    "delete_when": "a condition in Spark's SQL: delete_when=\"op = 'd'\"",
+    "delete_when": "a condition in Spark's SQL: \"op = 'd'\"",
     "app_id": "a name for the stream: app_id='orders'",
     "file_version": "the version as a string: file_version='2.1'",
     "quarantine_uri": "the location of a table: quarantine_uri='tables/bad_orders.lance'",
@@ -148,7 +148,8 @@ class SinkArguments:
                 'bad_rows="quarantine", too'
             )
         for name, example in _TEXTS.items():
-            _check_text(name, getattr(self, name), example)
+            given = self.argument_of_deletes if name == "delete_when" else name
+            _check_text(given, getattr(self, name), example)
         for name in ("skip_unchanged", "any_output_mode", "replays_may_differ"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInputError(
@@ -244,6 +245,11 @@ class SinkArguments:
     def not_stored(self, columns: Iterable[str]) -> tuple[str, ...]:
         """Return the columns that are not stored, including any that the batch lacks."""
         return not_stored(self.mode, self.except_columns, columns)
+
+    @property
+    def argument_of_deletes(self) -> str:
+        """What the user calls the condition of deletes."""
+        return "apply_as_deletes" if self.mode in OF_CHANGES else "delete_when"
 
     def upsert_rules(self, columns: Iterable[str], delete_when: str | None) -> UpsertRules:
         """Return the rules of the upsert.
@@ -464,8 +470,12 @@ def _check_creation(options: Mapping[str, Any]) -> None:
         )
 
 
-def check_can_be_parsed(delete_when: str | None) -> None:
+def check_can_be_parsed(delete_when: str | None, argument: str) -> None:
     """Raise if a condition is not Spark's SQL, where a session in this process can tell.
+
+    Args:
+        delete_when: The condition.
+        argument: Its name for the user.
 
     Raises:
         InvalidInputError: It is not.
@@ -480,5 +490,5 @@ def check_can_be_parsed(delete_when: str | None) -> None:
     except ParseException as error:
         problem = str(error).strip().splitlines()[0]
         raise InvalidInputError(
-            f"delete_when={delete_when!r} is not a condition in Spark's SQL: {problem}"
+            f"{argument}={delete_when!r} is not a condition in Spark's SQL: {problem}"
         ) from None

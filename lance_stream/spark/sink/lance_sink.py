@@ -292,7 +292,7 @@ class LanceSink:
             )
         check_has_app_id(arguments.app_id)
         check_can_be_sent(on_commit)
-        check_can_be_parsed(arguments.delete_when)
+        check_can_be_parsed(arguments.delete_when, arguments.argument_of_deletes)
         self.arguments = arguments
         self._on_commit = on_commit
         self._upkeep = _upkeep(arguments)

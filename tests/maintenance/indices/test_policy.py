@@ -80,6 +80,7 @@ def test_a_policy_is_given_as_a_mapping(given: Any, policy: FreshIndices | None)
         ("auto", "keep_indices_fresh is True, or says from when on"),
         ({}, "keep_indices_fresh is True, or says from when on"),
         (1, "keep_indices_fresh is True, or says from when on"),
+        ({"rows": None}, "has no limit: .*None.* Give one"),
         ({"share": 0.1}, "has no limit 'share'; it has: fraction, rows, age"),
         ({"fraction": 0}, "a share of the rows, above 0 and at most 1"),
         ({"fraction": 5}, "a share of the rows, above 0 and at most 1"),
