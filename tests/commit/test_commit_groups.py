@@ -414,6 +414,8 @@ def test_open_together_refuses_what_is_no_list_of_tables(place: GroupPlace) -> N
         lance_stream.open_together(uri, place.options)
     with pytest.raises(InvalidInputError, match="given twice"):
         lance_stream.open_together([uri, uri], place.options)
+    with pytest.raises(InvalidInputError, match="None is not the path"):
+        lance_stream.open_together([uri, None], place.options)  # type: ignore[list-item]  # the mistake
     assert lance_stream.open_together([], place.options) == []
 
 

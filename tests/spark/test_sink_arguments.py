@@ -9,6 +9,7 @@ import fsspec
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession, functions
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink, register
@@ -184,3 +185,16 @@ def test_a_client_of_spark_connect_needs_no_libraries_of_stores(
         lance_sink("s3://bucket/t")
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     assert lance_sink("s3://bucket/t", app_id="app").uri == "s3://bucket/t"
+
+
+@pytest.mark.spark
+def test_columns_are_given_by_their_names(spark: SparkSession) -> None:
+    of_changes = {"mode": "scd2", "keys": ["id"], "sequence_by": "ts"}
+    for name, value in {
+        "sequence_by": functions.col("ts"),
+        "apply_as_deletes": functions.expr("op = 'd'"),
+        "keys": [functions.col("id")],
+        "except_column_list": [functions.col("op")],
+    }.items():
+        with pytest.raises(InvalidInputError, match=f"{name} is given as text, not as a Column"):
+            lance_sink("t", **of_changes | {name: value})  # type: ignore[arg-type]  # what is tested

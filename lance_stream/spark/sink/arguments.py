@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import ParseException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.utils import is_remote
 
 from lance_stream.commit.manifest_stores.choice import choose
@@ -468,6 +468,24 @@ def _check_creation(options: Mapping[str, Any]) -> None:
         raise InvalidInputError(
             f"stable_row_ids must be True or False, not {options['stable_row_ids']!r}"
         )
+
+
+def check_are_texts(given: Mapping[str, object]) -> None:
+    """Raise if columns or conditions are given as Spark's `Column`, as AUTO CDC takes them, too.
+
+    Args:
+        given: Values of arguments by their names.
+
+    Raises:
+        InvalidInputError: One is.
+    """
+    for name, value in given.items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, Column):
+                raise InvalidInputError(
+                    f"{name} is given as text, not as a Column, {each!r:.200}: a column by its "
+                    "name, 'id', and a condition in Spark's SQL, \"op = 'd'\""
+                )
 
 
 def check_can_be_parsed(delete_when: str | None, argument: str) -> None:

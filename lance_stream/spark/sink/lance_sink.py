@@ -32,6 +32,7 @@ from lance_stream.spark.sink.arguments import (
     as_compaction,
     as_creation,
     as_fresh_indices,
+    check_are_texts,
     check_can_be_parsed,
     names,
     optional_names,
@@ -226,6 +227,7 @@ def lance_sink(
         "track_history_column_list": track_history_column_list,
         "track_history_except_column_list": track_history_except_column_list,
     }
+    check_are_texts({**given, "sequence_by": sequence_by})
     check_spelled(mode, given)
     sequence, several = sequence_names(sequence_by, mode)
     is_of_changes = mode in OF_CHANGES
