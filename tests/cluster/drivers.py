@@ -13,7 +13,7 @@ from lance_stream import Dataset
 from lance_stream.table.named_files import nameable, names_of
 from tests.cluster import events
 from tests.cluster.events import ByRowId, Rows, in_order
-from tests.cluster.jobs import MODES
+from tests.cluster.jobs import EVERY_MODE, MODES
 from tests.cluster.machines import JAVA, Machine, Program
 from tests.cluster.standalone import EXECUTOR_MEMORY, Cluster, Worker
 from tests.java import QUICK_SETTINGS
@@ -52,9 +52,11 @@ class Site:
         """A URI below which the tables are."""
         return f"{self.bucket.uri}/{self.name}"
 
-    def add_events(self, seed: int, num_batches: int = events.NUM_BATCHES) -> None:
-        """Make the table of events."""
-        self.batches = events.make_batches(seed, num_batches)
+    def add_events(
+        self, seed: int, num_batches: int = events.NUM_BATCHES, num_bytes: int = 0
+    ) -> None:
+        """Make the table of events, each of so many bytes at least."""
+        self.batches = events.make_batches(seed, num_batches, num_bytes)
         events.store(f"{self.folder}/events", self.bucket.storage_options, self.batches)
 
     def add_upserted(self, table: str) -> None:
@@ -121,7 +123,7 @@ class Site:
     def check(self, *modes: str) -> None:
         """Check the tables of modes, or of all of them, as pylance reads them."""
         for mode in modes or MODES:
-            assert self.rows_of(mode) == in_order(MODES[mode].expected(self.batches)), mode
+            assert self.rows_of(mode) == in_order(EVERY_MODE[mode].expected(self.batches)), mode
 
     def rows_of(self, table: str) -> Rows:
         """Return a table's rows as pylance reads them."""

@@ -18,8 +18,14 @@ Rows = list[dict[str, Any]]
 ByRowId = dict[int, dict[str, Any]]
 
 
-def make_batches(seed: int, num_batches: int = NUM_BATCHES) -> list[Rows]:
-    """Return the batches of a stream: inserts, updates and deletes of some keys."""
+def make_batches(seed: int, num_batches: int = NUM_BATCHES, num_bytes: int = 0) -> list[Rows]:
+    """Return the batches of a stream: inserts, updates and deletes of some keys.
+
+    Args:
+        seed: Of the dice.
+        num_batches: How many batches.
+        num_bytes: How many bytes a row has at least.
+    """
     chance = random.Random(seed)
     batches = []
     for number in range(num_batches):
@@ -30,7 +36,7 @@ def make_batches(seed: int, num_batches: int = NUM_BATCHES) -> list[Rows]:
                     "id": number * ROWS_A_BATCH + place,
                     "key": key,
                     "seq": number,
-                    "value": f"{number}-{chance.random():.6f}",
+                    "value": f"{number}-{chance.random():.6f}" + "x" * num_bytes,
                     "op": "d" if chance.random() < 0.2 else "u",
                 }
                 for place, key in enumerate(keys)
@@ -74,6 +80,21 @@ def upserted(batches: Sequence[Rows]) -> Rows:
         if row["op"] != "d":
             rows[row["key"]] = {name: row[name] for name in COLUMNS}
     return list(rows.values())
+
+
+def history(batches: Sequence[Rows]) -> Rows:
+    """Return what is in a table that has the history of each key; no value repeats."""
+    rows: Rows = []
+    current: dict[int, dict[str, Any]] = {}
+    for row in appended(batches):
+        before = current.pop(row["key"], None)
+        if before is not None:
+            before["__END_AT"] = row["seq"]
+        if row["op"] != "d":
+            made = {name: row[name] for name in COLUMNS if name != "seq"}
+            current[row["key"]] = {**made, "__START_AT": row["seq"], "__END_AT": None}
+            rows.append(current[row["key"]])
+    return rows
 
 
 def in_order(rows: Rows) -> Rows:

@@ -44,17 +44,32 @@ MODES: Mapping[str, Mode] = {
     "format_upsert": Mode(events.upserted, options={"mode": "upsert", **_FORMAT_BY_KEY}),
 }
 
+EVERY_MODE: Mapping[str, Mode] = {
+    **MODES,
+    "scd2": Mode(
+        events.history,
+        {
+            "mode": "scd2",
+            "keys": ["key"],
+            "sequence_by": "seq",
+            "apply_as_deletes": "op = 'd'",
+            "except_column_list": ["op", "seq"],
+        },
+    ),
+}
+"""With those of which one test alone has tables."""
+
 
 def stream_job(mode: str, folder: str, source: str = "", **sink: Any) -> dict[str, Any]:
     """Return the job that streams the events of a folder into the table of a mode.
 
     Args:
-        mode: A name in `MODES`.
+        mode: A name in `EVERY_MODE`.
         folder: A URI below which the tables are.
         source: Whose table is read; "" for the mode's usual one.
         sink: Arguments of the sink, instead of the mode's.
     """
-    what = MODES[mode]
+    what = EVERY_MODE[mode]
     job = {
         "kind": "stream",
         "name": mode,
