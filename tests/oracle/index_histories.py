@@ -228,7 +228,8 @@ class IndexHistory(IndexedTable):
             self.theirs.optimize.optimize_indices(index_names=names)
         except OSError as error:
             # pylance fails to add a part of rows without a vector. It merges them, as we ask it to.
-            assert "/ivf_" in str(error), error  # noqa: PT017  # it mostly succeeds
+            is_known = "/ivf_" in str(error) or "KMeans cannot train" in str(error)
+            assert is_known, error  # noqa: PT017  # it mostly succeeds
 
     def any_version(self) -> int:
         versions = set(range(1, self.ours.version + 1)) - self.other_names
