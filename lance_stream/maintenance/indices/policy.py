@@ -116,8 +116,8 @@ def as_policy(value: object) -> FreshIndices | None:
             "the limit 'rows' of keep_indices_fresh is a whole number from 1, such as 100_000; not "
             f"{rows!r:.200}"
         )
-    return FreshIndices(
-        None if fraction is None else float(fraction),
-        number,
-        None if age is None else parse_age(age),
-    )
+    try:
+        parsed = None if age is None else parse_age(age)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"the limit 'age' of keep_indices_fresh: {error}") from error
+    return FreshIndices(None if fraction is None else float(fraction), number, parsed)

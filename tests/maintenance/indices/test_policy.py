@@ -87,7 +87,9 @@ def test_a_policy_is_given_as_a_mapping(given: Any, policy: FreshIndices | None)
         ({"fraction": True}, "a share of the rows, above 0 and at most 1"),
         ({"rows": 0}, "a whole number from 1"),
         ({"rows": 2.5}, "a whole number from 1"),
-        ({"age": "10"}, "is not an age"),
+        ({"age": "10"}, "'age' of keep_indices_fresh: '10' is not an age"),
+        ({"age": "0 s"}, "'age' of keep_indices_fresh: the age '0 s' is not positive"),
+        ({"age": 0}, "'age' of keep_indices_fresh: 0 is not an age"),
     ],
 )
 def test_invalid_limits_are_refused(given: Any, message: str) -> None:
