@@ -64,12 +64,12 @@ def test_dead_rows_crowd_out_no_neighbours(
 ) -> None:
     """A nearest-neighbour query finds as many live rows as it asks for."""
     uri = str(tmp_path / "t")
-    vectors = pa.array([[float(key)] * 4 for key in range(30)], SCHEMA.field("v").type)
+    vectors = pa.array([[float(key)] * 8 for key in range(30)], SCHEMA.field("v").type)
     rows = pa.table({"id": pa.array(range(30)), "v": vectors})
     lance.write_dataset(rows, uri, max_rows_per_file=12, enable_stable_row_ids=True)
     lance.dataset(uri).create_index("v", "IVF_FLAT", num_partitions=2)
     ds = lance_stream.open_dataset(uri).delete("id < 3").compact()
-    nearest = {"column": "v", "q": np.zeros(4, np.float32), "k": 5}
+    nearest = {"column": "v", "q": np.zeros(8, np.float32), "k": 5}
     assert len(ds.table.manifest.fragments) == 1
     assert lance.dataset(uri).to_table(nearest=nearest)["id"].to_pylist() == [3, 4, 5, 6, 7]
 
