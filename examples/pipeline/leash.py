@@ -4,7 +4,7 @@
 
 PARENT is the process id of the starter. USER is whom the program runs as, empty for the same user:
 PostgreSQL refuses to run as root. Only Linux can tell a program of its parent's death; elsewhere a
-supervisor that is killed leaves its parts behind.
+starter that is killed leaves its programs behind.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ def main(parent: int, user: str, command: list[str]) -> None:
     if sys.platform == "linux":  # a change of user forgets the request, so this comes after it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit("the supervisor is gone")
+        sys.exit("the process that started this one is gone")
     os.execvp(command[0], command)
 
 

@@ -15,9 +15,11 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import numpy as np
 
 from lance_stream.arguments import as_number
 from lance_stream.backoff import Backoff
@@ -25,6 +27,7 @@ from lance_stream.commit.committer import ConfigEntries
 from lance_stream.derived import beside, in_table, progress
 from lance_stream.derived.candidates import (
     Changed,
+    Ids,
     Piece,
     changed_since,
     count,
@@ -269,7 +272,9 @@ class Derivation:
             num_checked=work.rows.num_rows,
             num_pending=sum(count(work.source, each) for each in work.rows.left),
         )
-        gone = beside.deleted_rows(work.table, work.source, work.before) if self.target else ()
+        gone: Ids = np.empty(0, np.uint64)
+        if self.target is not None:
+            gone = beside.deleted_rows(work.table, work.source, work.before)
         if not work.rows.num_rows and not len(gone) and not self._has_news(work):
             return piece
         computed = self._compute(work)
@@ -451,7 +456,7 @@ class Derivation:
         self,
         work: _Work,
         computed: Sequence[Computed],
-        gone: Collection[int],
+        gone: Ids,
         piece: DerivedPiece,
     ) -> DerivedPiece:
         """Commit values and progress, and set aside the rows that failed."""
@@ -530,7 +535,7 @@ class Derivation:
         self,
         work: _Work,
         computed: Sequence[Computed],
-        gone: Collection[int],
+        gone: Ids,
         micro_batch: MicroBatch,
         piece: DerivedPiece,
     ) -> DerivedPiece:
@@ -541,7 +546,7 @@ class Derivation:
                 self.declaration,
                 work.table.store,
                 computed,
-                gone,  # type: ignore[arg-type]  # an array of row ids
+                gone,
                 micro_batch,
                 self._entries(work),
                 self._check_progress(work),

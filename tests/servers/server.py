@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 HOST = "127.0.0.1"
 FOLDER = Path(os.environ.get("SERVERS") or Path(__file__).parents[2] / ".servers")
-_LEASH = Path(__file__).with_name("leash.py")
+_LEASH = Path(__file__).parents[2] / "examples/pipeline/leash.py"
 
 
 class ServerError(Exception):

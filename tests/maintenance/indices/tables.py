@@ -11,9 +11,12 @@ import lance_stream
 from lance_stream.maintenance.indices import background
 from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.child import StoppedChildError
+from lance_stream.maintenance.indices.policy import FreshIndices
 from lance_stream.storage.locations import open_store
 from lance_stream.table.indices import IndexMetadata, decode_index_section
 from lance_stream.table.paths import index_folder
+
+ANY_ROW = FreshIndices(rows=1)
 
 
 def rows(start: int, stop: int) -> pa.Table:

@@ -27,9 +27,9 @@ from lance_stream.maintenance.indices.policy import FreshIndices
 from lance_stream.maintenance.upkeep import Upkeep
 from lance_stream.snapshot.table_version import TableVersion
 from tests.maintenance.indices.tables import (
+    ANY_ROW,
     Gate,
     damage,
-    indexed_table,
     missing,
     missing_by_name,
     rows,
@@ -37,24 +37,10 @@ from tests.maintenance.indices.tables import (
 
 pytestmark = pytest.mark.oracle
 
-ANY_ROW = FreshIndices(rows=1)
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    uri = str(tmp_path / "t")
-    indexed_table(uri)
-    return uri
-
 
 @pytest.fixture
 def newest(uri: str) -> Callable[[], TableVersion]:
     return lambda: lance_stream.open_dataset(uri).table
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
 
 
 def test_a_child_brings_indices_up_to_date(uri: str, newest: Callable[[], TableVersion]) -> None:

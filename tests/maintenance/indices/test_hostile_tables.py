@@ -12,33 +12,18 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
-from lance_stream.maintenance.indices.policy import FreshIndices
 from lance_stream.table.operations import CreateIndex
 from lance_stream.table.paths import index_folder
 from lance_stream.write.planning import commit_planned
 from tests.maintenance.indices.tables import (
+    ANY_ROW,
     Gate,
     index_named,
-    indexed_table,
     missing_by_name,
     rows,
 )
 
 pytestmark = pytest.mark.oracle
-
-ANY_ROW = FreshIndices(rows=1)
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    uri = str(tmp_path / "t")
-    indexed_table(uri)
-    return uri
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
 
 
 def round_of(uri: str) -> IndexRound | None:
