@@ -22,6 +22,9 @@ VERBS = ("load", "append", "upsert", "feed")
 FEEDS = 6
 """The number of times that the changes of the last upsert are read."""
 
+NOTED_BATCHES = 10
+"""After so many batches of a verb, progress is noted: the medians of these."""
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -87,8 +90,8 @@ def run_turns(
                 each.begin_table(spark)
         times = seconds.setdefault(verb, {})
         able = [each for each in contenders if verb in each.verbs]
-        _stream(spark, folder, verb, number, _take_turns(able, verb, times))
-        note(f"{verb}: " + ", ".join(f"{name} {runs[-1]:.3f} s" for name, runs in times.items()))
+        _stream(spark, folder, verb, number, _take_turns(able, verb, times, note))
+        note(_progress(verb, times))
     if workload.upserts:
         able = [each for each in contenders if "feed" in each.verbs]
         seconds["feed"] = _read_feeds(spark, able, workload.changes)
@@ -135,7 +138,10 @@ def check_rows(
 
 
 def _take_turns(
-    contenders: Sequence[Contender], verb: str, times: dict[str, list[float]]
+    contenders: Sequence[Contender],
+    verb: str,
+    times: dict[str, list[float]],
+    note: Callable[[str], None],
 ) -> Callable[[DataFrame, int], None]:
     order = list(contenders)
     shuffle = random.Random(len(order)).shuffle
@@ -149,8 +155,19 @@ def _take_turns(
             run(df, batch_id)
             times.setdefault(each.name, []).append(time.perf_counter() - start)
             each.rest()
+        if (batch_id + 1) % NOTED_BATCHES == 0:
+            note(_progress(verb, times))
 
     return take_turns
+
+
+def _progress(verb: str, times: Mapping[str, Sequence[float]]) -> str:
+    """Return how long the last batches took, so that a run that is ended early says something."""
+    medians = {name: statistics.median(runs[-NOTED_BATCHES:]) for name, runs in times.items()}
+    number = len(next(iter(times.values()), ()))
+    return f"{verb} {number}: " + ", ".join(
+        f"{name} {each:.3f} s" for name, each in medians.items()
+    )
 
 
 def _stream(
