@@ -14,7 +14,8 @@ from lance_stream.table.named_files import nameable, names_of
 from tests.cluster import events
 from tests.cluster.events import ByRowId, Rows, in_order
 from tests.cluster.jobs import EVERY_MODE, MODES
-from tests.cluster.machines import JAVA, Machine, Program
+from tests.cluster.machines import JAVA, Machine, Program, wait_until
+from tests.cluster.meetings import Meeting
 from tests.cluster.standalone import EXECUTOR_MEMORY, Cluster, Worker
 from tests.java import QUICK_SETTINGS
 from tests.servers.buckets import Bucket
@@ -75,6 +76,14 @@ class Site:
     ) -> list[dict[str, Any]]:
         """Run jobs in a driver, and return what it has said."""
         return finish(self.start_driver(jobs, conf))
+
+    def await_death(self, driver: Program, meeting: Meeting) -> None:
+        """Wait until a driver is killed at a meeting, and nothing is left of what it began."""
+        driver.wait(JOB_SECONDS)
+        assert meeting.took_place, driver.output()[-5000:]
+        wait_until(lambda: not self.cluster.has_executors(), 60)
+        self.proxy.quiet(60)
+        self.proxy.clear()
 
     def worker_of(self, request: StoreRequest) -> Worker | None:
         """Return the worker that a request came from; None if it came from another machine."""

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.drivers import JOB_SECONDS, Site, said
+from tests.cluster.drivers import Site, said
 from tests.cluster.jobs import stream_job
-from tests.cluster.machines import wait_until
 from tests.cluster.meetings import PATIENT, Meeting
 from tests.servers.store_faults import CutBefore
 from tests.servers.store_requests import StoreRequest
@@ -39,11 +38,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
             moment = MOMENTS[(turn + place) % len(MOMENTS)]
             meet(site, mode, moment, meeting)
             committed[mode] += 2 if moment == "after the commit" else 1
-        driver.wait(JOB_SECONDS)
-        assert meeting.took_place, driver.output()[-5000:]
-        wait_until(lambda: not site.cluster.has_executors(), 60)
-        site.proxy.quiet(60)
-        site.proxy.clear()
+        site.await_death(driver, meeting)
         assert {mode: site.version_of(mode) for mode in STREAMS} == committed
         batches += said(driver)
     batches += site.run(jobs)

@@ -6,7 +6,6 @@ import pytest
 
 from tests.cluster.drivers import JOB_SECONDS, Site, said
 from tests.cluster.jobs import stream_job
-from tests.cluster.machines import wait_until
 from tests.cluster.meetings import PATIENT, Meeting
 from tests.cluster.standalone import Worker
 from tests.servers.store_faults import Act, CutBefore, Fault
@@ -78,11 +77,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
             is_done = step == "after the commit"
             at_step(site, mode, step, meeting.fault(None if is_done else CutBefore()))
             committed[mode] += 2 if is_done else 1
-        driver.wait(JOB_SECONDS)
-        assert meeting.took_place, driver.output()[-5000:]
-        wait_until(lambda: not site.cluster.has_executors(), 60)
-        site.proxy.quiet(60)
-        site.proxy.clear()
+        site.await_death(driver, meeting)
         assert {mode: site.version_of(mode) for mode in STREAMS} == committed
     batches = site.run(jobs)
     site.check(*STREAMS)

@@ -9,6 +9,7 @@ import pytest
 
 import lance_stream
 from lance_stream.maintenance.indices import background
+from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.child import StoppedChildError
 from lance_stream.maintenance.indices.policy import FreshIndices
@@ -69,3 +70,13 @@ class Gate:
                 raise StoppedChildError
         self.num_built += 1
         return build(request, open_store(uri, options))
+
+
+def append_and_index(
+    uri: str, indexing: BackgroundIndexing, start: int, stop: int
+) -> IndexRound | None:
+    """Append rows, let indices be brought up to date, and return the outcome of the last round."""
+    lance_stream.open_dataset(uri).append(rows(start, stop))
+    indexing.after_batch(lambda: lance_stream.open_dataset(uri).table)
+    assert indexing.wait(60)
+    return indexing.last_round

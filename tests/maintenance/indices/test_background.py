@@ -29,6 +29,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from tests.maintenance.indices.tables import (
     ANY_ROW,
     Gate,
+    append_and_index,
     damage,
     missing,
     missing_by_name,
@@ -274,10 +275,7 @@ def test_a_damaged_index_keeps_no_other_from_it(
     gate.is_open.set()
     damage(uri, "g_idx")
     indexing = BackgroundIndexing(ANY_ROW)
-    lance_stream.open_dataset(uri).append(rows(60, 90))
-    indexing.after_batch(newest)
-    assert indexing.wait(60)
-    done = indexing.last_round
+    done = append_and_index(uri, indexing, 60, 90)
     assert done is not None
     assert set(done.reasons) == {"id_idx", "g_idx"}
     assert set(done.problems) == {"g_idx"}
@@ -290,28 +288,21 @@ def test_a_damaged_index_keeps_no_other_from_it(
     assert indexing.take_outcomes() == {}
 
 
-def test_a_damaged_index_is_left_alone_for_a_while(
-    uri: str, newest: Callable[[], TableVersion], gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_index_is_left_alone_for_a_while(uri: str, gate: Gate) -> None:
     gate.is_open.set()
     damage(uri, "g_idx")
     indexing = BackgroundIndexing(ANY_ROW)
     for number in range(60, 90, 10):
-        lance_stream.open_dataset(uri).append(rows(number, number + 10))
-        indexing.after_batch(newest)
-        assert indexing.wait(60)
-        done = indexing.last_round
+        done = append_and_index(uri, indexing, number, number + 10)
         assert done is not None
         assert set(done.reasons) == ({"id_idx", "g_idx"} if number == 60 else {"id_idx"})
     lance.dataset(uri).create_scalar_index("g", "BITMAP")  # it is another one now
-    lance_stream.open_dataset(uri).append(rows(90, 100))
-    indexing.after_batch(newest)
-    assert indexing.wait(60)
+    append_and_index(uri, indexing, 90, 100)
     assert missing(uri) == {0}
 
 
 def test_an_index_that_kills_its_child_keeps_no_other_from_it(
-    uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
+    uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = (
         "import os, signal\n"
@@ -325,10 +316,7 @@ def test_an_index_that_kills_its_child_keeps_no_other_from_it(
     )
     monkeypatch.setattr(child, "_PROGRAM", program)
     indexing = BackgroundIndexing(ANY_ROW)
-    lance_stream.open_dataset(uri).append(rows(60, 90))
-    indexing.after_batch(newest)
-    assert indexing.wait(60)
-    done = indexing.last_round
+    done = append_and_index(uri, indexing, 60, 90)
     assert done is not None
     assert done.error is None
     assert "ended with code -9" in done.problems["g_idx"]
