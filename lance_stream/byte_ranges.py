@@ -78,6 +78,8 @@ def together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
     Returns:
         Their results, in the order of `askings`.
     """
+    if len(askings) == 1:
+        return [(yield from askings[0])]
     results: dict[int, T] = {}
     wanted: dict[int, list[ByteRange]] = {}
 

@@ -15,7 +15,7 @@ Memory is bounded by a batch, not by a file: rows are read `batch_size` at a tim
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from itertools import chain, pairwise
@@ -509,16 +509,20 @@ class FragmentReader:
         return self._unit.files.dead_offsets(self._fragment, num_rows).astype(np.int64)
 
     def _default_batch_size(self, num_rows: int) -> int:
-        fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
-        stored = sum(each.size_bytes for each in self._fragment.files) / max(num_rows, 1)
-        guesses = [_width(field_to_arrow(each).type) for each in fields]
-        width = sum(each.known + _LEAST_WIDTH * each.num_unknown for each in guesses)
-        if any(each.num_unknown for each in guesses):
+        width, num_unknown = self._width_of_row
+        width += _LEAST_WIDTH * num_unknown
+        if num_unknown:
             # Values of variable width take about what a stored row has besides the others.
             # Counting them twice would split pages in two, at one request per half.
+            stored = sum(each.size_bytes for each in self._fragment.files) / max(num_rows, 1)
             width = max(width, stored)
         width += 8 * len(self._unit.system_columns)
         return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / max(width, 1))))
+
+    @cached_property
+    def _width_of_row(self) -> "_Width":
+        fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
+        return _total(_width(field_to_arrow(each).type) for each in fields)
 
     def _system_column(self, name: str, selection: Selection) -> pa.Array:
         fragment = self._fragment
@@ -622,8 +626,7 @@ class _Width(NamedTuple):
 
 def _width(arrow: pa.DataType) -> _Width:
     if pa.types.is_struct(arrow):
-        parts = [_width(part.type) for part in arrow]
-        return _Width(sum(each.known for each in parts), sum(each.num_unknown for each in parts))
+        return _total(_width(part.type) for part in arrow)
     if pa.types.is_fixed_size_list(arrow):
         item = _width(arrow.value_type)
         return _Width(arrow.list_size * item.known, arrow.list_size * item.num_unknown)
@@ -631,3 +634,8 @@ def _width(arrow: pa.DataType) -> _Width:
         return _Width(arrow.bit_width / 8, 0)
     except ValueError:
         return _Width(0, 1)
+
+
+def _total(widths: Iterable[_Width]) -> _Width:
+    parts = list(widths)
+    return _Width(sum(each.known for each in parts), sum(each.num_unknown for each in parts))

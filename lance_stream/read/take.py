@@ -57,8 +57,9 @@ def take(
     fragment_ids, offsets = unpack_addresses(addresses)
     place_of = table.manifest.fragments.place_of
     units = []
-    bounds = np.append(np.flatnonzero(np.diff(fragment_ids, prepend=-1)), len(fragment_ids))
-    for low, high in pairwise(bounds.tolist()):
+    heads = (np.flatnonzero(fragment_ids[1:] != fragment_ids[:-1]) + 1).tolist()
+    bounds = [0, *heads, len(addresses)] if len(addresses) else []
+    for low, high in pairwise(bounds):
         fragment_id = int(fragment_ids[low])
         units.append(
             unit_of(
@@ -123,19 +124,25 @@ def _addresses_of_places(
         raise NotFoundError(
             f"there is no row {int(places.max())}: version {table.version} has {num_rows} rows"
         )
-    which = np.searchsorted(stops, places.astype(np.int64), side="right")
-    addresses = np.empty(len(places), np.uint64)
-    for place in np.flatnonzero(np.bincount(which)).tolist():
-        chosen = np.flatnonzero(which == place)
-        fragment = fragments[place]
-        alive = places[chosen].astype(np.int64) - (int(stops[place]) - int(counts[place]))
-        dead = table.dead_offsets(fragment).astype(np.int64)
+    alive = places.astype(np.int64)
+    which = np.searchsorted(stops, alive, side="right")
+    alive -= (stops - counts)[which]
+    numbers = fragments.numbers
+    for place in np.flatnonzero(numbers.has_deletion_file & _are_among(which, len(stops))).tolist():
+        dead = table.dead_offsets(fragments[place]).astype(np.int64)
         if len(dead):
+            chosen = np.flatnonzero(which == place)
             # how many live rows precede each deleted one; ascending, like the deleted rows
             before = dead - np.arange(len(dead))
-            alive += np.searchsorted(before, alive, side="right")
-        addresses[chosen] = pack_addresses(fragment.id, alive)
-    return addresses
+            alive[chosen] += np.searchsorted(before, alive[chosen], side="right")
+    return pack_addresses(numbers.ids[which], alive)
+
+
+def _are_among(places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.bool_]:
+    """Return which of the numbers below `count` are among some of them."""
+    are_among = np.zeros(count, np.bool_)
+    are_among[places] = True
+    return are_among
 
 
 def _addresses_of_ids(

@@ -59,7 +59,8 @@ def plan_requests(
         max_request_bytes: Maximum length of a combined request.
         alignment: Every request starts at a multiple of it.
     """
-    order = sorted((r.start, r.stop, place) for place, r in enumerate(ranges) if r.stop > r.start)
+    order = [(r.start, r.stop, place) for place, r in enumerate(ranges) if r.stop > r.start]
+    order.sort()
     requests: list[Request] = []
     places: list[int] = []
     start = stop = 0

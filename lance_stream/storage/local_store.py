@@ -98,7 +98,7 @@ class LocalStore:
     volatile: bool = False
 
     def __post_init__(self) -> None:
-        if not Path(self.root).is_absolute():
+        if not os.path.isabs(self.root):
             raise InvalidInputError(f"the root of a store is an absolute path, not {self.root!r}")
         if self.durable and self.volatile:
             raise InvalidInputError("a store flushes all of its files, or none: not both")
@@ -275,13 +275,18 @@ class LocalStore:
 
     @contextmanager
     def _open(self, path: str) -> Iterator[int]:
-        with _missing_is_not_found(self, path):
+        try:
             file = os.open(self._path(path), _TO_READ)
+        except OSError:
+            with _missing_is_not_found(self, path):
+                raise
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise NotFoundError(f"{self.uri}/{path} is not a file")
+            yield file
+        except OSError:
             with _own_errors(self.root, path):
-                yield file
+                raise
         finally:
             os.close(file)
 

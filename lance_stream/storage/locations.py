@@ -167,8 +167,8 @@ def _open_path(path: str, options: Mapping[str, Any]) -> Store:
 
 def _root_of_path(path: str) -> str:
     try:
-        expanded = Path(path).expanduser() if path.startswith("~") else Path(path)
-        return os.path.normpath(expanded.absolute())
+        whole = path if path.startswith("/") else Path(path).expanduser().absolute()
+        return os.path.normpath(whole)
     except (RuntimeError, FileNotFoundError) as error:
         raise InvalidInputError(
             f"{path!r} is not the path of a dataset: what it is relative to, a home or the working "

@@ -30,9 +30,15 @@ _OFFSET_MASK = np.uint64((1 << 32) - 1)
 _MAX_PLACES_PER_ROW = 2
 
 
-def pack_addresses(fragment_id: int, offsets: npt.ArrayLike) -> Addresses:
-    """Return the addresses of the rows at some offsets of a fragment, (n,) u64."""
-    packed: Addresses = np.asarray(offsets).astype(np.uint64) | np.uint64(fragment_id << 32)
+def pack_addresses(fragment_ids: int | Ids, offsets: npt.ArrayLike) -> Addresses:
+    """Return the addresses of the rows at some offsets, (n,) u64.
+
+    Args:
+        fragment_ids: The fragment of all of them, or (n,) u64 the fragment of each.
+        offsets: (n,) their row offsets.
+    """
+    high = np.asarray(fragment_ids, np.uint64) << _OFFSET_BITS
+    packed: Addresses = np.asarray(offsets).astype(np.uint64) | high
     return packed
 
 

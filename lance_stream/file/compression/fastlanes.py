@@ -104,19 +104,25 @@ def pick(
     word = words.dtype
     word_bits = word.itemsize * 8
     lanes = VALUES // word_bits
-    planes, shifts = np.divmod(_rows_of_values(word_bits)[places] * bits_per_packed, word_bits)
-    at = starts + planes * lanes + places % lanes
-    has_bits = bits_per_packed > 0
-    goes_on = shifts + bits_per_packed > word_bits
-    values = words[np.where(has_bits, at, 0)] >> shifts.astype(word)
-    upper = words[np.where(goes_on, at + lanes, 0)] << ((word_bits - shifts) % word_bits).astype(
-        word
-    )
-    values |= np.where(goes_on, upper, 0).astype(word)
-    unused = np.where(has_bits, word_bits - bits_per_packed, 0).astype(word)
-    masks = np.where(has_bits, word.type(2**word_bits - 1) >> unused, 0).astype(word)
-    picked: Words = values & masks
+    bits = _rows_of_values(word_bits)[places] * bits_per_packed
+    shifts = bits & (word_bits - 1)  # word_bits and lanes are powers of two
+    at = starts + (bits >> word_bits.bit_length() - 1) * lanes + (places & (lanes - 1))
+    # a block of width 0 has no words, and a value may end in the word in which it begins
+    last = at + np.where(shifts + bits_per_packed > word_bits, lanes, 0)
+    has_words = bits_per_packed > 0
+    if not has_words.all():
+        at, last = np.where(has_words, at, 0), np.where(has_words, last, 0)
+    values = words[at] >> shifts.astype(word)
+    values |= words[last] << (-shifts & (word_bits - 1)).astype(word)
+    picked: Words = values & _masks(word_bits)[bits_per_packed]
     return picked
+
+
+@lru_cache(maxsize=4)
+def _masks(word_bits: int) -> Words:
+    """Return the word of T bits whose lowest are ones, for each number of them from 0 to T."""
+    words = [(1 << count) - 1 for count in range(word_bits + 1)]
+    return np.array(words, np.dtype(f"<u{word_bits // 8}"))
 
 
 @lru_cache(maxsize=4)

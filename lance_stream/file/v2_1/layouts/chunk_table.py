@@ -9,7 +9,7 @@
 Source:  encodings21.MiniBlockLayout in the proto.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ MAX_LOG_VALUES = 15
 
 ALIGNMENT = 8
 """Chunks, and the buffers in them, start at multiples of this many bytes."""
+
+_NO_PLACES: Final[Places] = np.zeros(0, np.int64)
 
 
 class Chunks(NamedTuple):
@@ -41,17 +43,20 @@ class Chunks(NamedTuple):
     rows: Places
     goes_on: npt.NDArray[np.bool_] | None
 
-    def of(self, rows: Places) -> Places:
-        """Return the chunk in which each row starts."""
-        return _holders(self.rows, rows)
+    def holding(self, rows: RowsAsked) -> tuple[Places, Places]:
+        """Return the chunks that contain some rows.
 
-    def holding(self, rows: RowsAsked) -> Places:
-        """Return the chunks that contain some rows, ascending."""
+        Returns:
+            (num_chosen,) the chunks, ascending; and (num_rows,) the place among them of the chunk
+            in which each row starts, empty for a range.
+        """
         if self.goes_on is None:
             if isinstance(rows, range):
                 ends = _holders(self.rows, np.array([rows.start, rows.stop - 1]))
-                return np.arange(ends[0], ends[1] + 1)
-            return _without_repeats(_holders(self.rows, rows))
+                return np.arange(ends[0], ends[1] + 1), _NO_PLACES
+            firsts = _holders(self.rows, rows)
+            is_first = _differs_from_previous(firsts)
+            return firsts[is_first], is_first.cumsum() - 1
         first = int(_holders(self.rows, np.array([first_of(rows)]))[0])
         places = np.array([last_of(rows)]) if isinstance(rows, range) else rows
         firsts = _holders(self.rows, places)
@@ -61,8 +66,15 @@ class Chunks(NamedTuple):
         after = np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1)
         lasts = np.where(goes_on, ends[after], firsts)
         if isinstance(rows, range):
-            return np.arange(first, int(lasts[-1]) + 1)
-        return _without_repeats(spread(firsts, lasts + 1))
+            return np.arange(first, int(lasts[-1]) + 1), _NO_PLACES
+        chosen = spread(firsts, lasts + 1)
+        chosen = chosen[_differs_from_previous(chosen)]
+        return chosen, np.searchsorted(chosen, firsts)
+
+
+def word_bytes(*, has_large_chunk: bool) -> int:
+    """Return the bytes of a chunk's word in the chunk table."""
+    return 4 if has_large_chunk else 2
 
 
 def parse_chunk_table(
@@ -82,7 +94,7 @@ def parse_chunk_table(
     Raises:
         CorruptDataError: The words contradict one of the numbers.
     """
-    width = 4 if has_large_chunk else 2
+    width = word_bytes(has_large_chunk=has_large_chunk)
     if len(table) % width or len(table) == 0:
         raise CorruptDataError(f"a chunk table of {len(table)} bytes does not have whole words")
     words = table.view(f"<u{width}").astype(np.int64)
@@ -174,7 +186,8 @@ def _holders(rows: Places, places: Places) -> Places:
     return np.searchsorted(rows, places, side="right") - 1
 
 
-def _without_repeats(places: Places) -> Places:
-    """Return each of some ascending positions once."""
-    kept: Places = places[np.append(True, places[1:] != places[:-1])]
-    return kept
+def _differs_from_previous(places: Places) -> npt.NDArray[np.bool_]:
+    """Return which of some positions differ from the one before; the first one does."""
+    differs = np.ones(len(places), np.bool_)
+    np.not_equal(places[1:], places[:-1], out=differs[1:])
+    return differs

@@ -13,8 +13,8 @@ The buffers of the page:
 A row of lists can begin in one chunk and end in a later one. A chunk's levels are those of its
 values, with the entries without a value before them; the last chunk has the remaining ones.
 
-Reading requests the chunks of the rows, together with table, dictionary and rows if these are
-unknown and the whole page is wanted; otherwise these come one round earlier.
+Reading requests the chunks of the rows. Table, dictionary and rows, if they are unknown, come one
+round earlier; but together with all chunks if so many rows are wanted that most chunks have one.
 
 Source:  encodings21.MiniBlockLayout in the proto.
 Differs: Chunks that we write contain up to 16 KiB of values, the reference's 8.
@@ -31,9 +31,9 @@ from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.arrow_blocks import array_from_block, look_up
 from lance_stream.file.chunked_buffers import ChunkedBuffer, starts_of
-from lance_stream.file.columns import Page
+from lance_stream.file.columns import MAX_ITEMS, Page
 from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock
-from lance_stream.file.scattered_bytes import read_joined
+from lance_stream.file.scattered_bytes import MAX_GAP_SHARE, read_joined
 from lance_stream.file.v2_1.codecs import (
     EncodedBlock,
     EncodedMiniBlock,
@@ -51,6 +51,7 @@ from lance_stream.file.v2_1.layouts.chunk_table import (
     encode_row_index,
     parse_chunk_table,
     parse_row_index,
+    word_bytes,
 )
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout, part
 from lance_stream.file.v2_1.layouts.leaf_rows import (
@@ -132,27 +133,43 @@ class MiniBlockPage:
         return self._page.length
 
     def read(self, rows: RowsAsked) -> Asking["ReadChunks"]:
-        """Read some rows: first one round for all rows, or two for some; later one.
+        """Read some rows: first one round for all or many rows, or two for a few; later one.
 
         The chunks are decoded later, by `decode_pages`.
         """
         data = None
         if self._chunks is None:
             ranges = self._table_ranges()
-            if isinstance(rows, range) and len(rows) == self._page.length:
+            if self._needs_most_chunks(rows):
                 *tables, data = yield [*ranges, self._page.buffers[1]]
             else:
                 tables = yield ranges
             self._load_tables(tables)
         chunks = self._known_chunks()
-        chosen = chunks.holding(rows)
+        chosen, slots = chunks.holding(rows)
         if data is not None:
-            return ReadChunks(self, chosen, as_bytes(data), chunks.starts[chosen], rows)
+            return ReadChunks(self, chosen, as_bytes(data), chunks.starts[chosen], rows, slots)
         base = self._page.buffers[1].start
         joined, starts = yield from read_joined(
             base + chunks.starts[chosen], base + chunks.starts[chosen + 1]
         )
-        return ReadChunks(self, chosen, joined, starts, rows)
+        return ReadChunks(self, chosen, joined, starts, rows, slots)
+
+    def _needs_most_chunks(self, rows: RowsAsked) -> bool:
+        """Return whether most chunks have one of some rows, as far as can be told without a table.
+
+        All chunks are taken to have as many rows. Later reads join the chunks of as many rows, too.
+        """
+        if isinstance(rows, range):
+            return len(rows) == self._page.length
+        num_chunks = self._page.buffers[0].size_bytes // word_bytes(
+            has_large_chunk=self._message.has_large_chunk
+        )
+        least = (1 - MAX_GAP_SHARE) * num_chunks
+        if len(rows) < least or num_chunks * self._page.length > MAX_ITEMS:
+            return False
+        chunks = rows * num_chunks // self._page.length
+        return 1 + int(np.count_nonzero(chunks[1:] != chunks[:-1])) >= least
 
     def _table_ranges(self) -> list[ByteRange]:
         buffers = self._page.buffers
@@ -207,13 +224,14 @@ class MiniBlockPage:
         return self._chunks
 
     def places_in(
-        self, chosen: Places, rows: Places, num_levels: Places
+        self, chosen: Places, rows: Places, slots: Places, num_levels: Places
     ) -> tuple[RowsAsked, Places | None]:
         """Return the requested rows among those that start in some chunks.
 
         Args:
             chosen: The chunks.
             rows: The rows, counted in the page.
+            slots: (num_rows,) the place among the chunks of the one in which each starts.
             num_levels: (num_chosen,) the entries of each chunk.
 
         Returns:
@@ -221,9 +239,9 @@ class MiniBlockPage:
             the entries at which chunks were omitted.
         """
         chunks = self._known_chunks()
-        slots = np.searchsorted(chosen, chunks.of(rows))
-        started = chunks.rows[chosen + 1] - chunks.rows[chosen]
-        inside = as_range(starts_of(started)[slots] + rows - chunks.rows[chosen[slots]])
+        firsts = chunks.rows[chosen]
+        omitted = firsts - starts_of(chunks.rows[chosen + 1] - firsts)
+        inside = as_range(rows - omitted[slots])
         if not self._has_repetition:
             return inside, None
         heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
@@ -336,6 +354,8 @@ class ReadChunks(NamedTuple):
         data: Their bytes, possibly with others between them.
         starts: (num_chosen,) the start of each in `data`.
         rows: The requested rows, counted in the page.
+        slots: (num_rows,) the place in `chosen` of the chunk in which each starts; empty for a
+            range.
     """
 
     page: MiniBlockPage
@@ -343,6 +363,7 @@ class ReadChunks(NamedTuple):
     data: Bytes
     starts: Places
     rows: RowsAsked
+    slots: Places
 
 
 class ChunkParts(NamedTuple):

@@ -69,7 +69,7 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
         start = asked.start - measures[0][3]
         inside: RowsAsked = range(start, start + sum(len(each.rows) for each in parts))
     else:
-        inside, breaks = first.places_in(parts[0].chosen, asked, chunks.num_levels)
+        inside, breaks = first.places_in(parts[0].chosen, asked, parts[0].slots, chunks.num_levels)
     entries, places = pick_rows(levels, inside, breaks)
     if len(parts) == 1 and len(places) * SPARSE < int(counts.sum()):
         picked = first.pick_values(chunks.values, counts, as_places(places))

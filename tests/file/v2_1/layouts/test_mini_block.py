@@ -103,6 +103,27 @@ def test_rounds_of_a_page_and_its_parts(columns: Any) -> None:
     "values",
     [
         pa.array([None if n % 7 == 0 else n for n in range(50_000)]),
+        pa.array([f"{n % 50:012d}" for n in range(50_000)]),
+        pa.array([[n, None] if n % 3 else [] for n in range(50_000)]),
+    ],
+    ids=["numbers", "dictionary", "lists"],
+)
+def test_rows_of_most_chunks_take_one_round(columns: Any, values: pa.Array) -> None:
+    """Tables and chunks are requested together, unless the rows are in few chunks."""
+    column = columns.write(values)
+    everywhere = np.arange(17, 50_000, 250)
+    assert column.take(everywhere).equals(values.take(everywhere))
+    assert len(column.rounds) == 1
+    column.forget()
+    nearby = np.arange(20_000, 20_400, 2)
+    assert column.take(nearby).equals(values.take(nearby))
+    assert len(column.rounds) == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([None if n % 7 == 0 else n for n in range(50_000)]),
         pa.array([f"{n:012d}" for n in range(50_000)]),
         pa.array([[n, None] if n % 3 else [] for n in range(50_000)]),
     ],
