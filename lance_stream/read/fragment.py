@@ -169,7 +169,8 @@ class FragmentReader:
                     f"fragment {fragment.id} has {num_rows} rows, but row offset "
                     f"{int(offsets[-1])} was requested"
                 )
-            offsets = self._ranges_that_may_match(num_rows).choose(offsets)
+            if self._predicate is not None:
+                offsets = self._ranges_that_may_match(num_rows).choose(offsets)
             if len(offsets):
                 self._keep_pages(int(offsets[0]), int(offsets[-1]) + 1, len(offsets))
             # rows far apart are read along with much of what is between them

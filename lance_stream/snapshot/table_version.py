@@ -24,8 +24,6 @@ from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
 from lance_stream.table.fragments import (
-    MAX_FRAGMENT_ID,
-    MAX_PHYSICAL_ROWS,
     Fragment,
     LineageColumn,
     StoredSequence,
@@ -160,17 +158,10 @@ class TableVersion:
             CorruptDataError: The numbers of a fragment contradict each other.
         """
         fragments = self.manifest.fragments
-        numbers = fragments.numbers
-        is_odd = (
-            (numbers.physical_rows == 0)
-            | (numbers.physical_rows > MAX_PHYSICAL_ROWS)
-            | (numbers.dead_rows > numbers.physical_rows)
-            | (numbers.has_deletion_file & (numbers.dead_rows == 0))
-            | (numbers.ids > MAX_FRAGMENT_ID)
-        )
-        physical = np.where(is_odd, 0, numbers.physical_rows).astype(np.int64)
-        live = physical - np.where(is_odd, 0, numbers.dead_rows).astype(np.int64)
-        for place in np.flatnonzero(is_odd).tolist():
+        physical, live, odd = fragments.stated_rows
+        if odd:
+            physical, live = physical.copy(), live.copy()
+        for place in odd:
             fragment = fragments[place]  # or the reason why it cannot be decoded
             physical[place] = self.physical_rows(fragment)
             live[place] = self.num_live_rows(fragment)

@@ -82,7 +82,7 @@ def text_of(location: str | os.PathLike[str]) -> str:
 
 def _is_no_unicode(text: str) -> bool:
     """Return whether a name has bytes that are not UTF-8, which manifests and URIs cannot have."""
-    return any("\ud800" <= each <= "\udfff" for each in text)
+    return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import is_not
-from typing import TypeAlias, overload
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.table import wire
 from lance_stream.table.file_sizes import FileSizes
 from lance_stream.table.fragments import (
+    MAX_FRAGMENT_ID,
+    MAX_PHYSICAL_ROWS,
     Fragment,
     decode_fragment,
     encode_fragment,
@@ -43,6 +45,21 @@ _HIDDEN_ARMS = (
 )
 # Fewer messages are just as fast to read one by one.
 _FEW = 256
+
+
+class StatedRows(NamedTuple):
+    """How many rows n fragments have, in their order.
+
+    Attributes:
+        physical: (n,) i64, the rows in their files, deleted ones included. Read-only.
+        live: (n,) i64, the others. Read-only.
+        odd: The places of fragments whose bytes do not state this, or contradict themselves: both
+            numbers are 0.
+    """
+
+    physical: npt.NDArray[np.int64]
+    live: npt.NDArray[np.int64]
+    odd: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +285,27 @@ class FragmentList(Sequence[Fragment]):
         if len(self._decoded) == len(self.raws):
             return FragmentNumbers.of_decoded([self._decoded[at] for at in range(len(self.raws))])
         return FragmentNumbers.of(self.raws)
+
+    @cached_property
+    def stated_rows(self) -> StatedRows:
+        """The number of rows of each fragment, as far as the bytes tell; decodes none.
+
+        Raises:
+            CorruptDataError: The bytes of a fragment are damaged.
+        """
+        numbers = self.numbers
+        is_odd = (
+            (numbers.physical_rows == 0)
+            | (numbers.physical_rows > MAX_PHYSICAL_ROWS)
+            | (numbers.dead_rows > numbers.physical_rows)
+            | (numbers.has_deletion_file & (numbers.dead_rows == 0))
+            | (numbers.ids > MAX_FRAGMENT_ID)
+        )
+        physical = np.where(is_odd, 0, numbers.physical_rows).astype(np.int64)
+        live = physical - np.where(is_odd, 0, numbers.dead_rows).astype(np.int64)
+        for each in (physical, live):
+            each.flags.writeable = False
+        return StatedRows(physical, live, np.flatnonzero(is_odd).tolist())
 
     @cached_property
     def lineage(self) -> UniformLineage:
