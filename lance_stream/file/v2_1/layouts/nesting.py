@@ -157,13 +157,24 @@ class LayerWriter:
         """Whether there is a list layer so far."""
         return any(each.lengths is not None for each in self._layers)
 
+    @property
+    def _declares_nulls_in_lists(self) -> bool:
+        """Whether nulls are declared in a layer that is inside of a list, but is not the leaf."""
+        is_in_list = False
+        for each in self._layers[:-1]:
+            if each.declares_nulls and is_in_list:
+                return True
+            is_in_list = is_in_list or each.lengths is not None
+        return False
+
     def items(self, valid: Mask | None, *, declares_nulls: bool = False) -> "LayerWriter":
         """Add an item layer.
 
         Args:
             valid: Which values are not null, one for each item of the layers so far (including
                 null ones, but none for lists without contents); None if all are.
-            declares_nulls: Whether the page declares nulls in the layer even if there are none.
+            declares_nulls: Whether the page declares nulls in the layer even if there are none. In
+                a list, all lists then declare nulls and empty lists, too.
         """
         valid = None if valid is None or bool(valid.all()) else valid
         layer = _Layer(valid, declares_nulls=declares_nulls)
@@ -191,7 +202,8 @@ class LayerWriter:
 
     def finish(self) -> Levels:
         """Return the levels, and the layers as this page declares them."""
-        kinds = [_kind(each) for each in self._layers]
+        declares_all = self._declares_nulls_in_lists
+        kinds = [_kind(each, declares_all=declares_all) for each in self._layers]
         layers = layers_of(tuple(reversed(kinds)))
         has_definition = layers.max_definition > 0
         num_levels = self._num_rows
@@ -248,10 +260,12 @@ def _mark(definition: LevelArray, slots: Places | None, gone: Mask, level: int) 
         definition[hit[definition[hit] == 0]] = level
 
 
-def _kind(layer: _Layer) -> int:
+def _kind(layer: _Layer, *, declares_all: bool) -> int:
     if layer.lengths is None:
         has_nulls = layer.declares_nulls or layer.valid is not None
         return NULLABLE_ITEM if has_nulls else ALL_VALID_ITEM
+    if declares_all:
+        return NULL_AND_EMPTY_LIST
     gone = layer.lengths == 0
     if layer.valid is None:
         return EMPTYABLE_LIST if gone.any() else ALL_VALID_LIST

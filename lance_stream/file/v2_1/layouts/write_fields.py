@@ -4,9 +4,10 @@ Rows are collected as they arrive and split into pages when there are enough; al
 field are split at the same rows. Encoding splits the field: structs and lists become levels, from
 the outside inwards, and only the leaves' values remain.
 
-Differs: A page declares nulls in the structs above its outermost list even if it has none. The
-         reference does not, and cannot read a column some of whose pages declare them and others
-         do not. Nor can it read such a declaration between two lists, if an outer list is empty.
+Differs: A page declares nulls in structs above a list even if it has none. The reference does not,
+         and cannot read a column some of whose pages declare them and others do not. If such a
+         struct is in a list, the lists declare nulls and empty lists, too: it cannot read the
+         struct's declaration without theirs, if one of them is empty.
 """
 
 from collections.abc import Iterator, Sequence
@@ -182,8 +183,9 @@ def _leaves(
         valid = valid_mask(array)
         dead = _either(dead, valid)
         for place, part in enumerate(field.children):
-            is_above_list = _has_lists(part) and not layers.has_lists
-            around = layers.items(valid, declares_nulls=is_above_list)
+            # the entries of a map are in a list and never null
+            is_declared = _has_lists(part) and (field.nullable or not layers.has_lists)
+            around = layers.items(valid, declares_nulls=is_declared)
             yield from _leaves(array.field(place), part, around, dead)
     elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
         size, valid = arrow_type.list_size, valid_mask(array)
