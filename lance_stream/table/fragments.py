@@ -400,10 +400,11 @@ def decode_fragment(data: bytes) -> Fragment:
     Raises:
         BadDataError: As `fragment_from_proto`, or the bytes are no message.
     """
-    rest, sequences = without_sequences(data)
+    rest, places = without_sequences(data)
     fragment = fragment_from_proto(wire.parse_message(table_pb2.DataFragment, rest))
-    if not sequences:
+    if not places:
         return fragment
+    sequences = {name: data[place] for name, place in places.items()}
     return replace(
         fragment,
         row_ids=sequences.get("row_ids"),
@@ -412,17 +413,18 @@ def decode_fragment(data: bytes) -> Fragment:
     )
 
 
-def without_sequences(data: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Take the sequences out of a fragment's message if they are long, before it is parsed.
+def without_sequences(data: bytes) -> tuple[bytes, dict[str, slice]]:
+    """Leave the sequences out of a fragment's message if they are long, before it is parsed.
 
     Returns:
-        The message's other fields; and the sequences by the names of `Fragment`. If none is long,
-        or the message is not as our writers and the reference write it, the whole message and none.
+        The message's other fields; and where the sequences are, by the names of `Fragment`. If none
+        is long, or the message is not as our writers and the reference write it, the whole message
+        and none.
     """
     if len(data) < _LONG_MESSAGE:
         return data, {}
     rest: list[bytes] = []
-    sequences: dict[str, bytes] = {}
+    sequences: dict[str, slice] = {}
     try:
         for number, wire_type, start, value_start, stop in wire.split_message(data):
             name = INLINE_SEQUENCES.get(number)
@@ -433,7 +435,7 @@ def without_sequences(data: bytes) -> tuple[bytes, dict[str, bytes]]:
             elif name in sequences or wire_type != wire.LENGTH_DELIMITED:
                 return data, {}
             else:
-                sequences[name] = data[value_start:stop]
+                sequences[name] = slice(value_start, stop)
     except CorruptDataError:  # to be reported by the parser
         return data, {}
     return b"".join(rest), sequences

@@ -1,4 +1,5 @@
 import pickle
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -196,3 +197,15 @@ def test_live_and_dead_rows_are_summed() -> None:
     assert fragments.num_live_rows == 17
     assert FragmentList().num_live_rows == 0
     assert FragmentNumbers.of([]).ids.tolist() == []
+
+
+def test_numbers_of_long_fragments_copy_no_sequence() -> None:
+    num_bytes = 1 << 20
+    wanted = [fragment(place, row_ids=bytes(num_bytes)) for place in range(3)]
+    raws = [encode_fragment(each) for each in wanted]
+    tracemalloc.start()
+    numbers = FragmentNumbers.of(raws)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert numbers.ids.tolist() == [0, 1, 2]
+    assert peak < num_bytes / 4
