@@ -44,7 +44,7 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
     Raises:
         CorruptDataError: A check fails.
     """
-    if len(num_values) and not 0 <= num_values.min() <= num_values.max() <= MAX_CHUNK_COUNT:
+    if (_unsigned(num_values) > MAX_CHUNK_COUNT).any():
         raise CorruptDataError(
             f"a chunk holds {num_values.min()} to {num_values.max()} values; "
             f"0 to {MAX_CHUNK_COUNT} are possible"
@@ -56,14 +56,16 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
                 f"{len(num_values)} chunks, but {len(buffer.starts)} starts and "
                 f"{len(buffer.sizes)} sizes of their buffers"
             )
-        if len(num_values) and (
-            min(buffer.starts.min(), buffer.sizes.min()) < 0
-            or buffer.starts.max() > size_bytes
-            or (buffer.sizes > size_bytes - buffer.starts).any()
-        ):
+        starts, room = _unsigned(buffer.starts), np.uint64(size_bytes)
+        if (starts > room).any() or (_unsigned(buffer.sizes) > room - starts).any():
             raise CorruptDataError(
                 f"a chunk's buffer does not lie inside the {size_bytes} bytes that are there"
             )
+
+
+def _unsigned(numbers: Counts) -> npt.NDArray[np.uint64]:
+    """Return the same bits as u64: a negative number is above any number of bytes."""
+    return numbers.astype(np.int64, copy=False).view(np.uint64)
 
 
 def chosen(buffer: ChunkedBuffer, places: npt.NDArray[np.intp]) -> ChunkedBuffer:
@@ -89,7 +91,7 @@ def holders(num_values: Counts, places: Counts) -> tuple[Counts, Counts]:
         places: Values, counted over all chunks.
     """
     firsts = starts_of(num_values)
-    chunks: Counts = np.searchsorted(firsts, places, side="right") - 1
+    chunks: Counts = firsts.searchsorted(places, side="right") - 1
     return chunks, places - firsts[chunks]
 
 
@@ -194,5 +196,5 @@ def consecutive(data: Bytes, sizes: Counts) -> ChunkedBuffer:
 def starts_of(sizes: Counts) -> Counts:
     """Return the starts of consecutive things of these sizes, the first at 0."""
     starts = np.zeros(len(sizes), dtype=np.int64)
-    np.cumsum(sizes[:-1], out=starts[1:])
+    sizes[:-1].cumsum(out=starts[1:])
     return starts

@@ -80,7 +80,7 @@ def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
         for start, size in zip(begins.tolist(), sizes.tolist(), strict=True)
     ]
     parts = [np.frombuffer(each, np.uint8) for each in buffers]
-    ends = np.cumsum(sizes)
+    ends = sizes.cumsum()
     counts = np.diff(np.append(heads, len(starts)))
     places = starts + np.repeat(ends - sizes - begins, counts)
     return parts[0] if len(parts) == 1 else np.concatenate(parts), places

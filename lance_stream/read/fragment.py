@@ -177,7 +177,7 @@ class FragmentReader:
             most_apart = int(self._default_batch_size(num_rows) / TAKE_BELOW)
             first = 0
             while first < len(offsets):
-                near = int(np.searchsorted(offsets, offsets[first] + most_apart))
+                near = int(offsets.searchsorted(offsets[first] + most_apart))
                 stop = min(first + batch_size, near)
                 yield selection_of(offsets[first:stop])
                 first = stop

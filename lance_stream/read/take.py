@@ -118,14 +118,14 @@ def _addresses_of_places(
 ) -> npt.NDArray[np.uint64]:
     """Return the addresses of rows by their position among the live rows, in scan order."""
     fragments, counts = table.manifest.fragments, table.row_counts.live
-    stops = np.cumsum(counts)
+    stops = counts.cumsum()
     num_rows = int(stops[-1]) if len(stops) else 0
     if len(places) and int(places.max()) >= num_rows:
         raise NotFoundError(
             f"there is no row {int(places.max())}: version {table.version} has {num_rows} rows"
         )
     alive = places.astype(np.int64)
-    which = np.searchsorted(stops, alive, side="right")
+    which = stops.searchsorted(alive, side="right")
     alive -= (stops - counts)[which]
     numbers = fragments.numbers
     for place in np.flatnonzero(numbers.has_deletion_file & _are_among(which, len(stops))).tolist():

@@ -99,14 +99,14 @@ def parse_chunk_table(
         raise CorruptDataError(f"a chunk table of {len(table)} bytes does not have whole words")
     words = table.view(f"<u{width}").astype(np.int64)
     starts = np.zeros(len(words) + 1, np.int64)
-    np.cumsum(((words >> 4) + 1) * ALIGNMENT, out=starts[1:])
+    (((words >> 4) + 1) * ALIGNMENT).cumsum(out=starts[1:])
     if starts[-1] != size_bytes:
         raise CorruptDataError(
             f"the chunk table tells of {starts[-1]} bytes, but the chunks have {size_bytes}"
         )
     logs = words & MAX_LOG_VALUES
     values = np.zeros(len(words) + 1, np.int64)
-    np.cumsum(np.int64(1) << logs[:-1], out=values[1:-1])
+    (np.int64(1) << logs[:-1]).cumsum(out=values[1:-1])
     rest = num_values - int(values[-2])
     if (logs[:-1] == 0).any() or not 0 <= rest <= 1 << MAX_LOG_VALUES:
         raise CorruptDataError(
@@ -183,7 +183,8 @@ def encode_row_index(levels: Levels, starts: Places) -> npt.NDArray[Any]:
 
 def _holders(rows: Places, places: Places) -> Places:
     """Return the chunk in which each row starts, given the rows that start before each chunk."""
-    return np.searchsorted(rows, places, side="right") - 1
+    holders: Places = rows.searchsorted(places, side="right") - 1
+    return holders
 
 
 def _differs_from_previous(places: Places) -> npt.NDArray[np.bool_]:

@@ -64,7 +64,7 @@ def within(rows: RowsAsked, start: int, stop: int) -> RowsAsked:
     """Return the rows in [start, stop), counted from `start`."""
     if isinstance(rows, range):
         return range(max(rows.start, start) - start, max(min(rows.stop, stop), start) - start)
-    low, high = np.searchsorted(rows, (start, stop))
+    low, high = rows.searchsorted((start, stop))
     return as_range(rows[low:high] - start)
 
 

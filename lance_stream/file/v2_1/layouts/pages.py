@@ -13,6 +13,7 @@ Source: encodings21.PageLayout in the proto.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -109,7 +110,7 @@ class PagesOfColumn:
         lengths = [each.length for each in self.pages]
         if sum(lengths) > MAX_ROWS:
             raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
-        self.row_starts: Places = np.cumsum([0, *lengths], dtype=np.int64)
+        self.row_starts: Places = np.fromiter(accumulate(lengths, initial=0), np.int64)
         self._open: dict[int, OpenPage] = {}
 
     def read(self, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
@@ -124,9 +125,7 @@ class PagesOfColumn:
             raise CorruptDataError(
                 f"row {last_of(rows)} was requested, but the pages of the column have {num_rows}"
             )
-        first, last = np.searchsorted(
-            self.row_starts, (first_of(rows), last_of(rows)), side="right"
-        )
+        first, last = self.row_starts.searchsorted((first_of(rows), last_of(rows)), side="right")
         places, askings = [], []
         for place in range(int(first) - 1, int(last)):
             start = int(self.row_starts[place])
