@@ -48,7 +48,9 @@ def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
         for start, stop in zip(begins.tolist(), finishes.tolist(), strict=True)
     ]
     pieces = [
-        _pieces_of(buffer, starts[head:end] - begin, stops[head:end] - begin)
+        np.frombuffer(buffer, np.uint8)
+        if end - head == 1
+        else _pieces_of(buffer, starts[head:end] - begin, stops[head:end] - begin)
         for buffer, head, end, begin in zip(
             buffers, heads.tolist(), ends.tolist(), begins.tolist(), strict=True
         )

@@ -132,7 +132,9 @@ class LocalStore:
         """Return the bytes of each range; see `Store.read_ranges`."""
         with self._open(path) as file:
             size = os.fstat(file).st_size
-            within = [ByteRange(min(r.start, size), min(r.stop, size)) for r in ranges]
+            within = ranges
+            if any(each.stop > size for each in ranges):
+                within = [ByteRange(min(r.start, size), min(r.stop, size)) for r in ranges]
             requests = _JOINING.plan(within)
             answers = _read_all(file, [(each.start, each.stop) for each in requests])
         return cut_answers(within, requests, answers)
