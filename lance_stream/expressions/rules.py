@@ -416,6 +416,18 @@ def _in(node: exp.Expression, batch: pa.RecordBatch) -> Datum:
     return result
 
 
+def listed_members(node: exp.In, arrow: pa.DataType) -> list[Any]:
+    """Return the constants of an IN that are of exactly a column's type, as Python values.
+
+    Those of other types, and nulls, are left out.
+    """
+    found = (_as_member(arrow, evaluate_node(each, _NO_ROWS)) for each in node.expressions)
+    return [each for each in found if each is not None]
+
+
+_NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
+
+
 def _as_member(arrow: pa.DataType, listed: Datum) -> Any:
     """Return a listed literal as a Python value of exactly the column's type, or None."""
     if not isinstance(listed, pa.Scalar) or not listed.is_valid:

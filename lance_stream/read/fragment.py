@@ -75,6 +75,9 @@ MAX_BATCH_ROWS: Final = 1 << 20
 MOST_OF_A_BATCH: Final = 0.9
 """Whole pages are fetched for a filter's rows if they span this much of a batch."""
 
+MOST_EXPECTED_ROWS: Final = 1 << 10
+"""Up to how many rows given by offset are read before the filter is evaluated on them."""
+
 _LEAST_WIDTH: Final = 16
 """The assumed minimum size of a value of variable width."""
 
@@ -274,11 +277,12 @@ class FragmentReader:
         known: dict[str, tuple[Field, pa.Array]] = {}
         rows_apart = _rows_apart(selection)
         if self._predicate is not None:
-            arrays = self._columns(self._filter_fields, selection, rows_apart)
+            fields = self._read_with_filter(selection)
+            arrays = self._columns(fields, selection, rows_apart)
             known = {
-                field.name: (field, array)
-                for field, array in zip(self._filter_fields, arrays, strict=True)
+                field.name: (field, array) for field, array in zip(fields, arrays, strict=True)
             }
+            arrays = arrays[: len(self._filter_fields)]
             arrays += [self._system_column(name, selection) for name in self._filter_system]
             names = [each.name for each in self._filter_fields] + list(self._filter_system)
             mask = evaluate_predicate(self._predicate, _batch_of(arrays, names, selection.num_rows))
@@ -307,6 +311,17 @@ class FragmentReader:
         ]
         columns += [self._system_column(name, selection) for name in self._unit.system_columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+
+    def _read_with_filter(self, selection: Selection) -> Sequence[Field]:
+        """Return the columns that are read before the filter is evaluated: its own first.
+
+        A few rows given by offset are expected to match, so they are read in one go.
+        """
+        if self._unit.offsets is None or selection.num_rows > MOST_EXPECTED_ROWS:
+            return self._filter_fields
+        names = {each.name for each in self._filter_fields}
+        more = [each for each in self._output if each.name not in names and not _has_bytes(each)]
+        return [*self._filter_fields, *more]
 
     def num_bytes_of(self, selection: Selection) -> int:
         """Return about how large the batch of a selection is."""

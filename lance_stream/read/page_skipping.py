@@ -1,22 +1,24 @@
 """Finds which rows a filter may match, from the bounds of the values of each page.
 
-Only files of version 0.1 have bounds (the manifest's row lineage has them, too: see
-`lineage_skipping`). A page is skipped only if no value between its bounds makes
-the filter true; parts of the filter that bounds cannot decide may always be true:
+Only data files of version 0.1 have bounds (the manifest's row lineage has them, too: see
+`lineage_skipping`; and the pages of an index: see `indices.btree`). A page is skipped only if no
+value between its bounds makes the filter true; parts of the filter that bounds cannot decide may
+always be true:
 
     column < 5         the page's smallest value is less
     column = 5         5 is within the bounds (likewise for IN)
+    column IS NULL     the page has nulls, if that is known
     a AND b            both may be true
     a OR b             one may be true
-    anything else           may be true: NOT, IS NULL, LIKE, <>, two columns, arithmetic
+    anything else           may be true: NOT, LIKE, <>, two columns, arithmetic
 
 Comparisons are evaluated on the smallest and largest values by the same rules as on rows, so that
-casts and mixed types mean the same. NaN is greater than any other number and outside all bounds:
-for a float column `>` and `>=` may be true anywhere, and so may `=` with NaN.
+casts and mixed types mean the same. NaN is greater than any other number, and in data files outside
+all bounds: for a float column `>` and `>=` may be true anywhere, and so may `=` with NaN.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +28,34 @@ from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
-from lance_stream.expressions.rules import evaluate_node, path_of
+from lance_stream.expressions.rules import evaluate_node, listed_members, path_of
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.read.row_ranges import Mask, Path, RowRanges
 from lance_stream.schema.fields import Field
 
 Node: TypeAlias = Any
 """A node of sqlglot's tree; the name of its base class varies between releases."""
+
+_FEW_MEMBERS: Final = 16
+
+
+class ValueBounds(NamedTuple):
+    """The bounds of a column's values in each of n pages.
+
+    Attributes:
+        least: (n,) the smallest values; null where that is not known.
+        most: (n,) the largest values, likewise.
+        is_nan_outside: Whether floats may be NaN though the largest value is not.
+        has_nulls: (n,) whether there are nulls; None if it is not known.
+    """
+
+    least: pa.Array
+    most: pa.Array
+    is_nan_outside: bool = True
+    has_nulls: Mask | None = None
+
+
+Known: TypeAlias = Mapping[Path, ValueBounds]
 
 _MIRRORED: dict[Node, Node] = {
     exp.LT: exp.GT,
@@ -55,11 +78,13 @@ def ranges_that_may_match(
     """
     num_pages = len(bounds.batch_offsets) - 1
     known = {
-        path: (bounds.of_field[field.id].least, bounds.of_field[field.id].most)
+        path: ValueBounds(bounds.of_field[field.id].least, bounds.of_field[field.id].most)
         for path, field in leaves.items()
         if field.id in bounds.of_field
     }
-    return RowRanges.of_pages(bounds.batch_offsets, _may_match(predicate.node, known, num_pages))
+    return RowRanges.of_pages(
+        bounds.batch_offsets, pages_that_may_match(predicate.node, known, num_pages)
+    )
 
 
 def may_match(
@@ -79,10 +104,11 @@ def may_match(
         (num_pieces,) booleans. They are exact if each column that the filter names has a single
         value in a piece.
     """
-    known: dict[Path, tuple[pa.Array, pa.Array]] = {
-        (name,): (pa.array(least), pa.array(most)) for name, (least, most) in bounds.items()
+    known: dict[Path, ValueBounds] = {
+        (name,): ValueBounds(pa.array(least), pa.array(most))
+        for name, (least, most) in bounds.items()
     }
-    may = _may_match(predicate.node, known, num_pieces)
+    may = pages_that_may_match(predicate.node, known, num_pieces)
     if not known or any(path not in known for path in predicate.paths):
         return may
     single = may & np.logical_and.reduce([least == most for least, most in bounds.values()])
@@ -98,22 +124,28 @@ def may_match(
     return may
 
 
-def _may_match(node: Node, known: Mapping[Path, tuple[pa.Array, pa.Array]], num_pages: int) -> Mask:
+def pages_that_may_match(node: Node, known: Known, num_pages: int) -> Mask:
+    """Return the pages in which a node may be true, (num_pages,)."""
     everywhere = np.ones(num_pages, np.bool_)
     if node.args.get("negate"):
         return everywhere
     if isinstance(node, exp.Paren):
-        return _may_match(node.this, known, num_pages)
+        return pages_that_may_match(node.this, known, num_pages)
     if isinstance(node, exp.And | exp.Or):
         combine = np.logical_and if isinstance(node, exp.And) else np.logical_or
-        parts = [_may_match(each, known, num_pages) for each in node.flatten()]
+        parts = [pages_that_may_match(each, known, num_pages) for each in node.flatten()]
         return np.asarray(combine.reduce(parts))
     if isinstance(node, exp.Between):
         low, high = node.args["low"], node.args["high"]
         return _compared(exp.GTE, node.this, low, known, everywhere) & _compared(
             exp.LTE, node.this, high, known, everywhere
         )
+    if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+        has_nulls = known[path_of(node.this)].has_nulls if _is_known(node.this, known) else None
+        return everywhere if has_nulls is None else has_nulls
     if isinstance(node, exp.In):
+        if len(node.expressions) > _FEW_MEMBERS:
+            return _listed(node, known, everywhere)
         found = [_compared(exp.EQ, node.this, each, known, everywhere) for each in node.expressions]
         return np.asarray(np.logical_or.reduce(found)) if found else everywhere
     if type(node) in _MIRRORED:
@@ -128,19 +160,16 @@ def _compared(
     kind: Node,
     column: Node,
     value: Node,
-    known: Mapping[Path, tuple[pa.Array, pa.Array]],
+    known: Known,
     everywhere: Mask,
 ) -> Mask:
     """Return the pages in which a comparison of a column with a constant may be true."""
-    if not _is_column(column) or any(map(_is_column, value.walk())):
+    if not _is_known(column, known) or any(map(_is_column, value.walk())):
         return everywhere
     path = path_of(column)
-    if path not in known:
-        return everywhere
-    least, most = known[path]
-    if pa.types.is_floating(most.type) and (
-        kind in (exp.GT, exp.GTE) or (kind is exp.EQ and not _is_number(value))
-    ):
+    least, most, is_nan_outside, _ = known[path]
+    is_float = is_nan_outside and pa.types.is_floating(most.type)
+    if is_float and (kind in (exp.GT, exp.GTE) or (kind is exp.EQ and not _is_number(value))):
         return everywhere
     asked = {
         exp.LT: ((exp.LT, least),),
@@ -154,6 +183,32 @@ def _compared(
         node = comparison(this=column.copy(), expression=value.copy())
         may = may & _true_or_unknown(node, path, bound)
     return may
+
+
+def _listed(node: Node, known: Known, everywhere: Mask) -> Mask:
+    """Return the pages in which a column may be one of many constants."""
+    if not _is_known(node.this, known):
+        return everywhere
+    least, most, *_ = known[path_of(node.this)]
+    try:
+        members = pa.array(listed_members(node, least.type), least.type)
+    except (InvalidInputError, NotFoundError, pa.ArrowException):
+        return everywhere
+    if len(members) < len(node.expressions):
+        return everywhere  # some are of another type, or null
+    ordered = members.unique().take(pc.sort_indices(members.unique()))
+    values = ordered.to_numpy(zero_copy_only=False)
+    is_unknown = np.asarray(pc.or_(pc.is_null(least), pc.is_null(most)))
+    may = is_unknown.copy()
+    some = np.flatnonzero(~is_unknown)
+    first = np.searchsorted(values, least.take(some).to_numpy(zero_copy_only=False), "left")
+    stop = np.searchsorted(values, most.take(some).to_numpy(zero_copy_only=False), "right")
+    may[some] = first < stop
+    return may
+
+
+def _is_known(column: Node, known: Known) -> bool:
+    return _is_column(column) and path_of(column) in known
 
 
 def _is_number(value: Node) -> bool:

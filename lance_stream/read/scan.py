@@ -6,13 +6,18 @@ ahead of the consumer (`reading_ahead`); on Spark each goes to a worker
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from lance_stream.arguments import as_count, as_names
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import parse_expression, parse_predicate
+from lance_stream.expressions.predicates import (
+    Expression,
+    parse_expression,
+    parse_predicate,
+)
 from lance_stream.read.lineage_skipping import fragments_that_may_match, lineage_columns_of
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import (
@@ -33,6 +38,9 @@ from lance_stream.schema.system_columns import (
     ROW_LAST_UPDATED_AT_VERSION,
 )
 from lance_stream.snapshot.table_version import TableVersion
+
+if TYPE_CHECKING:  # imported where a table has indices
+    from lance_stream.read.indices.candidates import Candidates
 
 _ROW_VERSIONS: Final = frozenset({ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION})
 
@@ -83,7 +91,8 @@ def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[Wor
     """Return work units that read the rows that match a filter, in order.
 
     Fragments that cannot match according to the manifest are skipped (see `lineage_skipping`); no
-    file is opened for that.
+    file is opened for that. An index on a column of the filter may leave some rows of fragments
+    (see `indices.candidates`); no index is opened unless one can serve the filter.
 
     Args:
         table: The version.
@@ -91,15 +100,35 @@ def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[Wor
         wanted: What to read, as attributes of `WorkUnit`.
     """
     fragments = table.manifest.fragments
-    predicate = None if filter is None else parse_expression(filter)
-    if predicate is None or not lineage_columns_of(predicate):
-        return [unit_of(table, place, filter=filter, **wanted) for place in range(len(fragments))]
-    return [
-        unit_of(table, place, filter=filter, start=start, stop=stop, **wanted)
-        for place, start, stop in fragments_that_may_match(
+    if filter is None:
+        return [unit_of(table, place, **wanted) for place in range(len(fragments))]
+    predicate = parse_expression(filter)
+    parts: list[tuple[int, int, int | None]]
+    if lineage_columns_of(predicate):
+        parts = fragments_that_may_match(
             predicate, fragments, has_stable_row_ids=table.has_stable_row_ids
         )
-    ]
+    else:
+        parts = [(place, 0, None) for place in range(len(fragments))]
+    candidates = _candidate_rows(table, predicate)
+    units: list[WorkUnit] = []
+    for place, start, stop in parts:
+        if candidates is None or not candidates.covered[place]:
+            units.append(unit_of(table, place, filter=filter, start=start, stop=stop, **wanted))
+            continue
+        offsets = candidates.within(place, start, stop)
+        if len(offsets):
+            rows = offsets.astype(np.uint32)
+            units.append(unit_of(table, place, filter=filter, offsets=rows, **wanted))
+    return units
+
+
+def _candidate_rows(table: TableVersion, predicate: Expression) -> "Candidates | None":
+    if table.manifest.index_section is None:
+        return None
+    from lance_stream.read.indices.candidates import candidate_rows  # few tables need it
+
+    return candidate_rows(table, predicate)
 
 
 def check_filter(table: TableVersion, filter: str) -> None:

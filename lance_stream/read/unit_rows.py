@@ -4,12 +4,31 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from lance_stream.read.fragment import FragmentReader
+from lance_stream.read.fragment import MOST_EXPECTED_ROWS, FragmentReader
 from lance_stream.read.reading_ahead import choose, num_readers, read_ahead
 from lance_stream.read.units import WorkUnit
+from lance_stream.storage.store import NUM_READERS
 
 
 def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of work units, in order, read ahead by several threads."""
+    """Yield the batches of work units, in order, read ahead by several threads.
+
+    Near by, a few rows are read by none: starting threads takes as long as reading them.
+    """
+    if num_readers(units) <= NUM_READERS and _are_few(units):
+        for chosen in choose(units):
+            batch = chosen.reader.read(chosen.selection)
+            if batch.num_rows:
+                yield batch
+        return
     reads = (each.read_by(FragmentReader.read) for each in choose(units))
-    return read_ahead(reads, num_readers(units))
+    yield from read_ahead(reads, num_readers(units))
+
+
+def _are_few(units: Sequence[WorkUnit]) -> bool:
+    num_rows = 0
+    for unit in units:
+        if unit.offsets is None:
+            return False
+        num_rows += len(unit.offsets)
+    return num_rows <= MOST_EXPECTED_ROWS

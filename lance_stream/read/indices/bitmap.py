@@ -1,0 +1,141 @@
+"""A BITMAP: each value of a column once, with the rows that have it.
+
+    bitmap_page_lookup.lance    one row per value
+        keys                    the values; null for the rows without one
+        bitmaps                 which rows: u32 num_parts, then for each part, ascending
+            u32 high            the upper half of their ids
+            u32 num_bytes       0 for all possible rows
+            num_bytes           a roaring bitmap of the lower halves
+
+The ids are row ids: of rows without stable ones their addresses.
+
+The condition is evaluated on the keys, by the same rules as on rows.
+
+Source: what pylance 14 writes; bitmap.rs of the crate lance-index, RowAddrTreeMap of lance-select.
+"""
+
+import struct
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.read.indices.column_conditions import ColumnCondition
+from lance_stream.read.indices.evaluation import where_true
+from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
+from lance_stream.table.deletion_vectors import decode_bitmap
+
+Places: TypeAlias = npt.NDArray[np.int64]
+Ids: TypeAlias = npt.NDArray[np.uint64]
+
+LOOKUP: Final = "bitmap_page_lookup.lance"
+
+MOST_KEYS: Final = 1 << 17
+"""More keys are not read: the column has too many values for this kind of index."""
+
+_U32: Final = struct.Struct("<I")
+_PART: Final = struct.Struct("<II")
+_MOST_ROWS: Final = 1 << 32
+
+
+class Bitmap:
+    """An open BITMAP; holds no store, so that the process can keep it.
+
+    Args:
+        keys: (n,) the values.
+        file: The file of its bitmaps.
+    """
+
+    def __init__(self, keys: pa.Array, file: IndexFile) -> None:
+        self._keys = keys
+        self._file = file
+
+    @property
+    def logical_type(self) -> str:
+        """The logical type of its values."""
+        return self._file.fields["keys"].logical_type
+
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory it takes."""
+        return int(self._keys.nbytes) + self._file.kept_bytes + 1024
+
+    def plan(self, condition: ColumnCondition, num_rows: int) -> tuple[Places, int]:
+        """Return which keys match, and about how many of some rows have them."""
+        places = np.flatnonzero(where_true(condition, self._keys))
+        return places, num_rows * len(places) // max(len(self._keys), 1)
+
+    def search(self, places: Places, part: PartOfIndex, most: int) -> Ids | None:
+        """Return the ids of the rows that have some keys; None if they are more than `most`.
+
+        Args:
+            places: From `plan`.
+            part: Opens the index's files.
+            most: How many ids are worth having.
+
+        Raises:
+            BadDataError: A bitmap is damaged.
+        """
+        if not len(places):
+            return np.empty(0, np.uint64)
+        (bitmaps,) = self._file.rows(part.ranges_of(LOOKUP), places, "bitmaps")
+        found: list[Ids] = [np.empty(0, np.uint64)]
+        num_ids = 0
+        for each in bitmaps:
+            ids = decode_row_set(each.as_py(), most)
+            num_ids += len(ids)
+            if num_ids > most:
+                return None
+            found.append(ids)
+        return np.concatenate(found)
+
+
+def decode_row_set(data: bytes | None, most: int) -> Ids:
+    """Return the ids in the bitmap of a key, ascending; decodes few more than `most`.
+
+    Raises:
+        CorruptDataError: It is damaged.
+        UnsupportedFeatureError: It has all possible rows of a part.
+    """
+    try:
+        if data is None:
+            raise CorruptDataError("a key of an index has no bitmap")
+        (num_parts,) = _U32.unpack_from(data, 0)
+        place = _U32.size
+        found: list[Ids] = [np.empty(0, np.uint64)]
+        num_ids = 0
+        for _ in range(num_parts):
+            if num_ids > most:
+                break
+            high, num_bytes = _PART.unpack_from(data, place)
+            place += _PART.size
+            if not num_bytes:
+                raise UnsupportedFeatureError("a bitmap of an index has all rows of a fragment")
+            if place + num_bytes > len(data):
+                raise CorruptDataError("a bitmap of an index is cut short")
+            low = decode_bitmap(data[place : place + num_bytes], _MOST_ROWS)
+            found.append(low.astype(np.uint64) | np.uint64(high << 32))
+            num_ids += len(low)
+            place += num_bytes
+    except struct.error:
+        raise CorruptDataError("a bitmap of an index is cut short") from None
+    return np.concatenate(found)
+
+
+def open_bitmap(part: PartOfIndex) -> Bitmap:
+    """Open a BITMAP.
+
+    Args:
+        part: Opens its files.
+
+    Raises:
+        BadDataError: It is damaged, or of a form that is not known.
+        NotFoundError: Its file is missing.
+    """
+    file = part.open(LOOKUP, {"keys": None, "bitmaps": "binary"})
+    if file.num_rows > MOST_KEYS:
+        raise UnsupportedFeatureError(f"the index has {file.num_rows} keys, more than {MOST_KEYS}")
+    (keys,) = file.read(part.ranges_of(LOOKUP), 0, file.num_rows, "keys")
+    return Bitmap(keys, file)

@@ -1,0 +1,220 @@
+"""The rows that a filter may match, as far as indices tell.
+
+    fragments that the index covers          the rows that it finds, less the deleted ones
+    all other fragments                      every row
+
+The filter is evaluated on all of them, so an index may list rows that have other values by now: of
+deleted rows, and of rows that were moved and changed. Such a row is in a fragment that the index
+does not cover, or its entry is of no fragment. What it must not do is to lack a row of a fragment
+that it covers, and the manifest's coverage says that it does not: whoever changes a column in
+place, or moves rows, takes the fragments out of it (`table.apply.index_coverage`).
+
+Indices are used if they leave few rows (`MOST_READ`, `MOST_FOUND`); reading one of them takes no
+longer than what it saves. If anything about an index is damaged or unknown, all rows are scanned.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.expressions.predicates import Expression
+from lance_stream.read.indices.column_conditions import (
+    AnyOf,
+    ColumnCondition,
+    Condition,
+    condition_of,
+)
+from lance_stream.read.indices.segments import (
+    FAILURES,
+    Plan,
+    Segment,
+    plan_index,
+    report,
+    segments_by_column,
+)
+from lance_stream.read.row_lookup import find_rows
+from lance_stream.read.row_ranges import Mask, Path
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ascending import are_among, distinct
+from lance_stream.table.row_addresses import unpack_addresses
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+LEAST_ROWS: Final = 1 << 15
+"""Fewer covered rows are scanned: that takes about as long as asking an index."""
+
+MOST_READ: Final = 1 / 8
+"""The share of the covered rows whose entries are read at most."""
+
+MOST_FOUND: Final = 1 / 32
+"""The share of the covered rows that are taken one by one at most."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The rows of a version for which a filter may be true.
+
+    Attributes:
+        covered: (num_fragments,) in which fragments only some rows can match.
+        offsets: Which rows, by the fragment's place; live, ascending, at least one.
+    """
+
+    covered: Mask
+    offsets: dict[int, Offsets]
+
+    def within(self, place: int, start: int, stop: int | None) -> Offsets:
+        """Return those in a covered fragment that are in a range of its rows."""
+        offsets = self.offsets.get(place, np.empty(0, np.int64))
+        low, high = np.searchsorted(offsets, [start, _MOST_ROWS if stop is None else stop])
+        return offsets[low:high]
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """How indices serve a condition.
+
+    Attributes:
+        needed: What is needed together; the plans of one index each.
+        covered: (num_fragments,) the fragments for which they serve.
+        cost: How many entries and rows have to be read, about.
+    """
+
+    needed: tuple[tuple[Plan, ...], ...]
+    covered: Mask
+    cost: int
+
+
+_MOST_ROWS: Final = 1 << 32
+
+
+def candidate_rows(table: TableVersion, predicate: Expression) -> Candidates | None:
+    """Return the rows for which a filter may be true; None if indices do not help.
+
+    Args:
+        table: The version.
+        predicate: The filter, which has been checked.
+    """
+    try:
+        by_column = segments_by_column(table)
+        if not by_column:
+            return None
+        condition = condition_of(predicate.node, by_column)
+        if condition is None:
+            return None
+        planned = _planned(table, condition, by_column)
+        if planned is None:
+            return None
+        live = table.row_counts.live
+        num_covered = int(live[planned.covered].sum())
+        num_entries = sum(each.num_rows for plans in planned.needed for each in plans)
+        if num_covered < LEAST_ROWS or num_entries > MOST_READ * num_covered:
+            return None
+        addresses = _search(table, planned, int(MOST_FOUND * num_covered))
+        return None if addresses is None else _by_fragment(table, planned.covered, addresses)
+    except FAILURES as error:
+        report(error, table)
+        return None
+
+
+def _planned(
+    table: TableVersion, condition: Condition, by_column: Mapping[Path, list[list[Segment]]]
+) -> _Planned | None:
+    if isinstance(condition, ColumnCondition):
+        found = [_planned_index(table, each, condition) for each in by_column[condition.path]]
+        return _cheapest(found)
+    parts = [_planned(table, each, by_column) for each in condition.parts]
+    if isinstance(condition, AnyOf):
+        return _cheapest(parts)
+    there = [each for each in parts if each is not None]
+    if len(there) < len(parts):
+        return None
+    covered = reduce(np.logical_and, (each.covered for each in there))
+    needed = tuple(plans for each in there for plans in each.needed)
+    return _Planned(needed, covered, sum(each.cost for each in there))
+
+
+def _planned_index(
+    table: TableVersion, segments: Sequence[Segment], condition: ColumnCondition
+) -> _Planned | None:
+    try:
+        plans = plan_index(table, segments, condition)
+    except FAILURES as error:
+        report(error, table)
+        return None
+    if not plans:
+        return None
+    covered = reduce(np.logical_or, (each.covered for each in plans))
+    num_scanned = int(table.row_counts.live[~covered].sum())
+    return _Planned((tuple(plans),), covered, num_scanned + sum(each.num_rows for each in plans))
+
+
+def _cheapest(planned: Iterable[_Planned | None]) -> _Planned | None:
+    return min((each for each in planned if each is not None), key=_cost, default=None)
+
+
+def _cost(planned: _Planned) -> int:
+    return planned.cost
+
+
+def _search(table: TableVersion, planned: _Planned, most: int) -> Addresses | None:
+    """Return the addresses of rows in the fragments covered; None if they are more than `most`."""
+    found: list[Addresses] = [np.empty(0, np.uint64)]
+    places = _PlaceOf(table.manifest.fragments.numbers.ids)
+    num_found = 0
+    for plan in (each for plans in planned.needed for each in plans):
+        ids = plan.search(most - num_found)
+        if ids is None:
+            return None
+        num_found += len(ids)
+        ids = distinct(ids)
+        if table.has_stable_row_ids and not plan.has_addresses:
+            addresses, is_there = find_rows(table, ids)
+            ids = addresses[is_there]
+        # An entry of a row that moved since is of a fragment that the segment does not cover.
+        found.append(ids[places.among(unpack_addresses(ids)[0], plan.covered & planned.covered)])
+    return distinct(np.concatenate(found))
+
+
+class _PlaceOf:
+    """Finds fragments by id.
+
+    Args:
+        ids: (num_fragments,) their ids.
+    """
+
+    def __init__(self, ids: npt.NDArray[np.uint64]) -> None:
+        self._order = np.argsort(ids, kind="stable")
+        self._ids = ids[self._order]
+
+    def among(self, ids: npt.NDArray[np.uint32], chosen: Mask) -> Mask:
+        """Return which ids are those of chosen fragments."""
+        places = np.searchsorted(self._ids, ids)
+        places[places == len(self._ids)] = 0
+        is_there = self._ids[places] == ids
+        return np.asarray(is_there & chosen[self._order[places]])
+
+
+def _by_fragment(table: TableVersion, covered: Mask, addresses: Addresses) -> Candidates:
+    fragments, physical = table.manifest.fragments, table.row_counts.physical
+    ids, offsets = unpack_addresses(addresses)
+    starts = np.flatnonzero(np.diff(ids, prepend=np.uint32(0xFFFFFFFF)))
+    parts = np.split(offsets.astype(np.int64), starts[1:])
+    places = [fragments.place_of[each] for each in ids[starts].tolist()]
+    dead = table.dead_offsets_of([fragments[place] for place in places])
+    found: dict[int, Offsets] = {}
+    for place, own, gone in zip(places, parts, dead, strict=False):
+        if own[-1] >= physical[place]:
+            raise CorruptDataError(
+                f"an index has the row {own[-1]} of fragment {fragments[place].id}, which has "
+                f"{physical[place]} rows"
+            )
+        alive = own[~are_among(own, gone)] if len(gone) else own
+        if len(alive):
+            found[place] = alive
+    return Candidates(covered, found)

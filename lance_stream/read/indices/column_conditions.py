@@ -1,0 +1,141 @@
+"""Which parts of a filter the indices of single columns can serve.
+
+    a = 5                       the index on a
+    a > 5 AND a < 9             the same, as one condition
+    a = 5 AND b = 7             one of the two indices, the one that leaves fewer rows
+    a = 5 OR b = 7              both indices; without one of them, none
+    a = 5 AND f(b, c)           the index on a
+    a = b, a + 1 = 5            none: an index has the values of one column, not of an expression
+
+An index is only asked for parts that cannot fail on any row, as a cast or a division may: it has
+values of deleted rows, too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from sqlglot import exp
+
+from lance_stream.expressions.rules import path_of
+from lance_stream.read.row_ranges import Path
+
+Node: TypeAlias = Any
+"""A node of sqlglot's tree; the name of its base class varies between releases."""
+
+
+@dataclass(frozen=True)
+class ColumnCondition:
+    """Parts of a filter that name one column and cannot fail.
+
+    Attributes:
+        path: The column.
+        nodes: The parts, at least one.
+        is_and: Whether all of them have to be true, not only one.
+    """
+
+    path: Path
+    nodes: tuple[Node, ...]
+    is_and: bool = True
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Parts of a filter of which one may serve for all: AND.
+
+    Attributes:
+        parts: At least one.
+    """
+
+    parts: tuple["Condition", ...]
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """Parts of a filter that are needed together: OR.
+
+    Attributes:
+        parts: At least one.
+    """
+
+    parts: tuple["Condition", ...]
+
+
+Condition: TypeAlias = ColumnCondition | AnyOf | AllOf
+
+_NEVER_FAIL: Final = (
+    exp.Column,
+    exp.Dot,
+    exp.Paren,
+    exp.And,
+    exp.Or,
+    exp.Not,
+    exp.EQ,
+    exp.NEQ,
+    exp.LT,
+    exp.LTE,
+    exp.GT,
+    exp.GTE,
+    exp.In,
+    exp.Between,
+    exp.Is,
+    exp.Like,
+)
+
+
+def condition_of(node: Node, indexed: Iterable[Path]) -> Condition | None:
+    """Return what indices can serve of a filter; None if that is nothing.
+
+    Args:
+        node: The filter.
+        indexed: The columns with an index.
+    """
+    try:
+        return _condition_of(node, frozenset(indexed))
+    except RecursionError:
+        return None
+
+
+def _condition_of(node: Node, indexed: frozenset[Path]) -> Condition | None:
+    while type(node) is exp.Paren:
+        node = node.this
+    path = _only_column_of(node)
+    if path is not None:
+        return ColumnCondition(path, (node,)) if path in indexed else None
+    if type(node) not in (exp.And, exp.Or):
+        return None
+    is_and = type(node) is exp.And
+    by_path: dict[Path, list[Node]] = {}
+    parts: list[Condition] = []
+    for each in node.flatten():
+        own = _only_column_of(each)
+        if own is not None and own in indexed:
+            by_path.setdefault(own, []).append(each)
+        elif (part := _condition_of(each, indexed)) is not None:
+            parts.append(part)
+        elif not is_and:
+            return None
+    parts += [ColumnCondition(own, tuple(each), is_and) for own, each in by_path.items()]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return AnyOf(tuple(parts)) if is_and else AllOf(tuple(parts))
+
+
+def _only_column_of(node: Node) -> Path | None:
+    """Return the column of a node that names one and cannot fail; None for any other node."""
+    found: Path | None = None
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, exp.Column | exp.Dot):
+            path = path_of(each)
+            if found not in (None, path):
+                return None
+            found = path
+        elif isinstance(each, _NEVER_FAIL):
+            if isinstance(each, exp.In) and not isinstance(each.this, exp.Column | exp.Dot):
+                return None
+            pending.extend(each.iter_expressions())
+        elif any(isinstance(inner, exp.Column | exp.Dot) for inner in each.walk()):
+            return None
+    return found

@@ -1,0 +1,123 @@
+"""The files of an index: Lance files with plain columns, opened once and read in parts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.byte_ranges import Asking, ReadRanges, answer
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.reader import TAIL_BYTES, FileReader, open_file
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field
+from lance_stream.storage.store import Store
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+
+class IndexFile:
+    """An open file of an index; holds no store, so that it can be kept by the process.
+
+    Args:
+        reader: Reads its rows.
+        names: The columns that it must have, and the logical type of each; None for any type.
+
+    Raises:
+        CorruptDataError: A column is missing, or of another type.
+        UnsupportedFeatureError: The file is of version 0.1.
+    """
+
+    def __init__(self, reader: FileReader, names: Mapping[str, str | None]) -> None:
+        if reader.metadata.version is FileVersion.V0_1:
+            raise UnsupportedFeatureError("the index has files of version 0.1")
+        stored = reader.metadata.schema.fields
+        if tuple(each.name for each in stored) != tuple(names):
+            raise CorruptDataError(
+                f"a file of an index has the columns {[each.name for each in stored]}, not "
+                f"{list(names)}"
+            )
+        for each in stored:
+            if names[each.name] not in (None, each.logical_type) or each.children:
+                raise CorruptDataError(
+                    f"the column {each.name!r} of an index is a {each.logical_type}, not a "
+                    f"{names[each.name]}"
+                )
+        self._reader = reader
+        self._column_of = {each.id: place for place, each in enumerate(stored)}
+        self.fields: dict[str, Field] = {each.name: each for each in stored}
+        if len(self._column_of) < len(stored):
+            raise CorruptDataError("two columns of an index have the same id")
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows it has."""
+        return self._reader.metadata.num_rows
+
+    @property
+    def metadata(self) -> Mapping[str, bytes]:
+        """The metadata of its schema."""
+        return self._reader.metadata.schema.metadata
+
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory it takes."""
+        return min(self._reader.metadata.size_bytes, 2 * TAIL_BYTES)
+
+    def read(self, read_ranges: ReadRanges, start: int, stop: int, *names: str) -> list[pa.Array]:
+        """Return the rows from `start` up to but not including `stop` of some columns."""
+        fields = [self.fields[each] for each in names]
+        return answer(self._reader.read(fields, self._column_of, start, stop), read_ranges)
+
+    def rows(self, read_ranges: ReadRanges, rows: Offsets, *names: str) -> list[pa.Array]:
+        """Return some rows, ascending, of some columns; at least one row."""
+        start, stop = int(rows[0]), int(rows[-1]) + 1
+        if stop - start == len(rows):
+            return self.read(read_ranges, start, stop, *names)
+        fields = [self.fields[each] for each in names]
+        asking: Asking[list[pa.Array]] = self._reader.take(
+            fields, self._column_of, rows.astype(np.uint64)
+        )
+        return answer(asking, read_ranges)
+
+
+@dataclass(frozen=True)
+class PartOfIndex:
+    """Where the files of an index, or of one segment of it, are stored.
+
+    Attributes:
+        store: Their store.
+        folder: Their folder in it.
+        sizes: Their sizes, by name, if the manifest states them.
+    """
+
+    store: Store
+    folder: str
+    sizes: Mapping[str, int]
+
+    def ranges_of(self, name: str) -> ReadRanges:
+        """Return what reads bytes of a file."""
+        return lambda ranges: self.store.read_ranges(f"{self.folder}/{name}", ranges)
+
+    def open(
+        self, name: str, names: Mapping[str, str | None], most_bytes: int | None = None
+    ) -> IndexFile:
+        """Open a file: one request, or up to three for a large one.
+
+        Args:
+            name: Its name.
+            names: The columns that it must have, as for `IndexFile`.
+            most_bytes: A larger file is not opened.
+
+        Raises:
+            BadDataError: It is damaged, or not what is expected.
+            NotFoundError: There is no such file.
+        """
+        size_bytes = self.sizes.get(name) or self.store.size(f"{self.folder}/{name}")
+        if most_bytes is not None and size_bytes > most_bytes:
+            raise UnsupportedFeatureError(
+                f"the file {name!r} of an index has {size_bytes} bytes, more than {most_bytes}"
+            )
+        return IndexFile(answer(open_file(size_bytes, TAIL_BYTES), self.ranges_of(name)), names)

@@ -1,0 +1,257 @@
+"""The indices of a version that filters can use, and their segments.
+
+An index serves if everything about it is known: a BTREE of version 0 or 1 or a BITMAP of version 0,
+on one column of a type with an order that is the same here and there, which its files have, too;
+with a stated coverage. In a table whose compactions leave a history of moved rows for its indices
+(a fragment reuse index), none serves.
+
+What was opened is kept by the process, under the names of its store and folder, which has a uuid.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.caches import Cache
+from lance_stream.errors import CorruptDataError, LanceStreamError
+from lance_stream.read.indices.bitmap import Bitmap, open_bitmap
+from lance_stream.read.indices.btree import BTree, open_btree
+from lance_stream.read.indices.column_conditions import ColumnCondition
+from lance_stream.read.indices.evaluation import is_true_for_null
+from lance_stream.read.indices.index_file import PartOfIndex
+from lance_stream.read.row_ranges import Mask, Path
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply.index_coverage import FRAGMENT_REUSE, says_addresses
+from lance_stream.table.deletion_vectors import decode_bitmap
+from lance_stream.table.fragments import MAX_FRAGMENT_ID
+from lance_stream.table.index_kinds import kind_of
+from lance_stream.table.indices import IndexMetadata, decode_index_section
+from lance_stream.table.paths import index_folder
+
+Ids: TypeAlias = npt.NDArray[np.uint64]
+
+FAILURES: Final = (LanceStreamError, OSError, ValueError, ArithmeticError, pa.ArrowException)
+"""What a damaged index may raise; the scan does without it."""
+
+KEPT_INDEX_BYTES: Final = 64 << 20
+"""How much memory open indices take at most, of all tables; their pages are kept apart."""
+
+_log = logging.getLogger(__name__)
+
+_NEWEST_VERSIONS: Final = {"BTREE": 1, "BITMAP": 0}
+_TYPES: Final = re.compile(
+    r"bool|u?int(8|16|32|64)|float|double|(large_)?string|(large_)?binary|date32:day"
+    r"|timestamp:.*|decimal:128:.*"
+)
+
+_OPEN: Final = Cache[str, BTree | Bitmap](KEPT_INDEX_BYTES, lambda index: index.kept_bytes)
+
+
+def forget_indices() -> None:
+    """Close all indices."""
+    _OPEN.clear()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of an index on one column, in one version of a table.
+
+    Attributes:
+        metadata: What the manifest says of it.
+        kind: "BTREE" or "BITMAP".
+        field: Its column.
+    """
+
+    metadata: IndexMetadata
+    kind: str
+    field: Field
+
+    def opened(self, table: TableVersion) -> tuple[BTree | Bitmap, PartOfIndex]:
+        """Return it, open, and what reads its files.
+
+        Raises:
+            BadDataError: It is damaged, or of a form that is not known.
+            NotFoundError: A file is missing.
+        """
+        metadata = self.metadata
+        store = table.store
+        if metadata.base_id is not None:
+            store = table.files.store_of_base(metadata.base_id)
+        sizes = {each.path: each.size_bytes for each in metadata.files}
+        part = PartOfIndex(store, index_folder(metadata.uuid), sizes)
+        name = f"{store.uri}/{part.folder}"
+
+        def make() -> BTree | Bitmap:
+            return open_btree(name, part) if self.kind == "BTREE" else open_bitmap(part)
+
+        index = _OPEN.get_or_make(name, make)
+        if index.logical_type != self.field.logical_type:
+            raise CorruptDataError(
+                f"the index {metadata.name!r} has values of {index.logical_type}, but its column "
+                f"is a {self.field.logical_type}"
+            )
+        return index, part
+
+
+def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
+    """Return the indices that can serve filters, by column; each as its segments.
+
+    Only the manifest is read. A BTREE comes before a BITMAP on the same column.
+
+    Raises:
+        CorruptDataError: The list of indices is damaged.
+    """
+    section = table.manifest.index_section
+    if section is None:
+        return {}
+    listed = _listed(section)
+    if any(each.name == FRAGMENT_REUSE for each in listed):
+        return {}
+    by_name: dict[str, list[IndexMetadata]] = {}
+    for each in listed:
+        if kind_of(each) in _NEWEST_VERSIONS:
+            by_name.setdefault(each.name, []).append(each)
+    if not by_name:
+        return {}
+    leaves = {field.id: (path, field) for path, field in _leaves(table.schema.fields)}
+    found: dict[Path, list[list[Segment]]] = {}
+    for indices in by_name.values():
+        column = leaves.get(indices[0].field_ids[0]) if indices[0].field_ids else None
+        if column is not None and _serves(indices, column[1]):
+            kind = kind_of(indices[0])
+            segments = [Segment(each, kind, column[1]) for each in indices]
+            found.setdefault(column[0], []).append(segments)
+    for several in found.values():
+        several.sort(key=lambda each: each[0].kind != "BTREE")
+    return found
+
+
+@lru_cache(maxsize=32)
+def _listed(section: bytes) -> tuple[IndexMetadata, ...]:
+    return decode_index_section(section)
+
+
+@lru_cache(maxsize=64)
+def _covered(fragment_bitmap: bytes) -> npt.NDArray[np.uint64]:
+    return decode_bitmap(fragment_bitmap, MAX_FRAGMENT_ID + 1).astype(np.uint64)
+
+
+def _serves(indices: Sequence[IndexMetadata], field: Field) -> bool:
+    kinds = {kind_of(each) for each in indices}
+    return (
+        len(kinds) == 1
+        and _TYPES.fullmatch(field.logical_type) is not None
+        and not field.extension_name
+        and all(
+            each.field_ids == (field.id,)
+            and bool(each.fragment_bitmap)
+            and (each.index_version or 0) <= _NEWEST_VERSIONS[kind_of(each)]
+            for each in indices
+        )
+    )
+
+
+def _leaves(fields: Iterable[Field], above: Path = ()) -> Iterable[tuple[Path, Field]]:
+    for each in fields:
+        path = (*above, each.name)
+        if not each.children:
+            yield path, each
+        elif each.logical_type == STRUCT:
+            yield from _leaves(each.children, path)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a segment serves a condition.
+
+    Attributes:
+        segment: The segment.
+        condition: The condition.
+        index: The segment, open.
+        part: What reads its files.
+        covered: (num_fragments,) which fragments of the version it covers.
+        places: What of the index has to be read.
+        num_rows: How many entries that is, about.
+    """
+
+    segment: Segment
+    condition: ColumnCondition
+    index: BTree | Bitmap
+    part: PartOfIndex
+    covered: Mask
+    places: npt.NDArray[np.int64]
+    num_rows: int
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether its ids are row addresses, also in a table with stable row ids."""
+        return says_addresses(self.segment.metadata)
+
+    def search(self, most: int) -> Ids | None:
+        """Return the ids of rows for which the condition may be true; None if more than `most`.
+
+        Raises:
+            BadDataError: The index is damaged.
+        """
+        if isinstance(self.index, BTree):
+            ids = self.index.search(self.condition, self.places, self.part)
+        else:
+            found = self.index.search(self.places, self.part, most)
+            if found is None:
+                return None
+            ids = found
+        return ids if len(ids) <= most else None
+
+
+def plan_index(
+    table: TableVersion, segments: Sequence[Segment], condition: ColumnCondition
+) -> list[Plan] | None:
+    """Return how the segments of an index serve a condition; None if they cannot.
+
+    Args:
+        table: The version.
+        segments: All segments of an index on the condition's column.
+        condition: The condition.
+
+    Raises:
+        LanceStreamError: The index is damaged; or another of `FAILURES`.
+    """
+    plans: list[Plan] = []
+    ids = table.manifest.fragments.numbers.ids
+    arrow = field_to_arrow(segments[0].field).type
+    if len(condition.path) > 1 and is_true_for_null(condition, arrow):
+        return None  # what an index has for rows whose struct is null is not known
+    for each in segments:
+        own = np.isin(ids, _covered(each.metadata.fragment_bitmap))
+        if not own.any():
+            continue
+        index, part = each.opened(table)
+        live = int(table.row_counts.live[own].sum())
+        if isinstance(index, BTree):
+            if index.num_entries < live:
+                raise CorruptDataError(
+                    f"the index {each.metadata.name!r} has {index.num_entries} entries for {live} "
+                    "rows"
+                )
+            places, num_rows = index.plan(condition)
+        else:
+            places, num_rows = index.plan(condition, live)
+        plans.append(Plan(each, condition, index, part, own, places, num_rows))
+    return plans
+
+
+def report(error: BaseException, table: TableVersion) -> None:
+    """Log that an index could not be used."""
+    _log.info(
+        "a filter on %s is evaluated without indices, as one cannot be used: %s", table.uri, error
+    )

@@ -1,0 +1,54 @@
+"""Lets indices serve each filter that they can, however little that saves; and tells how many."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from lance_stream.expressions.predicates import Expression
+from lance_stream.read import scan
+from lance_stream.read.indices import candidates, segments
+
+_candidate_rows = candidates.candidate_rows
+
+
+@contextmanager
+def eager_indices(*, may_fail: bool = False) -> Iterator[Counter[str]]:
+    """Let indices serve, also in small tables and for filters that match most rows.
+
+    Args:
+        may_fail: Whether an index may turn out to be unusable.
+
+    Yields:
+        How many filters were "served" by an index, and how many were "scanned"; and how often an
+        index "failed".
+    """
+    counts: Counter[str] = Counter()
+
+    def counted(table: Any, predicate: Expression) -> Any:
+        found = _candidate_rows(table, predicate)
+        counts["scanned" if found is None else "served"] += 1
+        return found
+
+    def noted(error: BaseException, table: Any) -> None:
+        counts["failed"] += 1
+        if not may_fail:
+            raise AssertionError(f"an index of {table.uri} is not used") from error
+
+    with (
+        patch.object(candidates, "LEAST_ROWS", 0),
+        patch.object(candidates, "MOST_READ", 1e9),
+        patch.object(candidates, "MOST_FOUND", 1e9),
+        patch.object(candidates, "candidate_rows", counted),
+        patch.object(candidates, "report", noted),
+        patch.object(segments, "report", noted),
+    ):
+        yield counts
+
+
+@contextmanager
+def no_indices() -> Iterator[None]:
+    """Let filters be evaluated on all rows."""
+    with patch.object(scan, "_candidate_rows", lambda *_: None):
+        yield
