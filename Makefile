@@ -19,7 +19,8 @@ ALL_FLOORS   = --spark-processes $(SPARK_JOBS) -m "not slow" $(ON_FLOORS) $(WITH
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 HISTORIES   := oracle.three_writers faults.store_histories faults.replaced_histories \
 	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
-	oracle.column_histories oracle.cleanup_histories oracle.index_histories derived.histories
+	oracle.column_histories oracle.cleanup_histories oracle.index_histories oracle.filter_histories \
+	derived.histories
 MINUTES     ?= 10
 comma       := ,
 # Where nothing that it is made of has changed, an environment is left as it is.
@@ -150,6 +151,7 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 	$(BIN)/python -m benchmarks.feed
 	$(BIN)/python -m benchmarks.freshness
 	$(BIN)/python -m benchmarks.fresh_indices
+	$(BIN)/python -m benchmarks.filters
 	$(BIN)/python -m benchmarks.driver_memory
 	$(BIN)/python -m benchmarks.stores
 

@@ -7,7 +7,8 @@ columns, of kinds drawn from all that it has for them, and for most tables one o
 Both writers append, delete, update, upsert all columns or some, compact and restore; columns are
 renamed, dropped and added, indices dropped and made again; fragments may be changed in place. In
 between, indices are brought up to date: by us, by us while one of the others does one of these
-things, or by pylance. After each step, read with pylance through the indices:
+things, or by pylance. After each step, read with pylance through the indices, and filters with us,
+too:
 
     each filter                 the rows for which Python says so, of those that a scan reads
     the nearest five vectors    those of all distances; of kinds that lose precision, they are
@@ -29,12 +30,14 @@ from unittest.mock import patch
 import lance
 import numpy as np
 
+import lance_stream
 from lance_stream import IndexBuildError, RetryableConflictError
 from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.maintenance.indices.freshen import commit_built, names_to_build, request_of
 from lance_stream.upsert.in_place_costs import FragmentCosts
 from tests import histories
+from tests.eager_indices import eager_indices
 from tests.oracle.indexed_table import WORDS, IndexedTable
 
 ORDERED: Final = ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER")
@@ -48,6 +51,7 @@ SCALARS: Final[dict[str, tuple[str, ...]]] = {
     "tags": ("LABEL_LIST",),
     "place.city": ("BTREE", "BITMAP"),
 }
+ANSWERED_BY_US: Final = ("id", "g", "x", "s", "place.city")
 CODES: Final = {"num_sub_vectors": 4, "num_bits": 4}
 VECTORS: Final[dict[str, dict[str, int]]] = {
     "IVF_FLAT": {},
@@ -308,6 +312,8 @@ class IndexHistory(IndexedTable):
                 found = sorted(ds.to_table(["id"], filter=condition)["id"].to_pylist())
                 assert found == expected, (ds.version, condition, found, expected)
                 self.counts["questions"] += 1
+                if column in ANSWERED_BY_US:
+                    self.check_ours(ds.version, condition, expected)
         if "text" in self.kinds and name_of("text") in there:
             for word in WORDS[:2]:
                 expected = sorted(row["id"] for row in rows if word in (row["text"] or "").split())
@@ -317,6 +323,13 @@ class IndexHistory(IndexedTable):
         if self.vector_kind is not None:
             self.check_nearest(ds, rows)
         self.counts["versions"] += 1
+
+    def check_ours(self, version: int, condition: str, expected: list[int]) -> None:
+        ours = lance_stream.open_dataset(self.uri, version=version)
+        with eager_indices() as counts:
+            found = sorted(ours.to_table(["id"], filter=condition)["id"].to_pylist())
+        assert found == expected, (version, condition, found, expected)
+        self.counts["filters served by us"] += counts["served"]
 
     def check_nearest(self, ds: Any, rows: list[Row]) -> None:
         vectors = [row["v"] for row in rows if row["v"] is not None]

@@ -49,7 +49,7 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 LEAST_ROWS: Final = 1 << 15
 """Fewer covered rows are scanned: that takes about as long as asking an index."""
 
-MOST_READ: Final = 1 / 8
+MOST_READ: Final = 1 / 4
 """The share of the covered rows whose entries are read at most."""
 
 MOST_FOUND: Final = 1 / 32

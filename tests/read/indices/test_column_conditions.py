@@ -1,0 +1,70 @@
+"""Which parts of a filter an index is asked."""
+
+import pytest
+
+from lance_stream.expressions.predicates import parse_expression
+from lance_stream.read.indices.column_conditions import (
+    AllOf,
+    AnyOf,
+    ColumnCondition,
+    Condition,
+    condition_of,
+)
+
+INDEXED = [("a",), ("b",), ("p", "q")]
+
+
+def shown(condition: Condition | None) -> str:
+    if condition is None:
+        return "nothing"
+    if isinstance(condition, ColumnCondition):
+        joined = " & " if condition.is_and else " | "
+        return joined.join(each.sql() for each in condition.nodes)
+    names = "any of" if isinstance(condition, AnyOf) else "all of"
+    return f"{names} [{'; '.join(map(shown, condition.parts))}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 5", "a = 5"),
+        ("5 > a", "5 > a"),
+        ("a > 1 AND a < 3", "a > 1 AND a < 3"),
+        ("a > 1 AND c = 2 AND a < 3", "a > 1 & a < 3"),
+        ("a > 1 AND b = 2", "any of [a > 1; b = 2]"),
+        ("a > 1 OR b = 2 OR a = 0", "all of [a > 1 | a = 0; b = 2]"),
+        ("a > 1 OR c = 2", "nothing"),
+        ("(a = 1 OR b = 2) AND c = 3", "all of [a = 1; b = 2]"),
+        ("p.q = 'x' AND a + 1 = 2", "p.q = 'x'"),
+        ("NOT (a = 1)", "NOT (a = 1)"),
+        ("NOT (a = 1 AND c = 2)", "nothing"),
+        ("a IN (1, 2)", "a IN (1, 2)"),
+        ("a IN (1, b)", "nothing"),
+        ("a = b", "nothing"),
+        ("a + 1 = 2", "nothing"),
+        ("CAST(a AS bigint) = 2", "nothing"),
+        ("a = 1 + 1", "a = 1 + 1"),
+        ("a = CAST('5' AS bigint)", "a = CAST('5' AS BIGINT)"),
+        ("a IS NULL", "a IS NULL"),
+        ("a LIKE 'x%'", "a LIKE 'x%'"),
+        ("a", "a"),
+        ("TRUE", "nothing"),
+        ("1 = 1 AND a = 2", "1 = 1 AND a = 2"),
+        ("a BETWEEN 1 AND 2", "a BETWEEN 1 AND 2"),
+        ("a BETWEEN 1 AND c", "nothing"),
+    ],
+)
+def test_parts_on_indexed_columns_are_served(text: str, expected: str) -> None:
+    assert shown(condition_of(parse_expression(text).node, INDEXED)) == expected
+
+
+def test_long_chains_are_served() -> None:
+    text = " OR ".join(f"a = {number}" for number in range(3000))
+    condition = condition_of(parse_expression(text).node, INDEXED)
+    assert isinstance(condition, ColumnCondition)
+
+
+def test_parts_together_are_needed_if_one_of_them_may_be_true() -> None:
+    condition = condition_of(parse_expression("a = 1 OR (b = 2 AND p.q = 'x')").node, INDEXED)
+    assert isinstance(condition, AllOf)
+    assert shown(condition) == "all of [any of [b = 2; p.q = 'x']; a = 1]"

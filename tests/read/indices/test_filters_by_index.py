@@ -1,0 +1,344 @@
+"""Filters that indices of pylance serve: what is read, and when the rows are scanned instead."""
+
+import logging
+import pickle
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.expressions.predicates import parse_expression
+from lance_stream.read.indices.btree import forget_pages
+from lance_stream.read.indices.candidates import candidate_rows
+from lance_stream.read.indices.segments import forget_indices
+from lance_stream.read.scan import plan_scan
+from lance_stream.table.indices import (
+    IndexMetadata,
+    decode_index_section,
+    encode_index_section,
+)
+from tests.eager_indices import eager_indices, no_indices
+
+pytestmark = pytest.mark.oracle
+
+NUM_ROWS = 60_000
+ROWS = pa.table(
+    {
+        "id": np.random.default_rng(3).permutation(NUM_ROWS),
+        "g": pa.array([None if n % 9 == 0 else n % 200 for n in range(NUM_ROWS)]),
+        "x": np.arange(NUM_ROWS) / 2,
+    }
+)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["stable ids", "addresses"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("indexed") / "t"
+    ds = lance.write_dataset(
+        ROWS, folder, max_rows_per_file=20_000, enable_stable_row_ids=request.param
+    )
+    ds.create_scalar_index("id", "BTREE")
+    ds.create_scalar_index("g", "BITMAP")
+    return folder
+
+
+@pytest.fixture
+def uri(made: Path, tmp_path: Path) -> Iterator[str]:
+    """A copy of the table, whose files a test may damage."""
+    shutil.copytree(made, tmp_path / "t")
+    forget_indices()
+    forget_pages()
+    yield str(tmp_path / "t")
+    forget_indices()
+    forget_pages()
+
+
+class NotingStore:
+    """Notes what is read of another store."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.read: list[tuple[str, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        self.read.append((path, sum(each.size_bytes for each in ranges)))
+        found: list[Buffer] = self._inner.read_ranges(path, ranges)
+        return found
+
+    def folders(self) -> set[str]:
+        return {path.partition("/")[0] for path, _ in self.read}
+
+
+def noting(uri: str) -> tuple[Dataset, NotingStore]:
+    table = lance_stream.open_dataset(uri).table
+    store = NotingStore(table.store)
+    return Dataset(replace(table, store=store)), store  # type: ignore[arg-type]
+
+
+def keys(ds: Dataset, condition: str) -> list[int]:
+    return ds.to_table(["id"], filter=condition)["id"].to_pylist()
+
+
+def is_served(ds: Dataset, condition: str) -> bool:
+    return candidate_rows(ds.table, parse_expression(condition)) is not None
+
+
+# --- what is read
+
+
+def test_a_key_is_read_from_one_page_and_one_fragment(uri: str) -> None:
+    ds, store = noting(uri)
+    assert keys(ds, "id = 777") == [777]
+    assert store.folders() == {"_indices", "data"}
+    assert len({path for path, _ in store.read if path.startswith("data/")}) == 1
+    store.read.clear()
+    assert keys(ds, "id = 777") == [777]
+    assert store.folders() == {"data"}, "the index stays open, and its page is kept"
+    assert ds.to_table(["x"], filter="id = 777").num_rows == 1
+
+
+@pytest.mark.parametrize("condition", ["x = 5", "id + 1 = 5", "id = x", "id = 5 OR x = 5"])
+def test_no_index_is_opened_if_none_can_serve(uri: str, condition: str) -> None:
+    ds, store = noting(uri)
+    ds.to_table(["id"], filter=condition)
+    assert store.folders() == {"data"}
+
+
+@pytest.mark.parametrize(
+    "condition", ["id > 5", "id != 5", "g IS NOT NULL", "id = 5 OR id > 100", "NOT (id = 5)"]
+)
+def test_filters_that_match_many_rows_are_scanned(uri: str, condition: str) -> None:
+    assert not is_served(lance_stream.open_dataset(uri), condition)
+
+
+def test_small_tables_are_scanned(tmp_path: Path) -> None:
+    ds = lance.write_dataset(ROWS.slice(0, 20_000), tmp_path / "t")
+    ds.create_scalar_index("id", "BTREE")
+    assert not is_served(lance_stream.open_dataset(str(tmp_path / "t")), "id = 5")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id = 5",
+        "5 = id",
+        "id IN (5, 59999, -1, 100000)",
+        "id BETWEEN 100 AND 120",
+        "id >= 100 AND id < 120",
+        "g = 7",
+        "g = 7 AND id < 3000",
+        "g = 7 AND x < 1000",
+        "id = 5 OR id = 77",
+        "id = 5 OR g = 7",
+        "(id = 5 AND x >= 0) OR (g = 7 AND x + 1 < 50)",
+        "id = 5 AND id = 6",
+        f"id IN ({', '.join(str(each) for each in range(0, 2000, 2))})",
+        "id = -1",
+    ],
+)
+def test_served_filters_choose_the_same_rows_in_the_same_order(uri: str, condition: str) -> None:
+    ds = lance_stream.open_dataset(uri)
+    assert is_served(ds, condition)
+    with no_indices():
+        expected = ds.to_table(filter=condition, with_row_id=True)
+    assert ds.to_table(filter=condition, with_row_id=True) == expected
+    assert ds.count_rows(condition) == expected.num_rows
+    units = pickle.loads(pickle.dumps(plan_scan(ds.table, ["id"], condition)))
+    assert all(unit.offsets is not None for unit in units)
+
+
+def test_nulls_are_found(uri: str) -> None:
+    with eager_indices() as counts:
+        ds = lance_stream.open_dataset(uri)
+        assert ds.count_rows("g IS NULL") == ROWS["g"].null_count
+        ones = sum(each == 1 for each in ROWS["g"].to_pylist())
+        assert ds.count_rows("g IS NULL OR g = 1") == ROWS["g"].null_count + ones
+    assert counts == {"served": 2}
+
+
+def test_system_columns_and_indices_narrow_the_rows_together(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri)
+    place = ROWS["id"].to_pylist().index(777)
+    address = (place // 20_000 << 32) + place % 20_000
+    assert keys(ds, f"id = 777 AND _rowaddr = {address}") == [777]
+    assert keys(ds, f"id = 777 AND _rowaddr > {address}") == []
+
+
+# --- rows that changed since
+
+
+def test_rows_that_are_deleted_moved_or_new_are_right(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri)
+    first = ds.version
+    ds = ds.delete("id = 5")
+    ds = ds.update({"id": "id + 1000000"}, where="id = 6")
+    ds = ds.append(ROWS.slice(0, 1).set_column(0, "id", pa.array([5])))
+    ds = ds.upsert(pa.table({"id": [7], "g": [150], "x": [0.5]}), on="id")
+    assert is_served(ds, "id = 5")
+    assert sorted(keys(ds, "id IN (5, 6, 7, 1000006)")) == [5, 7, 1000006]
+    assert ds.to_table(["x"], filter="id = 7")["x"].to_pylist() == [0.5]
+    assert 7 in keys(ds, "g = 150")
+    before = ds.checkout(first)
+    assert is_served(before, "id = 5")
+    assert sorted(keys(before, "id IN (5, 6, 7, 1000006)")) == [5, 6, 7]
+
+
+def test_updates_and_deletes_find_their_rows_by_an_index(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri)
+    with eager_indices() as counts:
+        ds = ds.update({"x": "-1.0"}, where="id = 9")
+        ds = ds.delete("id = 10")
+    assert counts == {"served": 2}
+    assert ds.to_table(["id"], filter="x < 0")["id"].to_pylist() == [9]
+    assert ds.count_rows("id IN (9, 10)") == 1
+
+
+def test_a_clone_uses_the_indices_of_its_source(uri: str, tmp_path: Path) -> None:
+    lance.dataset(uri).shallow_clone(str(tmp_path / "clone"), lance.dataset(uri).version)
+    ds = lance_stream.open_dataset(str(tmp_path / "clone"))
+    assert is_served(ds, "id = 777")
+    assert keys(ds, "id = 777") == [777]
+
+
+# --- what is unknown or damaged
+
+
+def with_indices(ds: Dataset, change: Any) -> Dataset:
+    section = ds.table.manifest.index_section
+    assert section is not None
+    changed = encode_index_section(change(each) for each in decode_index_section(section))
+    return Dataset(replace(ds.table, manifest=replace(ds.table.manifest, index_section=changed)))
+
+
+def newer(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, index_version=2)
+
+
+def without_coverage(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, fragment_bitmap=b"")
+
+
+def with_damaged_coverage(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, fragment_bitmap=b"\x07")
+
+
+def on_two_columns(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, field_ids=(*index.field_ids, 2))
+
+
+def on_another_column(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, field_ids=(2,))
+
+
+def of_no_kind(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, details=None)
+
+
+def elsewhere(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, base_id=3)
+
+
+def in_reuse(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, name="__lance_frag_reuse") if index.name == "g_idx" else index
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        newer,
+        without_coverage,
+        with_damaged_coverage,
+        on_two_columns,
+        on_another_column,
+        of_no_kind,
+        elsewhere,
+        in_reuse,
+    ],
+)
+def test_what_is_not_known_of_an_index_makes_a_scan(uri: str, change: Any) -> None:
+    ds = with_indices(lance_stream.open_dataset(uri), change)
+    for condition in ("id = 777", "x = 5.0"):
+        assert not is_served(ds, condition)
+        assert len(keys(ds, condition)) == 1
+
+
+def test_a_column_of_another_type_is_scanned(uri: str) -> None:
+    ds = lance_stream.open_dataset(uri)
+    ds = with_indices(ds, lambda each: replace(each, field_ids=(2,)))
+    assert not is_served(ds, "x < 5")
+
+
+FILES = ["page_lookup.lance", "page_data.lance", "bitmap_page_lookup.lance"]
+CONDITION = "id = 777 OR g = 7"
+
+
+def path_of(uri: str, name: str) -> Path:
+    (path,) = Path(uri, "_indices").glob(f"*/{name}")
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "longer", "another"])
+def test_a_damaged_index_makes_a_scan(
+    uri: str, name: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = path_of(uri, name)
+    data = path.read_bytes()
+    ds = lance_stream.open_dataset(uri)
+    with no_indices():
+        expected = keys(ds, CONDITION)
+    if damage == "missing":
+        path.unlink()
+    elif damage == "another":
+        path.write_bytes(path_of(uri, FILES[FILES.index(name) - 1]).read_bytes())
+    else:
+        path.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "longer": data * 2}[damage])
+    with caplog.at_level(logging.INFO):
+        assert keys(ds, CONDITION) == expected
+    if damage != "longer":
+        assert "cannot be used" in caplog.text
+    assert ds.count_rows("id = 777") == 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_changed_bytes_of_an_index_never_fail_or_invent_rows(uri: str, name: str) -> None:
+    path, dice = path_of(uri, name), random.Random(5)
+    data = path.read_bytes()
+    ds = lance_stream.open_dataset(uri)
+    expected = keys(ds, CONDITION)
+    for _ in range(150):
+        changed = bytearray(data)
+        for _ in range(dice.choice([1, 3])):
+            near_end = dice.random() < 0.6
+            place = dice.randrange(max(len(data) - 2000, 0), len(data)) if near_end else None
+            place = dice.randrange(len(data)) if place is None else place
+            changed[place] = dice.randrange(256)
+        path.write_bytes(changed)
+        forget_indices()
+        forget_pages()
+        found = keys(ds, CONDITION)
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(expected)
+
+
+def test_an_index_with_too_few_entries_is_not_used(uri: str) -> None:
+    lance.dataset(uri).drop_index("g_idx")
+    whole = BitMap([0, 1, 2, 3]).serialize()
+    ds = lance_stream.open_dataset(uri).append(ROWS.set_column(0, "id", pa.array(range(NUM_ROWS))))
+    ds = with_indices(ds, lambda each: replace(each, fragment_bitmap=whole))
+    assert not is_served(ds, "id = 5")
+    assert len(keys(ds, "id = 5")) == 2
