@@ -250,7 +250,7 @@ class _Run:
         try:
             yield call(own, inputs), False
             return
-        except DerivedFunctionError:  # the setup failed, which concerns all rows
+        except DerivedFunctionError:  # the setup failed, for example, which concerns all rows
             raise
         except Exception as error:  # whatever a user's function raises
             if inputs.num_rows == 1:
@@ -355,12 +355,14 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
 
     Raises:
         InvalidInputError: It returned another number of rows, or what does not fit the types.
+        DerivedFunctionError: It ends the process, or the setup failed.
         Exception: Whatever it raises.
     """
-    if declaration.setup is None:
-        given = declaration.function(inputs)
-    else:
-        given = declaration.function(inputs, _model_of(declaration))
+    arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
+    try:
+        given = declaration.function(*arguments)
+    except SystemExit as error:  # in a worker, it would say nothing of the function
+        raise _failed(declaration, "function", f"it called sys.exit({error.code!r})") from error
     return _as_outputs(given, declaration.outputs, inputs.num_rows)
 
 
@@ -373,13 +375,18 @@ def _model_of(declaration: Declaration) -> Any:
         _SETUPS.clear()  # models are large, and one function runs at a time
         try:
             _SETUPS[key] = setup()
+        except SystemExit as error:
+            raise _failed(declaration, "setup", f"it called sys.exit({error.code!r})") from error
         except Exception as error:
-            raise DerivedFunctionError(
-                f"the setup of the derived column {declaration.name!r} failed: "
-                f"{_message_of(error)}. "
-                "Nothing of this piece was committed"
-            ) from error
+            raise _failed(declaration, "setup", _message_of(error)) from error
     return _SETUPS[key]
+
+
+def _failed(declaration: Declaration, what: str, why: str) -> DerivedFunctionError:
+    return DerivedFunctionError(
+        f"the {what} of the derived column {declaration.name!r} failed: {why}. Nothing of this "
+        "piece was committed"
+    )
 
 
 def _as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:

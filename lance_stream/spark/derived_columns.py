@@ -11,14 +11,16 @@ own; so is a `setup`, which each Python worker calls once.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from py4j.protocol import Py4JJavaError
 from pyspark.cloudpickle import dumps
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_stream.derived.declaration import Declaration, Outputs, declare
 from lance_stream.derived.derivation import Derivation, check_kept
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import DerivedFunctionError, InvalidInputError
 from lance_stream.spark.arrow_jobs import described, run_in_tasks, slots_of
 from lance_stream.spark.plain_errors import briefly
 from lance_stream.spark.session_settings import options_in_session
@@ -30,6 +32,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SLOTS_IF_UNKNOWN = 8
+
+_DIED: Final = "Python worker exited unexpectedly"
+"""What Spark says of a worker that was killed, or that crashed."""
 
 
 class ByTasks:
@@ -46,9 +51,23 @@ class ByTasks:
         self._description = description
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return the function's results, in order; each item is a task."""
-        with explained(), described(self._spark, self._description):
-            return run_in_tasks(self._spark, items, function)
+        """Return the function's results, in order; each item is a task.
+
+        Raises:
+            DerivedFunctionError: A Python worker died.
+        """
+        try:
+            with explained(), described(self._spark, self._description):
+                return run_in_tasks(self._spark, items, function)
+        except (Py4JJavaError, PySparkException) as error:
+            if _DIED not in str(error):
+                raise
+            raise DerivedFunctionError(
+                "a Python worker of Spark died while it computed derived columns: most often it "
+                "had no memory left, or native code crashed. Nothing of this piece was committed. "
+                "Give the function fewer rows at once (batch_rows=...), or workers more memory; "
+                "'spark.python.worker.faulthandler.enabled' shows where native code crashes"
+            ) from error
 
 
 @briefly

@@ -1,5 +1,6 @@
 """Derived columns: what is computed, what is read, what is committed."""
 
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -319,6 +320,10 @@ def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(DerivedFunctionError, match=r"setup .* failed: OSError: no disk"):
         derive(uri, LENGTH, scaled, "text", function_version="b", setup=cannot).run()
+    with pytest.raises(DerivedFunctionError, match=r"setup .* failed: it called sys\.exit\('x'\)"):
+        derive(uri, LENGTH, scaled, "text", function_version="b", setup=lambda: sys.exit("x")).run()
+    with pytest.raises(DerivedFunctionError, match=r"function .* called sys\.exit\(0\)"):
+        derive(uri, LENGTH, lambda _: sys.exit(0), "text", function_version="b").run()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,22 @@
 """Keeps derived columns up to date, in the same table and beside it, and upserts between.
 
-Run by a test, which kills it.
+Run by a test, which kills it; the function runs in the process, or in Spark's tasks.
 """
 
+import os
 import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
 import lance_stream
 from lance_stream import Derivation, derive
+from tests.faults.streaming_process import QUICK_START
 
 NUM_IDS = 120
 
@@ -50,16 +54,34 @@ def change(uri: str, seed: int) -> None:
     ds.delete(f"id = {dice.randrange(NUM_IDS)}")
 
 
-def main(uri: str, seed: int, num_rounds: int) -> None:
+def by_tasks() -> Callable[..., Derivation]:
+    """Start Spark, and return what declares derivations whose function runs in its tasks."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from lance_stream import spark as in_spark
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", QUICK_START)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
+    )
+    return partial(in_spark.derive, session)
+
+
+def main(uri: str, seed: int, where: str) -> None:
     """Change the table and compute, round after round."""
-    for number in range(num_rounds):
+    make = by_tasks() if where == "tasks" else derive
+    for number in count():
         change(uri, seed * 1000 + number)
-        in_table(uri).run(max_pieces=2)
-        beside(uri).run(max_pieces=2)
+        in_table(uri, make).run(max_pieces=2)
+        beside(uri, make).run(max_pieces=2)
         print(number, flush=True)
-    in_table(uri).run()
-    beside(uri).run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -16,7 +16,6 @@ from tests.faults.deriving_process import NUM_IDS, beside, in_table, value_of
 
 PROCESS = Path(__file__).parent / "deriving_process.py"
 ROOT = Path(__file__).parents[2]
-ENDLESS = 10_000
 
 
 def new_table(folder: Path) -> str:
@@ -29,12 +28,23 @@ def new_table(folder: Path) -> str:
     return uri
 
 
-def kill_in_the_middle(uri: str, seed: int, seconds: float) -> None:
-    """Run the process, and kill it some time after its first round."""
+def kill_in_the_middle(
+    uri: str, seed: int, seconds: float, where: str = "process", *, alone: bool = False
+) -> None:
+    """Run the process, and kill it some time after its first round.
+
+    Args:
+        uri: The table.
+        seed: Of its changes.
+        seconds: How long after.
+        where: Where the function runs: "process" or "tasks".
+        alone: Whether Spark's Java outlives it for a moment, with its tasks.
+    """
     process = subprocess.Popen(
-        [sys.executable, str(PROCESS), uri, str(seed), str(ENDLESS)],
+        [sys.executable, str(PROCESS), uri, str(seed), where],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
     )
     with process:
         assert process.stdout is not None
@@ -42,7 +52,10 @@ def kill_in_the_middle(uri: str, seed: int, seconds: float) -> None:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
+            if alone:
+                process.send_signal(signal.SIGKILL)
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
 
 
@@ -68,11 +81,12 @@ def values_of(ds: Dataset) -> dict[int, str | None]:
     return made
 
 
-def run_kills(folder: Path, num_kills: int) -> None:
+def run_kills(folder: Path, num_kills: int, where: str = "process") -> None:
     dice = random.Random(50)
     uri = new_table(folder)
+    longest = 3.0 if where == "tasks" else 0.4
     for number in range(num_kills):
-        kill_in_the_middle(uri, number, dice.uniform(0.0, 0.4))
+        kill_in_the_middle(uri, number, dice.uniform(0.0, longest), where, alone=number % 2 == 1)
         if number % 5 == 4:
             check(uri)
     check(uri)
@@ -87,3 +101,10 @@ def test_values_are_right_after_a_kill_at_any_moment(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_values_are_right_after_fifty_kills(tmp_path: Path) -> None:
     run_kills(tmp_path, 50)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_values_are_right_after_fifty_kills_of_a_driver_of_spark(tmp_path: Path) -> None:
+    run_kills(tmp_path, 50, "tasks")

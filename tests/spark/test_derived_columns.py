@@ -1,5 +1,7 @@
 """Derived columns computed by Spark's tasks."""
 
+import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,19 @@ def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path)
     )
     with pytest.raises(DerivedFunctionError, match=r"more than 5 rows .*no model"):
         vectors.run()
+    for end, cause in (sys.exit, r"sys\.exit\(50\)"), (os._exit, "a Python worker of Spark died"):
+        ending = derive(
+            spark,
+            uri,
+            VECTOR,
+            lambda batch, end=end: end(50) if "text 50" in str(batch["text"]) else None,
+            "text",
+            function_version="1",
+            batch_rows=10,
+        )
+        with pytest.raises(DerivedFunctionError, match=cause):
+            ending.run()
+        assert lance_stream.open_dataset(uri).count_rows("vector IS NOT NULL") == 0
     with pytest.raises(InvalidInputError, match="needs the session first"):
         derive(uri, VECTOR, broken, "text", "1", function_version="1")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInputError, match=r"function .* cannot be sent .* setup="):
