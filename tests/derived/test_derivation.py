@@ -326,6 +326,20 @@ def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
         derive(uri, LENGTH, lambda _: sys.exit(0), "text", function_version="b").run()
 
 
+def test_a_branch_goes_on_by_itself(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 50))
+    main = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    assert main.run().num_computed == 50
+    lance_stream.open_dataset(uri).branches.create("dev")
+    dev = derive(f"{uri}/tree/dev", LENGTH, Lengths(), "text", function_version="1")
+    assert dev.run().num_computed == 0  # what the branch starts from is current
+    lance_stream.open_dataset(uri, branch="dev").update({"text": "'four'"}, where="id = 3")
+    assert dev.run().num_computed == 1
+    assert lengths_of(f"{uri}/tree/dev")[3] == 4
+    assert main.run().num_checked == 0
+    assert lengths_of(uri)[3] != 4
+
+
 @pytest.mark.parametrize(
     ("returned", "problem"),
     [
