@@ -398,38 +398,53 @@ def _in(node: exp.Expression, batch: pa.RecordBatch) -> Datum:
         if not node.expressions:
             raise refuse(node)
         return pa.scalar(None, pa.bool_())
-    listed = [evaluate_node(each, batch) for each in node.expressions]
-    same_type: list[Any] = []
+    members, others = _members(node, value.type)
     result: Datum = pa.scalar(False)
-    for each in listed:
-        plain = _as_member(value.type, each)
-        if plain is None:
-            result = pc.or_kleene(result, _compared(node, pc.equal, value, each))
-        else:
-            same_type.append(plain)
-    if same_type and isinstance(value, pa.Array):
-        found = pc.is_in(value, value_set=pa.array(same_type, value.type), skip_nulls=True)
+    for each in others:
+        result = pc.or_kleene(result, _compared(node, pc.equal, value, evaluate_node(each, batch)))
+    if members and isinstance(value, pa.Array):
+        found = pc.is_in(value, value_set=members, skip_nulls=True)
         found = pc.if_else(pc.is_valid(value), found, pa.scalar(None, pa.bool_()))
         return pc.or_kleene(found, result)
-    for member in same_type:
-        result = pc.or_kleene(result, pc.equal(value, pa.scalar(member, value.type)))
+    for member in members:
+        result = pc.or_kleene(result, pc.equal(value, member))
     return result
 
 
-def listed_members(node: exp.In, arrow: pa.DataType) -> list[Any]:
-    """Return the constants of an IN that are of exactly a column's type, as Python values.
+def listed_members(node: exp.In, arrow: pa.DataType) -> pa.Array:
+    """Return the constants of an IN that are of exactly a column's type.
 
     Those of other types, and nulls, are left out.
     """
-    found = (_as_member(arrow, evaluate_node(each, _NO_ROWS)) for each in node.expressions)
-    return [each for each in found if each is not None]
+    return _members(node, arrow)[0]
+
+
+def _members(node: exp.Expression, arrow: pa.DataType) -> tuple[pa.Array, list[exp.Expression]]:
+    """Return the constants of an IN that are of exactly a type, and what else it lists.
+
+    They are kept with the node: it is evaluated for each batch, and may list thousands.
+    """
+    kept = node.meta.setdefault("members", {})
+    if arrow not in kept:
+        plain: list[Any] = []
+        others: list[exp.Expression] = []
+        for each in node.expressions:
+            is_constant = isinstance(each, exp.Literal) or each.find(exp.Column) is None
+            member = _as_member(arrow, evaluate_node(each, _NO_ROWS)) if is_constant else None
+            if member is None:
+                others.append(each)
+            else:
+                plain.append(member)
+        kept[arrow] = pa.array(plain, arrow if plain else pa.null()), others
+    found: tuple[pa.Array, list[exp.Expression]] = kept[arrow]
+    return found
 
 
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
 
 
 def _as_member(arrow: pa.DataType, listed: Datum) -> Any:
-    """Return a listed literal as a Python value of exactly the column's type, or None."""
+    """Return a listed constant as a Python value of exactly a column's type, or None."""
     if not isinstance(listed, pa.Scalar) or not listed.is_valid:
         return None
     both_integers = pa.types.is_integer(arrow) and pa.types.is_integer(listed.type)
@@ -438,9 +453,8 @@ def _as_member(arrow: pa.DataType, listed: Datum) -> Any:
         return None
     plain = listed.as_py()
     if both_integers:
-        try:
-            pa.scalar(plain, arrow)
-        except (pa.ArrowInvalid, OverflowError):
+        bounds = np.iinfo(arrow.to_pandas_dtype())
+        if not bounds.min <= plain <= bounds.max:
             return None
     return plain
 

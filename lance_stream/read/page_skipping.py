@@ -191,7 +191,7 @@ def _listed(node: Node, known: Known, everywhere: Mask) -> Mask:
         return everywhere
     least, most, *_ = known[path_of(node.this)]
     try:
-        members = pa.array(listed_members(node, least.type), least.type)
+        members = listed_members(node, least.type)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
         return everywhere
     if len(members) < len(node.expressions):

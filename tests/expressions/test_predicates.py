@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions import rules
 from lance_stream.expressions.predicates import (
     columns_of,
     evaluate_predicate,
@@ -266,6 +267,32 @@ def test_columns_of_predicates_are_quoted() -> None:
 def test_two_thousand_alternatives_are_evaluated() -> None:
     text = " OR ".join(f"a = {number}" for number in range(2000))
     assert one(text, 1999, pa.int64()) is True
+
+
+def test_constants_of_a_list_keep_the_meaning_of_each_columns_type() -> None:
+    text = "a IN (1, 300, -1, 2.5, NULL)"
+    small = pa.schema([("a", pa.uint8())])
+    large = pa.schema([("a", pa.int64())])
+    floats = pa.schema([("a", pa.float64())])
+    for _ in range(2):  # the parsed expression is kept, and shared by all of them
+        assert chosen(text, [{"a": 1}, {"a": 44}, {"a": 255}], small) == [True, None, None]
+        assert chosen(text, [{"a": 300}, {"a": -1}, {"a": 2}], large) == [True, True, None]
+        assert chosen(text, [{"a": 2.5}, {"a": 1.0}, {"a": 44.0}], floats) == [True, True, None]
+
+
+def test_constants_of_a_list_are_read_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = ", ".join(str(each) for each in range(1000))
+    schema = pa.schema([("a", pa.int64())])
+    predicate = parse_predicate(f"a IN ({members}, a + 1)", schema)
+    read: list[str] = []
+    number = rules._number
+    monkeypatch.setattr(
+        rules, "_number", lambda node, text: read.append(text) or number(node, text)
+    )
+    batch = pa.RecordBatch.from_pydict({"a": [5, 999, 1000, None]}, schema=schema)
+    for _ in range(3):
+        assert evaluate_predicate(predicate, batch).to_pylist() == [True, True, False, None]
+    assert read == ["1"] * 3  # of `a + 1`
 
 
 # --- what is refused
