@@ -6,16 +6,16 @@ A stream upserts chunks of text into FOLDER/chunks.lance. Their embeddings are a
 model runs in Spark's workers, only for chunks that are new or whose text changed. An index of the
 vectors is brought up to date, and searched.
 
-MODEL names a model of sentence-transformers, or its folder, for example all-MiniLM-L6-v2, which has
-to be installed on all machines. If MODEL is not set, words are hashed into a vector, which finds
-equal words.
+The model is WordLlama, whose package of PyPI carries it: pip install wordllama, on all machines. If
+MODEL is set, it is a model of sentence-transformers, or its folder, for example all-MiniLM-L6-v2.
 """
 
+import logging
 import os
-import re
 import sys
 import tempfile
-import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,33 +33,30 @@ CHUNKS = pa.schema(
         pa.field("source", pa.string()),
     ]
 )
-DIMENSION = 384
 MODEL = os.environ.get("MODEL", "")
 """A name or folder that SentenceTransformer loads; with HF_HUB_OFFLINE=1 it downloads nothing."""
+DIMENSION = 384 if MODEL else 256
 
 SUBJECTS = ["streams", "tables", "vectors", "indices", "versions", "embeddings", "queries", "keys"]
 VERBS = ["follow", "replace", "describe", "need", "precede", "extend"]
 
 
-def load_model() -> Any:
-    """Return the model, or None to hash words; runs once in each worker."""
-    if not MODEL:
-        return None
-    from sentence_transformers import SentenceTransformer
+def load_model() -> Callable[[list[str]], np.ndarray]:
+    """Return a function of texts that returns their vectors; called once in each worker."""
+    if MODEL:
+        from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(MODEL)
+        return SentenceTransformer(MODEL).encode
+    logging.basicConfig(level=logging.WARNING)  # importing wordllama sets INFO for all loggers
+    import wordllama
+
+    own_files = Path(wordllama.__file__).parent  # where it would only look for the weights
+    return wordllama.WordLlama.load(cache_dir=own_files, disable_download=True).embed
 
 
-def embed(batch: pa.RecordBatch, model: Any) -> np.ndarray:
-    """Return (n, 384) f32 of length 1: the embeddings of n texts."""
-    texts = [each or "" for each in batch["text"].to_pylist()]
-    if model is not None:
-        return np.asarray(model.encode(texts, normalize_embeddings=True), np.float32)
-    vectors = np.zeros((len(texts), DIMENSION), np.float32)
-    for row, text in enumerate(texts):
-        for word in re.findall(r"\w+", text.lower()):
-            number = zlib.crc32(word.encode())
-            vectors[row, number % DIMENSION] += 1 if number & 1 << 31 else -1
+def embed(batch: pa.RecordBatch, encode: Callable[[list[str]], np.ndarray]) -> np.ndarray:
+    """Return (n, DIMENSION) f32 of length 1: the embeddings of n texts; zero for empty ones."""
+    vectors = np.asarray(encode([each or "" for each in batch["text"].to_pylist()]), np.float32)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
@@ -71,7 +68,7 @@ def embeddings_of(spark: SparkSession, chunks: str) -> Derivation:
         {"embedding": pa.list_(pa.float32(), DIMENSION)},
         embed,
         inputs=["text"],
-        function_version=MODEL or "hashed words 1",
+        function_version=MODEL or "wordllama l2_supercat 256",
         setup=load_model,
         batch_rows=256,
     )
@@ -123,7 +120,7 @@ def main(folder: str) -> None:
     sink(some_chunks(spark, range(995, 1010), "A penguin sings: "), 1)  # 5 changed, 10 new
     print(f"embedded: {embeddings.run().num_computed} after 5 changes and 10 new chunks")
     lance_stream.open_dataset(chunks).optimize_indices("embedding_idx")
-    for each in search(chunks, "Which penguin sings?"):
+    for each in search(chunks, "a bird that makes music"):
         print(f"  {each['id']:5}  {each['text']}")
     print(embeddings.status())
 

@@ -34,12 +34,11 @@ def test_settings_reach_another_process(monkeypatch: pytest.MonkeyPatch) -> None
     assert Settings.read() == given
 
 
-def test_texts_that_share_words_are_near_each_other() -> None:
-    texts = ["the printer prints pale pages", "Printers: pages printed pale", "a headset hums"]
+def test_texts_about_the_same_are_near_each_other() -> None:
+    texts = ["prints faded pages", "Colours on paper are pale", "cannot be paired by Bluetooth"]
     one, two, other = embed_texts(texts).astype(np.float64)
-    assert one @ two > 0.5
-    assert abs(one @ other) < 0.2
-    assert np.linalg.norm(one) == pytest.approx(1)
+    assert one @ two > 0.25 > 0.15 > abs(one @ other)
+    assert np.linalg.norm([one, two, other], axis=1) == pytest.approx(1)
 
 
 def test_a_vector_depends_on_its_text_alone() -> None:
@@ -55,8 +54,8 @@ def test_a_vector_depends_on_its_text_alone() -> None:
     assert together.type == pa.list_(pa.float32(), DIMENSIONS)
 
 
-def test_a_text_without_words_has_no_direction() -> None:
-    assert not embed_texts([None, "", "— …", "the and of"]).any()
+def test_an_empty_text_has_no_direction() -> None:
+    assert not embed_texts([None, ""]).any()
     assert embed_texts([]).shape == (0, DIMENSIONS)
 
 
