@@ -145,6 +145,7 @@ def struct_array(
     arrow_type: pa.DataType, num_values: int, children: Sequence[pa.Array], valid: Mask | None
 ) -> pa.Array:
     """Return a struct array from its fields; `valid` as in `with_validity`."""
+    _check_children(arrow_type, children)
     return pa.Array.from_buffers(arrow_type, num_values, [_bitmap(valid)], children=list(children))
 
 
@@ -155,6 +156,7 @@ def list_array(
     valid: Mask | None,
 ) -> pa.Array:
     """Return a list, large list or map array; `valid` as in `with_validity`."""
+    _check_children(arrow_type, [items])
     return pa.Array.from_buffers(
         arrow_type,
         len(offsets) - 1,
@@ -165,9 +167,22 @@ def list_array(
 
 def fixed_size_list_array(arrow_type: pa.DataType, items: pa.Array, valid: Mask | None) -> pa.Array:
     """Return a fixed-size list array; `valid` as in `with_validity`."""
+    _check_children(arrow_type, [items])
     return pa.Array.from_buffers(
         arrow_type, len(items) // arrow_type.list_size, [_bitmap(valid)], children=[items]
     )
+
+
+def _check_children(arrow_type: pa.DataType, children: Sequence[pa.Array]) -> None:
+    """Check that arrays are of the kinds that a type's parts have; Arrow ends the process if not.
+
+    Raises:
+        CorruptDataError: They are not.
+    """
+    for place, each in enumerate(children):
+        wanted = arrow_type.field(place).type
+        if each.type.id != wanted.id:
+            raise CorruptDataError(f"values of {each.type} were found where {wanted} belong")
 
 
 def is_list(arrow_type: pa.DataType) -> bool:

@@ -28,7 +28,7 @@ class FieldReader:
         self._metadata = metadata
         self._columns = columns
         self._stored_fields = {each.id: each for each in metadata.schema.walk()}
-        self._paged_columns: dict[int, PagedColumn] = {}
+        self._paged_columns: dict[tuple[int, int], PagedColumn] = {}
 
     def fields_with_column(self, field: Field) -> Iterable[Field]:
         """Return the fields, among a field and those below it, that may have a column.
@@ -78,11 +78,13 @@ class FieldReader:
         return _with_nulls(array) if field.is_blob else array
 
     def _paged_column(self, index: int, field_id: int) -> PagedColumn:
-        if index not in self._paged_columns:
-            self._paged_columns[index] = PagedColumn(
+        # Another field may name the same column, in a manifest that is forged or damaged.
+        key = (index, field_id)
+        if key not in self._paged_columns:
+            self._paged_columns[key] = PagedColumn(
                 self._columns[index], self._metadata.buffer_ranges, self._stored_field(field_id)
             )
-        return self._paged_columns[index]
+        return self._paged_columns[key]
 
     def _stored_field(self, field_id: int) -> Field | None:
         stored = self._stored_fields.get(field_id)

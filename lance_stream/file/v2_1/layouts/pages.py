@@ -111,7 +111,7 @@ class PagesOfColumn:
         if sum(lengths) > MAX_ROWS:
             raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
         self.row_starts: Places = np.fromiter(accumulate(lengths, initial=0), np.int64)
-        self._open: dict[int, OpenPage] = {}
+        self._open: dict[LeafColumn, dict[int, OpenPage]] = {}
 
     def read(self, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
         """Read some rows, counted in the file; at least one.
@@ -125,6 +125,8 @@ class PagesOfColumn:
             raise CorruptDataError(
                 f"row {last_of(rows)} was requested, but the pages of the column have {num_rows}"
             )
+        # Another field may name the same column, in a manifest that is forged or damaged.
+        opened = self._open.setdefault(leaf, {})
         first, last = self.row_starts.searchsorted((first_of(rows), last_of(rows)), side="right")
         places, askings = [], []
         for place in range(int(first) - 1, int(last)):
@@ -132,7 +134,7 @@ class PagesOfColumn:
             inside = within(rows, start, int(self.row_starts[place + 1]))
             if len(inside):
                 places.append(place)
-                askings.append(self._read_page(place, leaf, inside))
+                askings.append(self._read_page(place, leaf, opened, inside))
         parts = yield from together(askings)
         return join_leaf_rows(self._decoded(places, parts))
 
@@ -187,12 +189,12 @@ class PagesOfColumn:
                 )
 
     def _read_page(
-        self, place: int, leaf: LeafColumn, rows: RowsAsked
+        self, place: int, leaf: LeafColumn, opened: dict[int, OpenPage], rows: RowsAsked
     ) -> Asking[LeafRows | ReadChunks]:
         with self._noting(place):
-            if place not in self._open:
-                self._open[place] = open_page(self.pages[place], leaf)
-            return (yield from self._open[place].read(rows))
+            if place not in opened:
+                opened[place] = open_page(self.pages[place], leaf)
+            return (yield from opened[place].read(rows))
 
     @contextmanager
     def _noting(self, place: int) -> Iterator[None]:
