@@ -49,7 +49,7 @@ MAX_FOOTER_BYTES: Final = 64 << 20
 MAX_ROWS: Final = 1 << 28
 """Of how many rows a run is at most; a row's number fits into 32 bits."""
 
-_MAGIC: Final = b"LSKEYS01"
+_MAGIC: Final = b"LSKEYS02"  # 01 had hashes that some keys share
 _DIGEST_BYTES: Final = 32
 _FILE_BYTES: Final = 16
 

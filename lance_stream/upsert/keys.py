@@ -269,7 +269,8 @@ def hash_keys(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]
 
     Args:
         keys: (num_rows,) values of each key column, none of them null.
-        seed: A number of 64 bits; hashes with another one have nothing in common with these.
+        seed: A number of 64 bits; hashes with another one have nothing in common with these. Those
+            without one are in transactions; keys of which one ends in zero bytes may share them.
 
     Returns:
         (num_rows,) u64.
@@ -294,6 +295,8 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     eights = np.ndarray((stop - first + 1,), "<u8", padded, strides=(1,))  # from each byte on
     places = starts - first
     hashes = sizes.astype(np.uint64)
+    if seed:  # otherwise a size and the word after it may differ so that both cancel out
+        hashes = _mixed(hashes + seed)
     shortest = int(sizes.min())
     for place in range(0, int(sizes.max()), 8):
         if place + 8 <= shortest:  # eight bytes of every value

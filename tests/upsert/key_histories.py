@@ -97,8 +97,8 @@ def decimals(*texts: str) -> list[Decimal]:
     return [Decimal(each) for each in texts]
 
 
-WORDS = ["", "A", "a", "a ", "ab", "b", "é", "日本"]
-BYTES = [b"", b"\0", b"\0\0", b"a", b"\xff"]
+WORDS = ["", "A", "a", "a\0", "a ", "ab", "b", "bb\0", "é", "日本"]
+BYTES = [b"", b"\0", b"\0\0", b"a", b"a\0", b"b\0", b"\xff"]
 INSTANTS = [-(10**9), -1, 0, 1, 1000, 10**6, 10**9, 1_700_000_000 * 10**6]
 DAYS = [-719162, -1, 0, 1, 20000, 2932896]
 KEYS: dict[str, Kind] = {

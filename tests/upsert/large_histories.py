@@ -62,7 +62,7 @@ KEYS: Mapping[str, tuple[Sequence[pa.DataType], Callable[[int], Key]]] = {
     "text": ((pa.string(),), lambda n: ("" if n == 0 else f"é{n % 7}-{n}",)),
     "decimal": ((pa.decimal128(12, 2),), lambda n: (Decimal((n - 30) * 25).scaleb(-2),)),
     "instant": ((pa.timestamp("us"),), lambda n: (FIRST_DAY + timedelta(days=n, microseconds=n),)),
-    "bytes": ((pa.binary(),), lambda n: (bytes([n % 3, n]),)),
+    "bytes": ((pa.binary(),), lambda n: (n.to_bytes(2 + n % 3, "little"),)),
     "two": ((pa.string(), pa.int64()), lambda n: ("abc"[n % 3], n // 3)),
     "three": ((pa.int64(), pa.date32(), pa.string()), lambda n: (n % 2, FIRST_DAY.date(), str(n))),
 }

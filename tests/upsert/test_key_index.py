@@ -379,7 +379,7 @@ def test_random_bytes_are_refused() -> None:
     dice = random.Random(6)
     for _ in range(300):
         data = dice.randbytes(dice.randrange(200))
-        trailer = len(data).to_bytes(8, "little") + key_runs._digest(data) + b"LSKEYS01"
+        trailer = len(data).to_bytes(8, "little") + key_runs._digest(data) + b"LSKEYS02"
         with pytest.raises(CorruptDataError):
             key_runs.decode_footer(data, trailer, len(data) + 48)
 
@@ -392,8 +392,8 @@ def test_the_hash_of_a_key_stays() -> None:
     assert [f"{each:x}" for each in words.others.tolist()] == OTHERS
 
 
-WORDS = ["de1a867e97873bd6", "84a97ba5dbffe82d", "23bfc8529f6ce095"]
-OTHERS = ["da4f1121", "b9786fb5", "b5e5724a"]
+WORDS = ["4041777c098001a", "7d1a447ed755138a", "9e96820a06f501f6"]
+OTHERS = ["101d3f57", "99db76d1", "73ad8e4b"]
 
 
 def test_the_layout_of_a_run_stays() -> None:
@@ -408,7 +408,7 @@ def test_the_layout_of_a_run_stays() -> None:
     assert rest[:8] == (5).to_bytes(8, "little")
     assert rest[12:16] == (9).to_bytes(4, "little")
     assert rest[16:] == bytes(range(16)) + (3).to_bytes(4, "little")
-    assert data[-8:] == b"LSKEYS01"
+    assert data[-8:] == b"LSKEYS02"
 
 
 # --- histories
@@ -551,7 +551,7 @@ def test_headers_of_wrong_values_are_damage(entry: dict[str, Any]) -> None:
     header = {"fields": [0], "types": [], "exact": True, "seeds": [0, 0], "keys": 0, "files": 0}
     text = json.dumps(header | entry).encode()
     footer = len(text).to_bytes(4, "little") + text
-    trailer = len(footer).to_bytes(8, "little") + key_runs._digest(footer) + b"LSKEYS01"
+    trailer = len(footer).to_bytes(8, "little") + key_runs._digest(footer) + b"LSKEYS02"
     store = MemoryStore(f"/{uuid.uuid4()}")
     store.write("a.keys", footer + trailer)
     with pytest.raises(CorruptDataError):

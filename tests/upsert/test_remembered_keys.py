@@ -188,6 +188,39 @@ def test_two_seeds_have_nothing_in_common() -> None:
         assert key_module.hash_keys(some).tolist() == key_module.hash_keys(some, 0).tolist()
 
 
+ENDS = [b"", b"\0", b"\0\0", b"\1", b"\1\0", b"\0\1"]
+
+
+def test_keys_of_different_lengths_have_different_words() -> None:
+    """A key's length must not cancel out with its bytes, whichever the seeds are."""
+    starts = [b"", b"a", b"b", b"c", b"ab", b"bb", b"bc", b"abcd", b"bbcd", b"1234567", b"0234567"]
+    starts += [b"abcdefgh", b"bbcdefgh", b"abcdefghi", b"bbcdefghi", b"ibcdefghabcdefgh"]
+    every = sorted({start + end for start in starts for end in ENDS})
+    for columns in ([pa.array(every)], [pa.array(range(len(every))), pa.array(every)]):
+        for seed in range(1, 400):
+            words = memory_runs.words_of(columns, (seed, seed << 40))
+            assert words.others is not None
+            assert len(set(words.words.tolist())) == len(set(words.others.tolist())) == len(every)
+
+
+def test_a_key_that_ends_in_zero_bytes_is_another_key() -> None:
+    def of(*keys: str, x: int) -> pa.Table:
+        return pa.table({"k": pa.array(keys, pa.string()), "x": pa.array([x] * len(keys))})
+
+    for _ in range(10):  # with seeds of its own each
+        remembered_keys.forget_keys()
+        ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", of("ab", "zz", x=0))
+        for number in (1, 2):  # keys are remembered
+            ds = ds.upsert(of("zz", x=number), on="k")
+        ds = ds.upsert(of("bb\0", "cb\0", "`b\0", x=9), on="k")
+        stored = ds.to_table()
+        assert dict(zip(stored["k"].to_pylist(), stored["x"].to_pylist(), strict=True)) == {
+            "ab": 0,
+            "zz": 2,
+            **dict.fromkeys(("bb\0", "cb\0", "`b\0"), 9),
+        }
+
+
 def collected(
     memory: RememberedKeys, number: int, keys: pa.Array, num_rows: int | None = None
 ) -> Collector:
