@@ -420,24 +420,43 @@ def listed_members(node: exp.In, arrow: pa.DataType) -> pa.Array:
 
 
 def _members(node: exp.Expression, arrow: pa.DataType) -> tuple[pa.Array, list[exp.Expression]]:
-    """Return the constants of an IN that are of exactly a type, and what else it lists.
-
-    They are kept with the node: it is evaluated for each batch, and may list thousands.
-    """
-    kept = node.meta.setdefault("members", {})
-    if arrow not in kept:
-        plain: list[Any] = []
-        others: list[exp.Expression] = []
-        for each in node.expressions:
-            is_constant = isinstance(each, exp.Literal) or each.find(exp.Column) is None
-            member = _as_member(arrow, evaluate_node(each, _NO_ROWS)) if is_constant else None
-            if member is None:
-                others.append(each)
-            else:
-                plain.append(member)
-        kept[arrow] = pa.array(plain, arrow if plain else pa.null()), others
-    found: tuple[pa.Array, list[exp.Expression]] = kept[arrow]
+    """Return the constants of an IN that are of exactly a type, and what else it lists."""
+    kept: KeptMembers | None = node.meta.get(KEPT_MEMBERS)
+    found = None if kept is None else kept.by_type.get(arrow)
+    if found is not None:
+        return found
+    plain: list[Any] = []
+    others: list[exp.Expression] = []
+    for each in node.expressions:
+        is_constant = isinstance(each, exp.Literal) or each.find(exp.Column) is None
+        member = _as_member(arrow, evaluate_node(each, _NO_ROWS)) if is_constant else None
+        if member is None:
+            others.append(each)
+        else:
+            plain.append(member)
+    found = pa.array(plain, arrow if plain else pa.null()), others
+    if kept is not None:
+        kept.by_type[arrow] = found
     return found
+
+
+KEPT_MEMBERS: Final = "lance_stream.members"
+"""Where the node of an IN in a parsed filter has its `KeptMembers`."""
+
+
+class KeptMembers:
+    """What an IN lists, by the type of its column: it is evaluated for each batch, in any thread.
+
+    Attributes:
+        by_type: The constants of exactly that type, and all other nodes.
+    """
+
+    def __init__(self) -> None:
+        self.by_type: dict[pa.DataType, tuple[pa.Array, list[exp.Expression]]] = {}
+
+    def __deepcopy__(self, _memo: object) -> "KeptMembers":
+        """Return one that has nothing, for the copy of a node."""
+        return KeptMembers()
 
 
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])

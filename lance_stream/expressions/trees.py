@@ -5,7 +5,15 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.rules import DIALECT, RULES, cast_type_of, path_of, refuse
+from lance_stream.expressions.rules import (
+    DIALECT,
+    KEPT_MEMBERS,
+    RULES,
+    KeptMembers,
+    cast_type_of,
+    path_of,
+    refuse,
+)
 
 _MAX_CHARACTERS = 1 << 20
 
@@ -55,7 +63,10 @@ def _problem_of(error: SqlglotError) -> str:
 
 
 def _check(node: exp.Expression, paths: dict[tuple[str, ...], None]) -> None:
-    """Walk the tree, refuse nodes without a rule, and collect the columns named."""
+    """Walk the tree, refuse nodes without a rule, and collect the columns named.
+
+    Each IN gets a place in which its constants are kept.
+    """
     pending = [node]
     while pending:
         each = pending.pop()
@@ -67,6 +78,8 @@ def _check(node: exp.Expression, paths: dict[tuple[str, ...], None]) -> None:
         )
         if unknown:
             raise refuse(each, f"with {', '.join(unknown)} is not supported")
+        if isinstance(each, exp.In):
+            each.meta[KEPT_MEMBERS] = KeptMembers()
         if isinstance(each, exp.Column | exp.Dot):
             paths[path_of(each)] = None
         elif not isinstance(each, exp.Cast):
