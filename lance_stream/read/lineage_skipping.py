@@ -89,10 +89,16 @@ class Pieces(NamedTuple):
     most: U64s
 
     def cut(self, num_rows: int) -> "Pieces":
-        """Return smaller pieces where the values of a piece are known to grow by one per row."""
+        """Return smaller pieces where the values of a piece are known to grow by one per row.
+
+        Args:
+            num_rows: Of how many rows a smaller piece is; more than `_IDS_IN_A_PIECE`, for ids that
+                are listed may come in any order.
+        """
         lengths = np.diff(self.ends, prepend=0)
         is_range = self.most - self.least == (lengths - 1).astype(np.uint64)
-        if not (is_range & (lengths > num_rows)).any():
+        is_range &= lengths > num_rows
+        if not is_range.any():
             return self
         edges = np.arange(0, int(self.ends[-1]), num_rows, dtype=np.int64)
         ends = distinct(np.concatenate([edges[1:], self.ends]))

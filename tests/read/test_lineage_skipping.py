@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -15,11 +16,12 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
-from lance_stream.read import fragment, page_skipping
+from lance_stream.read import fragment, lineage_skipping, page_skipping
 from lance_stream.read.scan import plan_scan
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import encode_fragment
+from lance_stream.table.row_ids import RowIdSequence
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -159,6 +161,20 @@ def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.to_table(["id"], "_rowid = 9000")["id"].to_pylist() == [9000]
     assert made.to_table(["id"], "_rowaddr IN (1, 29999)")["id"].to_pylist() == [1, 29_999]
     assert sorted(evaluated) == [30_000 % 4096, 4096, 4096]
+
+
+def test_listed_ids_are_not_taken_for_a_range() -> None:
+    """Numbers without gaps in any order, which begin within a piece of as many rows."""
+    listed = 8000 + np.random.default_rng(1).permutation(1000).astype(np.uint64)
+    ids = np.concatenate([np.arange(8000, dtype=np.uint64), listed])
+    parts = [RowIdSequence.from_range(0, 8000), RowIdSequence.from_array(listed)]
+    pieces = lineage_skipping._pieces_of_ids(RowIdSequence.concat(parts))
+    pieces = pieces.cut(lineage_skipping._ROWS_IN_A_PIECE)
+    assert len(pieces.ends) == 4
+    for own, least, most in zip(
+        np.split(ids, pieces.ends[:-1]), pieces.least, pieces.most, strict=True
+    ):
+        assert least <= own.min() <= own.max() <= most
 
 
 def test_verbs_can_filter_by_row_versions(ds: Dataset) -> None:
