@@ -33,8 +33,6 @@ from lance_stream.upsert.attempts import Attempts, Upserted
 from lance_stream.upsert.comparing import check_can_order, dense_ranks, same_rows, show_value
 from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.hidden_events import (
-    END_AT,
-    START_AT,
     check_has_history,
     check_history_names,
     data_columns,
@@ -54,7 +52,7 @@ from lance_stream.upsert.histories import (
     first_ranks,
     may_change,
 )
-from lance_stream.upsert.incoming import UpsertRules, key_rows, which_delete
+from lance_stream.upsert.incoming import END_AT, START_AT, UpsertRules, key_rows, which_delete
 from lance_stream.upsert.keys import (
     KeyLookup,
     Places,

@@ -19,8 +19,13 @@ import pyarrow as pa
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
-from lance_stream.upsert.hidden_events import END_AT, START_AT
-from lance_stream.upsert.incoming import FOR_GOOD, HistoryRules, UpsertRules
+from lance_stream.upsert.incoming import (
+    END_AT,
+    FOR_GOOD,
+    START_AT,
+    HistoryRules,
+    UpsertRules,
+)
 
 SEQUENCE: Final = "__SEQUENCE"
 """The column of sequences that are not stored as one column of the user's."""

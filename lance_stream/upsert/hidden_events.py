@@ -6,7 +6,6 @@ later one split it, does no harm here. If the same event is remembered twice, th
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +16,9 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.tombstones import read_tombstones
-from lance_stream.upsert.incoming import FOR_GOOD, UpsertRules
+from lance_stream.upsert.incoming import END_AT, FOR_GOOD, START_AT, UpsertRules
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes, plain_values
 from lance_stream.upsert.tombstones import RememberedDeletes, open_remembered
-
-START_AT: Final = "__START_AT"
-"""The column with the sequence of the first event of a row."""
-
-END_AT: Final = "__END_AT"
-"""The column with the sequence at which a row ends; null while it is current."""
 
 
 def check_has_history(table: pa.Schema) -> None:

@@ -41,6 +41,12 @@ from lance_stream.write.casting import cast_batch, check_known
 FOR_GOOD: Final = timedelta.max
 """The age of deletes that are never forgotten."""
 
+START_AT: Final = "__START_AT"
+"""The column of a history with the sequence of the first event of a row."""
+
+END_AT: Final = "__END_AT"
+"""The column with the sequence at which a row of a history ends; null while it is current."""
+
 
 @dataclass(frozen=True)
 class HistoryRules:
@@ -251,6 +257,17 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         name = rules.sequence_by
         _check_there("the column of sequence_by", [name], batch, "the data")
         check_can_order(name, batch.field(name).type)
+    if (
+        rules.history is None
+        and START_AT not in batch.names
+        and {START_AT, END_AT} <= {*table.names}
+    ):
+        raise InvalidInputError(
+            f"the table is a history (scd2), with {START_AT} and {END_AT}: an upsert of rows "
+            "without them would change all rows of a key, past ones, too. Use apply_scd2, or "
+            f"mode='scd2' of the sink; to change rows of the past, give {START_AT} and name it in "
+            "`on`, or use update or delete with a condition"
+        )
     if rules.history is None:
         check_can_remember(rules.tombstones, rules.sequence_by, rules.delete_when)
     _check_there("the column of except_columns", rules.except_columns, batch, "the data")

@@ -439,6 +439,18 @@ def test_a_table_has_current_rows_or_their_history() -> None:
         ds.upsert(data, on="id", **rules, tombstones="7 days")
 
 
+def test_an_upsert_does_not_rewrite_the_past() -> None:
+    ds = applied(events((1, "a", 1), (1, "b", 2)))
+    before = ds.to_table()
+    for key in (1, 5):
+        with pytest.raises(InvalidInputError, match="Use apply_scd2, or mode='scd2'"):
+            ds.upsert(pa.table({"id": [key], "name": ["x"]}), on="id")
+    assert lance_stream.open_dataset(ds.uri).to_table().equals(before)
+    past = pa.table({"id": [1], "__START_AT": [1], "name": ["A"]})
+    ds = ds.upsert(past, on=["id", "__START_AT"])
+    assert history(ds) == [("A", 1, 2), ("b", 2, None)]
+
+
 @pytest.mark.parametrize("name", ["id", "__START_AT", "tags"])
 def test_columns_of_hidden_events_are_not_renamed(name: str) -> None:
     schema = pa.schema([*STORED, ("tags", pa.string())])
