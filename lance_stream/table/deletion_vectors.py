@@ -23,7 +23,6 @@ Differs: The proto has Int32Array for the Arrow format; Lance writes uint32, in 
 import struct
 from array import array
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -52,6 +51,8 @@ _MIN_CONTAINERS_WITH_OFFSETS = 4
 _MAX_CONTAINERS = 1 << 16
 _MAX_IN_ARRAY = 4096
 _BITSET_BYTES = 8192
+_DAMAGE = (struct.error, IndexError, ValueError)
+"""What reading a place that is not there raises."""
 
 
 def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, bytes]:
@@ -98,12 +99,8 @@ def decode_deletion_vector(
             are not as many as the manifest states.
         UnsupportedFeatureError: There are more than 2^29.
     """
-    whole = bytes(data)
-    if file_type is DeletionFileType.ARROW_ARRAY:
-        dead = _decode_arrow(whole, physical_rows)
-    else:
-        _check_count(bitmap_size(whole), physical_rows)
-        dead = decode_bitmap(whole, physical_rows)
+    decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else _decode_roaring
+    dead = decode(bytes(data), physical_rows)
     if len(dead) and int(dead[-1]) >= physical_rows:
         raise CorruptDataError(
             f"a deletion file marks row {int(dead[-1])} as deleted, but the fragment has "
@@ -128,6 +125,13 @@ def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
     return distinct(column.to_numpy(zero_copy_only=False))
 
 
+def _decode_roaring(data: bytes, physical_rows: int) -> Offsets:
+    dead = decode_bitmap_up_to(data, physical_rows)
+    if dead is None:
+        raise _too_many(bitmap_size(data), physical_rows)
+    return dead
+
+
 def decode_bitmap(data: bytes, most: int) -> Offsets:
     """Return the numbers of a roaring bitmap.
 
@@ -144,21 +148,36 @@ def decode_bitmap(data: bytes, most: int) -> Offsets:
         CorruptDataError: It is no roaring bitmap, or has more numbers.
         UnsupportedFeatureError: There are more than 2^29.
     """
-    with _damage_reported():
+    found = decode_bitmap_up_to(data, most)
+    if found is None:
+        raise CorruptDataError(
+            f"a roaring bitmap has {bitmap_size(data)} numbers, of which {most} are possible"
+        )
+    return found
+
+
+def decode_bitmap_up_to(data: bytes, most: int) -> Offsets | None:
+    """Return the numbers of a roaring bitmap as `decode_bitmap` does; None if they are more.
+
+    Raises:
+        CorruptDataError: It is no roaring bitmap.
+        UnsupportedFeatureError: There are more than 2^29.
+    """
+    try:
         headers = _read_headers(data)
         # Before anything is decoded: six bytes of a run can stand for 65,536 numbers.
         count = int(headers.counts.sum())
         if count > most:
-            raise CorruptDataError(
-                f"a roaring bitmap has {count} numbers, of which {most} are possible"
-            )
+            return None
         if count > MAX_MATERIALIZED:
             raise UnsupportedFeatureError(f"the {count} numbers of a roaring bitmap are too many")
         found = [
             lows.astype(np.uint32) + np.uint32(key << 16)
             for key, lows in _containers(data, headers)
         ]
-    return np.concatenate([np.empty(0, np.uint32), *found])
+    except _DAMAGE as error:
+        raise _no_bitmap(error) from error
+    return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint32), *found])
 
 
 def bitmap_size(data: bytes) -> int:
@@ -167,8 +186,10 @@ def bitmap_size(data: bytes) -> int:
     Raises:
         CorruptDataError: It is no roaring bitmap.
     """
-    with _damage_reported():
+    try:
         return int(_read_headers(data).counts.sum())
+    except _DAMAGE as error:
+        raise _no_bitmap(error) from error
 
 
 def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
@@ -190,21 +211,19 @@ def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray
     ascending = numbers[order]
     highs = ascending >> np.uint64(16)
     found = np.zeros(len(numbers), np.bool_)
-    with _damage_reported():
+    try:
         headers = _read_headers(data)
         for key, lows in _containers(data, headers, frozenset(distinct(highs).tolist())):
             first, stop = np.searchsorted(highs, np.array([key, key + 1], np.uint64))
             own = slice(int(first), int(stop))
             found[order[own]] = are_among(ascending[own] & np.uint64(0xFFFF), lows)
+    except _DAMAGE as error:
+        raise _no_bitmap(error) from error
     return found
 
 
-@contextmanager
-def _damage_reported() -> Iterator[None]:
-    try:
-        yield
-    except (struct.error, IndexError, ValueError) as error:
-        raise CorruptDataError(f"these bytes are not a roaring bitmap: {error}") from error
+def _no_bitmap(error: Exception) -> CorruptDataError:
+    return CorruptDataError(f"these bytes are not a roaring bitmap: {error}")
 
 
 class _Headers(NamedTuple):
@@ -315,11 +334,15 @@ def _read_container(
 
 def _check_count(count: int, physical_rows: int) -> None:
     if count > physical_rows:
-        raise CorruptDataError(
-            f"a deletion file holds {count} offsets, but the fragment has {physical_rows} rows"
-        )
+        raise _too_many(count, physical_rows)
     if count > MAX_MATERIALIZED:
         raise UnsupportedFeatureError(f"{count} deleted rows in one fragment are too many")
+
+
+def _too_many(count: int, physical_rows: int) -> CorruptDataError:
+    return CorruptDataError(
+        f"a deletion file holds {count} offsets, but the fragment has {physical_rows} rows"
+    )
 
 
 def _take(data: bytes, place: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:

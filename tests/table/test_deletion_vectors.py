@@ -14,6 +14,7 @@ from lance_stream.errors import (
 from lance_stream.table.deletion_vectors import (
     bitmap_size,
     decode_bitmap,
+    decode_bitmap_up_to,
     decode_deletion_vector,
     encode_deletion_vector,
     which_in_bitmap,
@@ -189,6 +190,7 @@ def test_few_numbers_are_looked_up_in_a_bitmap_of_nearly_all() -> None:
     assert which_in_bitmap(data, numbers).tolist() == [False, False, True, True, True, True]
     with pytest.raises(CorruptDataError, match="numbers, of which 100 are possible"):
         decode_bitmap(data, 100)
+    assert decode_bitmap_up_to(data, 100) is None
 
 
 @given(

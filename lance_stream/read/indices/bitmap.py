@@ -25,7 +25,7 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import where_true
 from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
-from lance_stream.table.deletion_vectors import bitmap_size, decode_bitmap
+from lance_stream.table.deletion_vectors import decode_bitmap_up_to
 
 Places: TypeAlias = npt.NDArray[np.int64]
 Ids: TypeAlias = npt.NDArray[np.uint64]
@@ -125,11 +125,10 @@ def decode_row_set(data: bytes | None, most: int) -> Ids | None:
                 raise UnsupportedFeatureError("a bitmap of an index has all rows of a fragment")
             if place + num_bytes > len(data):
                 raise CorruptDataError("a bitmap of an index is cut short")
-            own = data[place : place + num_bytes]
-            num_ids += bitmap_size(own)
-            if num_ids > most:
+            low = decode_bitmap_up_to(data[place : place + num_bytes], most - num_ids)
+            if low is None:
                 return None
-            low = decode_bitmap(own, most)
+            num_ids += len(low)
             found.append(low.astype(np.uint64) | np.uint64(high << 32))
             place += num_bytes
             last = high
