@@ -22,7 +22,8 @@ Differs: The proto has Int32Array for the Arrow format; Lance writes uint32, in 
 
 import struct
 from array import array
-from typing import TypeAlias
+from collections.abc import Container, Iterator
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from pyroaring import BitMap
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.arrow_messages import read_only_batch
-from lance_stream.table.ascending import distinct
+from lance_stream.table.ascending import are_among, distinct
 from lance_stream.table.fragments import DeletionFileType
 from lance_stream.table.row_ids import MAX_MATERIALIZED
 
@@ -50,6 +51,8 @@ _MIN_CONTAINERS_WITH_OFFSETS = 4
 _MAX_CONTAINERS = 1 << 16
 _MAX_IN_ARRAY = 4096
 _BITSET_BYTES = 8192
+_DAMAGE = (struct.error, IndexError, ValueError)
+"""What reading a place that is not there raises."""
 
 
 def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, bytes]:
@@ -96,7 +99,7 @@ def decode_deletion_vector(
             are not as many as the manifest states.
         UnsupportedFeatureError: There are more than 2^29.
     """
-    decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else decode_bitmap
+    decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else _decode_roaring
     dead = decode(bytes(data), physical_rows)
     if len(dead) and int(dead[-1]) >= physical_rows:
         raise CorruptDataError(
@@ -122,6 +125,13 @@ def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
     return distinct(column.to_numpy(zero_copy_only=False))
 
 
+def _decode_roaring(data: bytes, physical_rows: int) -> Offsets:
+    dead = decode_bitmap_up_to(data, physical_rows)
+    if dead is None:
+        raise _too_many(bitmap_size(data), physical_rows)
+    return dead
+
+
 def decode_bitmap(data: bytes, most: int) -> Offsets:
     """Return the numbers of a roaring bitmap.
 
@@ -138,13 +148,101 @@ def decode_bitmap(data: bytes, most: int) -> Offsets:
         CorruptDataError: It is no roaring bitmap, or has more numbers.
         UnsupportedFeatureError: There are more than 2^29.
     """
+    found = decode_bitmap_up_to(data, most)
+    if found is None:
+        raise CorruptDataError(
+            f"a roaring bitmap has {bitmap_size(data)} numbers, of which {most} are possible"
+        )
+    return found
+
+
+def decode_bitmap_up_to(data: bytes, most: int) -> Offsets | None:
+    """Return the numbers of a roaring bitmap as `decode_bitmap` does; None if they are more.
+
+    Raises:
+        CorruptDataError: It is no roaring bitmap.
+        UnsupportedFeatureError: There are more than 2^29.
+    """
     try:
-        return _read_containers(data, most)
-    except (struct.error, IndexError, ValueError) as error:
-        raise CorruptDataError(f"these bytes are not a roaring bitmap: {error}") from error
+        headers = _read_headers(data)
+        # Before anything is decoded: six bytes of a run can stand for 65,536 numbers.
+        count = int(headers.counts.sum())
+        if count > most:
+            return None
+        if count > MAX_MATERIALIZED:
+            raise UnsupportedFeatureError(f"the {count} numbers of a roaring bitmap are too many")
+        found = [
+            lows.astype(np.uint32) + np.uint32(key << 16)
+            for key, lows in _containers(data, headers)
+        ]
+    except _DAMAGE as error:
+        raise _no_bitmap(error) from error
+    return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint32), *found])
 
 
-def _read_containers(data: bytes, physical_rows: int) -> Offsets:
+def bitmap_size(data: bytes) -> int:
+    """Return how many numbers a roaring bitmap states to have; decodes none.
+
+    Raises:
+        CorruptDataError: It is no roaring bitmap.
+    """
+    try:
+        return int(_read_headers(data).counts.sum())
+    except _DAMAGE as error:
+        raise _no_bitmap(error) from error
+
+
+def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Return which numbers are in a roaring bitmap, whatever else is.
+
+    Containers in which none of them can be are passed over, the others are decoded one by one.
+
+    Args:
+        data: The bitmap.
+        numbers: (n,) u64, in any order.
+
+    Returns:
+        (n,) booleans.
+
+    Raises:
+        CorruptDataError: It is no roaring bitmap.
+    """
+    order = np.argsort(numbers, kind="stable")
+    ascending = numbers[order]
+    highs = ascending >> np.uint64(16)
+    found = np.zeros(len(numbers), np.bool_)
+    try:
+        headers = _read_headers(data)
+        for key, lows in _containers(data, headers, frozenset(distinct(highs).tolist())):
+            first, stop = np.searchsorted(highs, np.array([key, key + 1], np.uint64))
+            own = slice(int(first), int(stop))
+            found[order[own]] = are_among(ascending[own] & np.uint64(0xFFFF), lows)
+    except _DAMAGE as error:
+        raise _no_bitmap(error) from error
+    return found
+
+
+def _no_bitmap(error: Exception) -> CorruptDataError:
+    return CorruptDataError(f"these bytes are not a roaring bitmap: {error}")
+
+
+class _Headers(NamedTuple):
+    """What a roaring bitmap states of its n containers.
+
+    Attributes:
+        keys: (n,) u16, the high halves of their numbers, ascending.
+        counts: (n,) i64, how many numbers they have.
+        is_run: (n,) whether they are run-coded.
+        place: Where the first one begins.
+    """
+
+    keys: npt.NDArray[np.unsignedinteger]
+    counts: npt.NDArray[np.int64]
+    is_run: npt.NDArray[np.bool_]
+    place: int
+
+
+def _read_headers(data: bytes) -> _Headers:
     (cookie,) = _U32.unpack_from(data, 0)
     place = _U32.size
     is_run = np.zeros(0, np.bool_)
@@ -157,7 +255,7 @@ def _read_containers(data: bytes, physical_rows: int) -> Offsets:
         is_run = np.unpackbits(flags, bitorder="little")[:num_containers].astype(np.bool_)
         place += len(flags)
     else:
-        raise CorruptDataError(f"a deletion file has the roaring cookie {cookie}")
+        raise CorruptDataError(f"a roaring bitmap has the cookie {cookie}")
     if num_containers > _MAX_CONTAINERS:
         raise CorruptDataError(f"a roaring bitmap claims {num_containers} containers")
     header = _take(data, place, 2 * num_containers, "<u2").reshape(-1, 2)
@@ -165,25 +263,49 @@ def _read_containers(data: bytes, physical_rows: int) -> Offsets:
     keys, counts = header[:, 0], header[:, 1].astype(np.int64) + 1
     if bool((keys[1:] <= keys[:-1]).any()):
         raise CorruptDataError("the containers of a roaring bitmap do not ascend")
-    # Before anything is decoded: six bytes of a run can stand for 65,536 numbers.
-    _check_count(int(counts.sum()), physical_rows)
     if not len(is_run):
         is_run = np.zeros(num_containers, np.bool_)
         place += 4 * num_containers
     elif num_containers >= _MIN_CONTAINERS_WITH_OFFSETS:
         place += 4 * num_containers
     # The offsets are passed over: containers follow one another without gaps.
-    parts: list[Offsets] = [np.empty(0, np.uint32)]
-    for key, count, run_coded in zip(keys.tolist(), counts.tolist(), is_run.tolist(), strict=True):
+    return _Headers(keys, counts, is_run, place)
+
+
+def _containers(
+    data: bytes, headers: _Headers, wanted: Container[int] | None = None
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield the high half of the numbers of each container, and their low halves, ascending.
+
+    Args:
+        data: The bitmap.
+        headers: Its headers.
+        wanted: The high halves that matter; None for all.
+
+    Raises:
+        CorruptDataError: A container that is wanted is damaged, or the last one does not end with
+            the bytes.
+    """
+    place = headers.place
+    each_of = (headers.keys.tolist(), headers.counts.tolist(), headers.is_run.tolist())
+    for key, count, run_coded in zip(*each_of, strict=True):
+        if wanted is not None and key not in wanted:
+            place += _container_bytes(data, place, count, is_run=run_coded)
+            continue
         lows, place = _read_container(data, place, count, is_run=run_coded)
         if len(lows) != count:
             raise CorruptDataError(
                 f"a container of a roaring bitmap has {len(lows)} numbers instead of {count}"
             )
-        parts.append(lows.astype(np.uint32) + np.uint32(key << 16))
+        yield key, lows
     if place != len(data):
         raise CorruptDataError(f"a roaring bitmap ends at byte {place} of {len(data)}")
-    return np.concatenate(parts)
+
+
+def _container_bytes(data: bytes, place: int, count: int, *, is_run: bool) -> int:
+    if is_run:
+        return int(_U16.size + 4 * _U16.unpack_from(data, place)[0])
+    return 2 * count if count <= _MAX_IN_ARRAY else _BITSET_BYTES
 
 
 def _read_container(
@@ -212,11 +334,15 @@ def _read_container(
 
 def _check_count(count: int, physical_rows: int) -> None:
     if count > physical_rows:
-        raise CorruptDataError(
-            f"a deletion file holds {count} offsets, but the fragment has {physical_rows} rows"
-        )
+        raise _too_many(count, physical_rows)
     if count > MAX_MATERIALIZED:
         raise UnsupportedFeatureError(f"{count} deleted rows in one fragment are too many")
+
+
+def _too_many(count: int, physical_rows: int) -> CorruptDataError:
+    return CorruptDataError(
+        f"a deletion file holds {count} offsets, but the fragment has {physical_rows} rows"
+    )
 
 
 def _take(data: bytes, place: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:

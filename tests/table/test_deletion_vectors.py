@@ -11,7 +11,14 @@ from lance_stream.errors import (
     InvalidInputError,
     UnsupportedFeatureError,
 )
-from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
+from lance_stream.table.deletion_vectors import (
+    bitmap_size,
+    decode_bitmap,
+    decode_bitmap_up_to,
+    decode_deletion_vector,
+    encode_deletion_vector,
+    which_in_bitmap,
+)
 from lance_stream.table.fragments import DeletionFileType
 
 ARROW, BITMAP = DeletionFileType.ARROW_ARRAY, DeletionFileType.BITMAP
@@ -170,6 +177,46 @@ def test_small_files_cannot_claim_many_offsets() -> None:
         decode_deletion_vector(data, BITMAP, 100)
     with pytest.raises(UnsupportedFeatureError, match="too many"):
         decode_deletion_vector(data, BITMAP, 1 << 32)
+
+
+def test_few_numbers_are_looked_up_in_a_bitmap_of_nearly_all() -> None:
+    everything = BitMap()
+    everything.add_range(0, 1 << 32)
+    everything.remove(70_000)
+    everything.run_optimize()
+    data = everything.serialize()
+    assert bitmap_size(data) == (1 << 32) - 1
+    numbers = np.array([1 << 40, 70_000, 3, 69_999, (1 << 32) - 1, 3], np.uint64)
+    assert which_in_bitmap(data, numbers).tolist() == [False, False, True, True, True, True]
+    with pytest.raises(CorruptDataError, match="numbers, of which 100 are possible"):
+        decode_bitmap(data, 100)
+    assert decode_bitmap_up_to(data, 100) is None
+
+
+@given(
+    st.sets(st.integers(0, 300_000) | st.integers(0, 2**32 - 1)),
+    st.lists(st.integers(0, 300_000) | st.integers(0, 2**64 - 1)),
+    st.booleans(),
+)
+def test_numbers_are_looked_up_in_bitmaps_of_all_kinds(
+    some: set[int], asked: list[int], dense: bool
+) -> None:
+    numbers = BitMap(some)
+    if dense:
+        numbers.add_range(100_000, 150_000)
+        numbers |= BitMap(range(200_000, 220_000, 2))
+        numbers.run_optimize()
+    asked += list(some)[:10]
+    found = which_in_bitmap(numbers.serialize(), np.array(asked, np.uint64))
+    assert found.tolist() == [each < 1 << 32 and each in numbers for each in asked]
+
+
+@pytest.mark.parametrize("asked", [[], [3], [1 << 17]])
+def test_a_bitmap_whose_numbers_are_looked_up_is_whole(asked: list[int]) -> None:
+    data = BitMap([*range(0, 9000, 2), 1 << 16]).serialize()
+    for damaged in (b"", data[:-1], data + b"\0"):
+        with pytest.raises(CorruptDataError):
+            which_in_bitmap(damaged, np.array(asked, np.uint64))
 
 
 mixed = BitMap([*range(100), *range(1 << 17, (1 << 17) + 9000, 2), *range(1 << 18, 270_000)])

@@ -25,7 +25,7 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import where_true
 from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
-from lance_stream.table.deletion_vectors import decode_bitmap
+from lance_stream.table.deletion_vectors import decode_bitmap_up_to
 
 Places: TypeAlias = npt.NDArray[np.int64]
 Ids: TypeAlias = npt.NDArray[np.uint64]
@@ -35,9 +35,14 @@ LOOKUP: Final = "bitmap_page_lookup.lance"
 MOST_KEYS: Final = 1 << 17
 """More keys are not read: the column has too many values for this kind of index."""
 
+MOST_KEY_BYTES: Final = 64 << 20
+"""Keys that take more memory are not kept."""
+
+BYTES_AT_ONCE: Final = 16 << 20
+"""How many bytes of bitmaps are read at once, about; they may end the search."""
+
 _U32: Final = struct.Struct("<I")
 _PART: Final = struct.Struct("<II")
-_MOST_ROWS: Final = 1 << 32
 
 
 class Bitmap:
@@ -51,6 +56,11 @@ class Bitmap:
     def __init__(self, keys: pa.Array, file: IndexFile) -> None:
         self._keys = keys
         self._file = file
+
+    @property
+    def num_keys(self) -> int:
+        """How many values it has."""
+        return len(self._keys)
 
     @property
     def logical_type(self) -> str:
@@ -78,49 +88,54 @@ class Bitmap:
         Raises:
             BadDataError: A bitmap is damaged.
         """
-        if not len(places):
-            return np.empty(0, np.uint64)
-        (bitmaps,) = self._file.rows(part.ranges_of(LOOKUP), places, "bitmaps")
         found: list[Ids] = [np.empty(0, np.uint64)]
         num_ids = 0
-        for each in bitmaps:
-            ids = decode_row_set(each.as_py(), most)
-            num_ids += len(ids)
-            if num_ids > most:
+        groups = self._file.groups(part.ranges_of(LOOKUP), places, BYTES_AT_ONCE, "bitmaps")
+        for each in (bitmap for (bitmaps,) in groups for bitmap in bitmaps):
+            ids = decode_row_set(each.as_py(), most - num_ids)
+            if ids is None:
                 return None
+            num_ids += len(ids)
             found.append(ids)
         return np.concatenate(found)
 
 
-def decode_row_set(data: bytes | None, most: int) -> Ids:
-    """Return the ids in the bitmap of a key, ascending; decodes few more than `most`.
+def decode_row_set(data: bytes | None, most: int) -> Ids | None:
+    """Return the ids in the bitmap of a key, ascending; None if they are more than `most`.
+
+    What follows the part that makes them too many is not read.
 
     Raises:
         CorruptDataError: It is damaged.
         UnsupportedFeatureError: It has all possible rows of a part.
     """
+    if data is None:
+        raise CorruptDataError("a key of an index has no bitmap")
     try:
-        if data is None:
-            raise CorruptDataError("a key of an index has no bitmap")
         (num_parts,) = _U32.unpack_from(data, 0)
         place = _U32.size
         found: list[Ids] = [np.empty(0, np.uint64)]
-        num_ids = 0
+        num_ids, last = 0, -1
         for _ in range(num_parts):
-            if num_ids > most:
-                break
             high, num_bytes = _PART.unpack_from(data, place)
             place += _PART.size
+            if high <= last:
+                raise CorruptDataError("the parts of a bitmap of an index do not ascend")
             if not num_bytes:
                 raise UnsupportedFeatureError("a bitmap of an index has all rows of a fragment")
             if place + num_bytes > len(data):
                 raise CorruptDataError("a bitmap of an index is cut short")
-            low = decode_bitmap(data[place : place + num_bytes], _MOST_ROWS)
-            found.append(low.astype(np.uint64) | np.uint64(high << 32))
+            low = decode_bitmap_up_to(data[place : place + num_bytes], most - num_ids)
+            if low is None:
+                return None
             num_ids += len(low)
+            found.append(low.astype(np.uint64) | np.uint64(high << 32))
             place += num_bytes
+            last = high
     except struct.error:
         raise CorruptDataError("a bitmap of an index is cut short") from None
+    if place != len(data):
+        raise CorruptDataError(f"a bitmap of an index ends at byte {place} of {len(data)}")
     return np.concatenate(found)
 
 
@@ -137,5 +152,5 @@ def open_bitmap(part: PartOfIndex) -> Bitmap:
     file = part.open(LOOKUP, {"keys": None, "bitmaps": "binary"})
     if file.num_rows > MOST_KEYS:
         raise UnsupportedFeatureError(f"the index has {file.num_rows} keys, more than {MOST_KEYS}")
-    (keys,) = file.read(part.ranges_of(LOOKUP), 0, file.num_rows, "keys")
+    (keys,) = file.whole(part.ranges_of(LOOKUP), MOST_KEY_BYTES, "keys")
     return Bitmap(keys, file)

@@ -43,6 +43,12 @@ DATA: Final = "page_data.lance"
 MOST_LOOKUP_BYTES: Final = 16 << 20
 """A larger list of pages is not read: that of an index on a billion rows is smaller."""
 
+MOST_PAGES: Final = 1 << 20
+"""More are not read: an index on a billion rows has a quarter of them."""
+
+MOST_BOUND_BYTES: Final = 64 << 20
+"""A list of pages that takes more memory is not kept."""
+
 KEPT_PAGE_BYTES: Final = 64 << 20
 """How much memory pages of indices take at most, of all tables."""
 
@@ -86,17 +92,14 @@ class BTree:
 
     def __init__(self, name: str, lookup: list[pa.Array], page_rows: int, data: IndexFile) -> None:
         least, most, null_counts, numbers = lookup
+        if null_counts.null_count or numbers.null_count:
+            raise CorruptDataError("a page of an index has no number, or no count of its nulls")
         self._name = name
         self._data = data
         self._page_rows = page_rows
         self._numbers: Pages = numbers.to_numpy(zero_copy_only=False).astype(np.int64)
-        num_pages = -(-data.num_rows // page_rows)
-        if not np.array_equal(np.sort(self._numbers), np.arange(num_pages)):
-            raise CorruptDataError(
-                f"{len(self._numbers)} pages of an index are listed, but its {data.num_rows} "
-                f"entries make {num_pages}"
-            )
         self._null_counts: Pages = null_counts.to_numpy(zero_copy_only=False).astype(np.int64)
+        _check_list(least, most, self._null_counts, self._numbers, page_rows, data.num_rows)
         if pa.types.is_floating(least.type):  # a NaN with a sign would be before it
             is_doubtful = pc.or_kleene(pc.is_null(least), pc.is_nan(least))
             nothing = pa.scalar(None, least.type)
@@ -181,7 +184,8 @@ class BTree:
         """Check that a page is the one that is listed.
 
         Raises:
-            CorruptDataError: It has other nulls, or values outside of its bounds.
+            CorruptDataError: It has other nulls, or values that are outside of its bounds or do
+                not ascend.
         """
         num_nulls = page.values.null_count
         least, most = self._bounds.least[place], self._bounds.most[place]
@@ -191,8 +195,63 @@ class BTree:
             is_right = not (most.is_valid and most != values[-1] and most.as_py() == most.as_py())
             first = page.values[0]
             is_right &= not (least.is_valid and least != first)
+            is_right &= not _any_greater(values[:-1], values[1:])
         if not is_right:
             raise CorruptDataError(f"page {self._numbers[place]} of an index is not as listed")
+
+
+def _check_list(
+    least: pa.Array,
+    most: pa.Array,
+    null_counts: Pages,
+    numbers: Pages,
+    page_rows: int,
+    num_entries: int,
+) -> None:
+    """Check that a list of pages can be one of values in order, nulls first.
+
+    Args:
+        least: (n,) the smallest value of each page, in any order of the pages.
+        most: (n,) the largest.
+        null_counts: (n,) how many nulls there are.
+        numbers: (n,) the pages' numbers.
+        page_rows: How many entries a page has.
+        num_entries: How many all of them have.
+
+    Raises:
+        CorruptDataError: It cannot.
+    """
+    _check_count(len(numbers), page_rows, num_entries)
+    order = np.argsort(numbers)
+    if not np.array_equal(numbers[order], np.arange(len(numbers))):
+        raise CorruptDataError("a page of an index is listed twice")
+    least, most, null_counts = least.take(order), most.take(order), null_counts[order]
+    sizes = np.minimum(num_entries - np.arange(len(numbers)) * page_rows, page_rows)
+    is_full = null_counts == sizes
+    is_right = (
+        bool((null_counts <= sizes).all())
+        and np.array_equal(np.asarray(pc.is_null(least)), null_counts > 0)
+        and np.array_equal(np.asarray(pc.is_null(most)), is_full)
+        and not bool((~is_full[:-1] & (null_counts[1:] > 0)).any())
+        and not _any_greater(least, most)
+        and not _any_greater(most[:-1], least[1:])
+    )
+    if not is_right:
+        raise CorruptDataError("the bounds of the pages of an index contradict one another")
+
+
+def _check_count(num_pages: int, page_rows: int, num_entries: int) -> None:
+    expected = -(-num_entries // page_rows)
+    if num_pages != expected:
+        raise CorruptDataError(
+            f"{num_pages} pages of an index are listed, but its {num_entries} entries make "
+            f"{expected}"
+        )
+
+
+def _any_greater(some: pa.Array, others: pa.Array) -> bool:
+    """Return whether a value is greater than the other in its place; nulls and NaN are not."""
+    return pc.any(pc.greater(some, others)).as_py() is True
 
 
 def open_btree(name: str, part: PartOfIndex) -> BTree:
@@ -223,7 +282,12 @@ def open_btree(name: str, part: PartOfIndex) -> BTree:
         raise UnsupportedFeatureError("the index does not state the size of its pages") from None
     if not 0 < page_rows <= _MOST_ROWS_IN_A_PAGE:
         raise CorruptDataError(f"an index has pages of {page_rows} rows")
-    rows = lookup.read(
-        part.ranges_of(LOOKUP), 0, lookup.num_rows, "min", "max", "null_count", "page_idx"
+    if lookup.num_rows > MOST_PAGES:
+        raise UnsupportedFeatureError(
+            f"the index has {lookup.num_rows} pages, more than {MOST_PAGES}"
+        )
+    _check_count(lookup.num_rows, page_rows, data.num_rows)
+    rows = lookup.whole(
+        part.ranges_of(LOOKUP), MOST_BOUND_BYTES, "min", "max", "null_count", "page_idx"
     )
     return BTree(name, rows, page_rows, data)

@@ -1,8 +1,8 @@
 """The files of an index: Lance files with plain columns, opened once and read in parts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from lance_stream.schema.fields import Field
 from lance_stream.storage.store import Store
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
+
+_OF_ANY_LENGTH: Final = ("string", "binary")
+_FIRST_GROUP: Final = 64
 
 
 class IndexFile:
@@ -70,6 +73,52 @@ class IndexFile:
         """Return the rows from `start` up to but not including `stop` of some columns."""
         fields = [self.fields[each] for each in names]
         return answer(self._reader.read(fields, self._column_of, start, stop), read_ranges)
+
+    def whole(self, read_ranges: ReadRanges, most_bytes: int, *names: str) -> list[pa.Array]:
+        """Return all rows of some columns.
+
+        Args:
+            read_ranges: Reads the file.
+            most_bytes: How much memory they may take. A small file can state long strings that
+                many rows have, so they are read in groups.
+            *names: The columns.
+
+        Raises:
+            UnsupportedFeatureError: They take more.
+            BadDataError: The file is damaged.
+        """
+        types = [self.fields[each].logical_type for each in names]
+        if not any(each.endswith(_OF_ANY_LENGTH) for each in types):
+            return self.read(read_ranges, 0, self.num_rows, *names)
+        found: list[list[pa.Array]] = []
+        num_bytes = 0
+        for group in self.groups(read_ranges, np.arange(self.num_rows), most_bytes, *names):
+            num_bytes += sum(int(each.nbytes) for each in group)
+            if num_bytes > most_bytes:
+                raise UnsupportedFeatureError(
+                    f"the columns {list(names)} of an index take more than {most_bytes} bytes"
+                )
+            found.append(group)
+        if not found:
+            return self.read(read_ranges, 0, 0, *names)
+        return [pa.concat_arrays(each) for each in zip(*found, strict=True)]
+
+    def groups(
+        self, read_ranges: ReadRanges, rows: Offsets, most_bytes: int, *names: str
+    ) -> Iterator[list[pa.Array]]:
+        """Yield some rows, ascending, of some columns, in groups of about `most_bytes` at most.
+
+        How many bytes the rows of a group take is expected from those of the one before, which
+        has a sixteenth as many at least.
+        """
+        first, count = 0, _FIRST_GROUP
+        while first < len(rows):
+            own = rows[first : first + count]
+            group = self.rows(read_ranges, own, *names)
+            yield group
+            first += count
+            num_bytes = max(sum(int(each.nbytes) for each in group), 1)
+            count = max(1, min(16 * count, most_bytes * len(own) // num_bytes))
 
     def rows(self, read_ranges: ReadRanges, rows: Offsets, *names: str) -> list[pa.Array]:
         """Return some rows, ascending, of some columns; at least one row."""

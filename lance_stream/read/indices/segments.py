@@ -2,14 +2,16 @@
 
 An index serves if everything about it is known: a BTREE of version 0 or 1 or a BITMAP of version 0,
 on one column of a type with an order that is the same here and there, which its files have, too;
-with a stated coverage. In a table whose compactions leave a history of moved rows for its indices
-(a fragment reuse index), none serves.
+with a stated coverage, and with files that no other index of the version has. In a table whose
+compactions leave a history of moved rows for its indices (a fragment reuse index), none serves.
 
-What was opened is kept by the process, under the names of its store and folder, which has a uuid.
+What was opened is kept by the process, under its kind and the names of its store and folder, which
+has a uuid.
 """
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.caches import Cache
+from lance_stream.caches import ByIdentity, Cache
 from lance_stream.errors import CorruptDataError, LanceStreamError
 from lance_stream.read.indices.bitmap import Bitmap, open_bitmap
 from lance_stream.read.indices.btree import BTree, open_btree
@@ -32,15 +34,22 @@ from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import FRAGMENT_REUSE, says_addresses
-from lance_stream.table.deletion_vectors import decode_bitmap
-from lance_stream.table.fragments import MAX_FRAGMENT_ID
+from lance_stream.table.deletion_vectors import which_in_bitmap
+from lance_stream.table.fragment_list import FragmentList
 from lance_stream.table.index_kinds import kind_of
 from lance_stream.table.indices import IndexMetadata, decode_index_section
 from lance_stream.table.paths import index_folder
 
 Ids: TypeAlias = npt.NDArray[np.uint64]
 
-FAILURES: Final = (LanceStreamError, OSError, ValueError, ArithmeticError, pa.ArrowException)
+FAILURES: Final = (
+    LanceStreamError,
+    OSError,
+    ValueError,
+    ArithmeticError,
+    MemoryError,
+    pa.ArrowException,
+)
 """What a damaged index may raise; the scan does without it."""
 
 KEPT_INDEX_BYTES: Final = 64 << 20
@@ -89,7 +98,7 @@ class Segment:
             store = table.files.store_of_base(metadata.base_id)
         sizes = {each.path: each.size_bytes for each in metadata.files}
         part = PartOfIndex(store, index_folder(metadata.uuid), sizes)
-        name = f"{store.uri}/{part.folder}"
+        name = f"{self.kind} {store.uri}/{part.folder}"
 
         def make() -> BTree | Bitmap:
             return open_btree(name, part) if self.kind == "BTREE" else open_bitmap(part)
@@ -118,6 +127,7 @@ def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
     if any(each.name == FRAGMENT_REUSE for each in listed):
         return {}
     by_name: dict[str, list[IndexMetadata]] = {}
+    times = Counter(each.uuid for each in listed)
     for each in listed:
         if kind_of(each) in _NEWEST_VERSIONS:
             by_name.setdefault(each.name, []).append(each)
@@ -126,6 +136,9 @@ def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
     leaves = {field.id: (path, field) for path, field in _leaves(table.schema.fields)}
     found: dict[Path, list[list[Segment]]] = {}
     for indices in by_name.values():
+        if any(times[each.uuid] > 1 for each in indices):
+            report(CorruptDataError(f"the files of {indices[0].name!r} are listed twice"), table)
+            continue
         column = leaves.get(indices[0].field_ids[0]) if indices[0].field_ids else None
         if column is not None and _serves(indices, column[1]):
             kind = kind_of(indices[0])
@@ -141,9 +154,26 @@ def _listed(section: bytes) -> tuple[IndexMetadata, ...]:
     return decode_index_section(section)
 
 
-@lru_cache(maxsize=64)
-def _covered(fragment_bitmap: bytes) -> npt.NDArray[np.uint64]:
-    return decode_bitmap(fragment_bitmap, MAX_FRAGMENT_ID + 1).astype(np.uint64)
+_COVERED: Final = ByIdentity[dict[bytes, Mask]](lambda _: {})
+"""By the list of a version's fragments: which of them a fragment bitmap has."""
+
+
+def _covered(fragments: FragmentList, index: IndexMetadata) -> Mask:
+    """Return which fragments of a version an index covers, (num_fragments,) booleans.
+
+    Raises:
+        CorruptDataError: Its fragment bitmap is damaged.
+    """
+    known = _COVERED.of(fragments)
+    bitmap = index.fragment_bitmap
+    if bitmap not in known:
+        try:
+            known[bitmap] = which_in_bitmap(bitmap, fragments.numbers.ids)
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                f"the coverage of the index {index.name!r} cannot be read: {error}"
+            ) from error
+    return known[bitmap]
 
 
 def _serves(indices: Sequence[IndexMetadata], field: Field) -> bool:
@@ -155,7 +185,7 @@ def _serves(indices: Sequence[IndexMetadata], field: Field) -> bool:
         and all(
             each.field_ids == (field.id,)
             and bool(each.fragment_bitmap)
-            and (each.index_version or 0) <= _NEWEST_VERSIONS[kind_of(each)]
+            and 0 <= (each.index_version or 0) <= _NEWEST_VERSIONS[kind_of(each)]
             for each in indices
         )
     )
@@ -227,12 +257,11 @@ def plan_index(
         LanceStreamError: The index is damaged; or another of `FAILURES`.
     """
     plans: list[Plan] = []
-    ids = table.manifest.fragments.numbers.ids
     arrow = field_to_arrow(segments[0].field).type
     if len(condition.path) > 1 and is_true_for_null(condition, arrow):
         return None  # what an index has for rows whose struct is null is not known
     for each in segments:
-        own = np.isin(ids, _covered(each.metadata.fragment_bitmap))
+        own = _covered(table.manifest.fragments, each.metadata)
         if not own.any():
             continue
         index, part = each.opened(table)
@@ -245,6 +274,10 @@ def plan_index(
                 )
             places, num_rows = index.plan(condition)
         else:
+            if live and not index.num_keys:
+                raise CorruptDataError(
+                    f"the index {each.metadata.name!r} has no key of {live} rows"
+                )
             places, num_rows = index.plan(condition, live)
         plans.append(Plan(each, condition, index, part, own, places, num_rows))
     return plans

@@ -4,6 +4,7 @@ import logging
 import pickle
 import random
 import shutil
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,17 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileReader, LanceFileWriter
 from pyroaring import BitMap
 
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.expressions.predicates import parse_expression
+from lance_stream.read.indices import bitmap, index_file
 from lance_stream.read.indices.btree import forget_pages
 from lance_stream.read.indices.candidates import candidate_rows
+from lance_stream.read.indices.index_file import IndexFile
 from lance_stream.read.indices.segments import forget_indices
 from lance_stream.read.scan import plan_scan
 from lance_stream.table.indices import (
@@ -228,6 +232,14 @@ def newer(index: IndexMetadata) -> IndexMetadata:
     return replace(index, index_version=2)
 
 
+def of_no_version(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, index_version=-5)
+
+
+def with_the_files_of_all(index: IndexMetadata) -> IndexMetadata:
+    return replace(index, uuid=b"\7" * 16)
+
+
 def without_coverage(index: IndexMetadata) -> IndexMetadata:
     return replace(index, fragment_bitmap=b"")
 
@@ -260,6 +272,8 @@ def in_reuse(index: IndexMetadata) -> IndexMetadata:
     "change",
     [
         newer,
+        of_no_version,
+        with_the_files_of_all,
         without_coverage,
         with_damaged_coverage,
         on_two_columns,
@@ -282,7 +296,170 @@ def test_a_column_of_another_type_is_scanned(uri: str) -> None:
     assert not is_served(ds, "x < 5")
 
 
-FILES = ["page_lookup.lance", "page_data.lance", "bitmap_page_lookup.lance"]
+def test_coverage_of_all_possible_fragments_is_not_expanded(uri: str) -> None:
+    everything = BitMap()
+    everything.add_range(0, 1 << 32)
+    everything.run_optimize()
+    ds = lance_stream.open_dataset(uri)
+    ds = with_indices(ds, lambda each: replace(each, fragment_bitmap=everything.serialize()))
+    assert is_served(ds, "id = 777")
+    assert keys(ds, "id = 777") == [777]
+
+
+def test_damaged_coverage_is_told_by_the_name_of_its_index(
+    uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ds = with_indices(lance_stream.open_dataset(uri), with_damaged_coverage)
+    with caplog.at_level(logging.INFO):
+        assert keys(ds, "id = 777") == [777]
+    assert "the coverage of the index 'id_idx' cannot be read" in caplog.text
+    assert "deletion" not in caplog.text
+
+
+def test_files_that_two_indices_have_serve_neither(
+    uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though both indices find what they need in one folder."""
+    folder = path_of(uri, "bitmap_page_lookup.lance").parent
+    for name in ("page_lookup.lance", "page_data.lance"):
+        shutil.copy(path_of(uri, name), folder)
+    ds = lance_stream.open_dataset(uri)
+    section = ds.table.manifest.index_section
+    assert section is not None
+    (uuid,) = (each.uuid for each in decode_index_section(section) if each.name == "g_idx")
+    with caplog.at_level(logging.INFO):
+        for condition in ("id = 777", "g = 7"):
+            assert not is_served(with_indices(ds, lambda each: replace(each, uuid=uuid)), condition)
+    assert "are listed twice" in caplog.text
+
+
+def test_an_index_is_kept_by_its_kind(uri: str) -> None:
+    """A version may name the files of a BTREE as those of a BITMAP; another one does not."""
+    ds = lance_stream.open_dataset(uri)
+    with no_indices():
+        expected = keys(ds, "id IN (5, 777)")
+    section = ds.table.manifest.index_section
+    assert section is not None
+    (other,) = (each for each in decode_index_section(section) if each.name == "g_idx")
+
+    def as_bitmap(index: IndexMetadata) -> IndexMetadata:
+        return index if index == other else replace(index, details=other.details, index_version=0)
+
+    assert is_served(ds, "id IN (5, 777)")
+    assert not is_served(with_indices(ds, as_bitmap), "id IN (5, 777)")
+    assert keys(with_indices(ds, as_bitmap), "id IN (5, 777)") == expected
+    assert is_served(ds, "id IN (5, 777)")
+
+
+def test_memory_that_an_index_does_not_get_makes_a_scan(
+    uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise MemoryError("too much")
+
+    monkeypatch.setattr(IndexFile, "rows", fail)
+    ds = lance_stream.open_dataset(uri)
+    with caplog.at_level(logging.INFO):
+        assert keys(ds, "id = 777") == [777]
+    assert "too much" in caplog.text
+
+
+def replace_bitmap(uri: str, keys: pa.Array, bitmaps: list[bytes]) -> Dataset:
+    """Write the file of the BITMAP anew, with other keys and bitmaps."""
+    path = path_of(uri, BITMAP)
+    path.unlink()
+    table = pa.table({"keys": keys, "bitmaps": pa.array(bitmaps, pa.binary())})
+    with LanceFileWriter(str(path), table.schema, version="2.2") as writer:
+        writer.write_batch(table)
+    return with_indices(lance_stream.open_dataset(uri), lambda each: replace(each, files=()))
+
+
+def stored_bitmaps(uri: str) -> tuple[pa.Array, list[bytes]]:
+    table = LanceFileReader(str(path_of(uri, BITMAP))).read_all().to_table()
+    return table["keys"].combine_chunks(), table["bitmaps"].to_pylist()
+
+
+def all_rows() -> bytes:
+    rows = BitMap()
+    rows.add_range(0, 1 << 29)
+    rows.run_optimize()
+    low = rows.serialize()
+    return struct.pack("<III", 1, 0, len(low)) + low
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: struct.pack("<I", 0) + each[4:],
+        lambda each: each + b"trailing",
+        lambda each: each[:-1],
+        lambda _: all_rows(),
+        lambda _: b"",
+    ],
+    ids=["no parts", "longer", "cut", "too many rows", "empty"],
+)
+def test_damaged_bitmaps_make_a_scan(uri: str, change: Any) -> None:
+    values, bitmaps = stored_bitmaps(uri)
+    with no_indices():
+        expected = keys(lance_stream.open_dataset(uri), "g = 7")
+    ds = replace_bitmap(uri, values, [change(each) for each in bitmaps])
+    assert not is_served(ds, "g = 7")
+    assert keys(ds, "g = 7") == expected
+
+
+def test_a_bitmap_without_keys_makes_a_scan(uri: str) -> None:
+    expected = ROWS["g"].to_pylist().count(7)
+    ds = replace_bitmap(uri, pa.array([], pa.int64()), [])
+    assert not is_served(ds, "g = 7")
+    assert ds.count_rows("g = 7") == expected
+
+
+def test_bitmaps_are_read_in_groups_until_they_are_too_many(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the keys has more than one byte of bitmaps, so all but the first come one by one."""
+    asked: list[int] = []
+    rows = IndexFile.rows
+
+    def noting(self: Any, read_ranges: Any, wanted: Any, *names: str) -> list[pa.Array]:
+        if names == ("bitmaps",):
+            asked.append(len(wanted))
+        return rows(self, read_ranges, wanted, *names)
+
+    monkeypatch.setattr(IndexFile, "rows", noting)
+    monkeypatch.setattr(index_file, "_FIRST_GROUP", 2)
+    monkeypatch.setattr(bitmap, "BYTES_AT_ONCE", 1)
+    ds = lance_stream.open_dataset(uri)
+    assert is_served(ds, "g IN (1, 2, 3, 4, 5)")
+    assert asked == [2, 1, 1, 1]
+    asked.clear()
+    assert not is_served(ds, "g BETWEEN 1 AND 30")
+    assert 2 < sum(asked) < 12, "a thirty-second of all rows is enough"
+
+
+def test_each_changed_byte_at_the_head_of_a_bitmap_makes_a_scan(uri: str) -> None:
+    """The number of its parts, the size of the first and the kind of its roaring bitmap."""
+    path = path_of(uri, BITMAP)
+    data = path.read_bytes()
+    values, bitmaps = stored_bitmaps(uri)
+    whole = bitmaps[values.to_pylist().index(7)]
+    start = data.find(whole)
+    assert start > 0
+    ds = lance_stream.open_dataset(uri)
+    with no_indices():
+        expected = keys(ds, "g = 7")
+    for place in (*range(4), *range(8, 16)):
+        for flipped in (0x01, 0x10, 0x80, 0xFF):
+            changed = bytearray(data)
+            changed[start + place] ^= flipped
+            path.write_bytes(changed)
+            forget_indices()
+            assert not is_served(ds, "g = 7"), (place, flipped)
+            assert keys(ds, "g = 7") == expected
+
+
+BITMAP = "bitmap_page_lookup.lance"
+FILES = ["page_lookup.lance", "page_data.lance", BITMAP]
 CONDITION = "id = 777 OR g = 7"
 
 

@@ -1,0 +1,210 @@
+"""The list of a BTREE's pages: that of pylance is accepted, one that contradicts itself is not."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from lance.file import LanceFileReader, LanceFileWriter
+from lance.indices import IndexConfig
+
+import lance_stream
+from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.read.indices import btree, index_file
+from lance_stream.read.indices.btree import DATA, LOOKUP, BTree, forget_pages, open_btree
+from lance_stream.read.indices.index_file import PartOfIndex
+from lance_stream.read.indices.segments import forget_indices
+from lance_stream.storage.locations import open_store
+from tests.eager_indices import eager_indices, no_indices
+
+pytestmark = pytest.mark.oracle
+
+NAN = float("nan")
+SIGNED_NAN: float = struct.unpack("<d", struct.pack("<Q", 0xFFF8 << 48))[0]
+FLOATS = [SIGNED_NAN, NAN, 0.0, -0.0, 1.5, -1.5, float("inf"), -float("inf")]
+
+VALUES: dict[str, tuple[Sequence[Any], pa.DataType]] = {
+    "i8": ([-128, 0, 127], pa.int8()),
+    "u64": ([0, 2**63, 2**64 - 1], pa.uint64()),
+    "f32": (FLOATS, pa.float32()),
+    "f64": (FLOATS, pa.float64()),
+    "bool": ([False, True], pa.bool_()),
+    "string": (["", "a", "é", "z" * 100, "😀"], pa.string()),
+    "large_string": (["", "a", "é"], pa.large_string()),
+    "binary": ([b"", b"\0", b"z", b"\xff\0"], pa.binary()),
+    "large_binary": ([b"", b"\xff"], pa.large_binary()),
+    "decimal": ([Decimal("-3.20"), Decimal("1.10"), Decimal("99.99")], pa.decimal128(10, 2)),
+    "date": ([date(1900, 1, 1), date(2020, 1, 1)], pa.date32()),
+    "timestamp": ([datetime(1900, 1, 1), datetime(2020, 1, 1)], pa.timestamp("us", "UTC")),
+}
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    forget_indices()
+    forget_pages()
+    yield
+    forget_indices()
+    forget_pages()
+
+
+def indexed(uri: Path, column: pa.Array, page_rows: int) -> Path:
+    """Write a table of one column with a BTREE; returns the index's folder."""
+    ds = lance.write_dataset(pa.table({"a": column}), uri)
+    ds.create_scalar_index("a", IndexConfig("btree", {"zone_size": page_rows}))
+    (folder,) = (uri / "_indices").iterdir()
+    return folder
+
+
+def opened(folder: Path) -> BTree:
+    store = open_store(str(folder.parent))
+    return open_btree("any", PartOfIndex(store, folder.name, {}))
+
+
+@pytest.mark.parametrize("num_nulls", [0, 3, 4, 9, 40])
+@pytest.mark.parametrize("name", list(VALUES))
+def test_lists_that_pylance_writes_are_accepted(name: str, num_nulls: int, tmp_path: Path) -> None:
+    values, arrow = VALUES[name]
+    dice = np.random.default_rng(num_nulls)
+    chosen = [values[at] for at in dice.integers(0, len(values), 40 - num_nulls)]
+    column = pa.array([None] * num_nulls + chosen, arrow)
+    opened(indexed(tmp_path / "t", column, 4))
+    ds = lance_stream.open_dataset(str(tmp_path / "t"))
+    for condition in ("a IS NULL", "a IS NOT NULL"):
+        with eager_indices() as counts:
+            found = ds.count_rows(condition)
+        assert counts == {"served": 1}
+        with no_indices():
+            assert found == ds.count_rows(condition)
+
+
+def test_an_index_of_no_rows_is_accepted(tmp_path: Path) -> None:
+    assert opened(indexed(tmp_path / "t", pa.array([], pa.int64()), 4)).num_entries == 0
+
+
+ROWS = pa.array([None] * 6 + list(range(14)), pa.int64())
+LISTED: dict[str, list[int | None]] = {
+    "min": [None, None, 2, 6, 10],
+    "max": [None, 1, 5, 9, 13],
+    "null_count": [4, 2, 0, 0, 0],
+    "page_idx": [0, 1, 2, 3, 4],
+}
+
+
+def relisted(folder: Path, changes: dict[str, list[int | None]], **metadata: str) -> None:
+    """Write the list of pages anew, with other values in some columns."""
+    path = folder / LOOKUP
+    table = LanceFileReader(str(path)).read_all().to_table()
+    assert table.to_pydict() == LISTED
+    for name, values in changes.items():
+        place = table.schema.get_field_index(name)
+        field = table.schema.field(name)
+        table = table.set_column(place, field.with_nullable(True), pa.array(values, field.type))
+    described = {**(table.schema.metadata or {}), **metadata}
+    replace_file(path, table.replace_schema_metadata(described))
+
+
+def replace_file(path: Path, table: pa.Table) -> None:
+    path.unlink()
+    with LanceFileWriter(str(path), table.schema, version="2.2") as writer:
+        writer.write_batch(table)
+
+
+def test_a_list_in_another_order_is_accepted(tmp_path: Path) -> None:
+    folder = indexed(tmp_path / "t", ROWS, 4)
+    relisted(folder, {name: values[::-1] for name, values in LISTED.items()})
+    opened(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"null_count": [4, None, 0, 0, 0]},
+        {"page_idx": [0, 1, 2, None, 4]},
+        {"page_idx": [0, 1, 2, 3, 3]},
+        {"page_idx": [0, 1, 2, 3, 5]},
+        {"null_count": [5, 2, 0, 0, 0]},
+        {"null_count": [4, 4, 0, 0, 0]},
+        {"null_count": [4, 0, 0, 0, 0]},
+        {"null_count": [3, 2, 0, 0, 0]},
+        {"null_count": [4, 2, 1, 0, 0]},
+        {"min": [None, None, 2, None, 10]},
+        {"min": [None, 0, 2, 6, 10]},
+        {"max": [None, 1, None, 9, 13]},
+        {"max": [0, 1, 5, 9, 13]},
+        {"min": [None, None, 2, 10, 10]},
+        {"max": [None, 1, 5, 5, 13]},
+        {"max": [None, 3, 5, 9, 13]},
+        {"min": [None, None, 0, 6, 10]},
+        {"min": [None, None, 6, 2, 10], "max": [None, 1, 9, 5, 13]},
+        {"min": [None, None, 2, None, 10], "null_count": [4, 2, 0, 1, 0]},
+    ],
+)
+def test_a_list_that_contradicts_itself_is_not_used(
+    changes: dict[str, list[int | None]], tmp_path: Path
+) -> None:
+    folder = indexed(tmp_path / "t", ROWS, 4)
+    relisted(folder, changes)
+    with pytest.raises(CorruptDataError):
+        opened(folder)
+    ds = lance_stream.open_dataset(str(tmp_path / "t"))
+    for condition in ("a = 7", "a < 5", "a IS NULL"):
+        with eager_indices(may_fail=True):
+            found = ds.to_table(filter=condition)
+        with no_indices():
+            assert found == ds.to_table(filter=condition)
+
+
+def test_values_of_a_page_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
+    folder = indexed(tmp_path / "t", ROWS, 4)
+    table = LanceFileReader(str(folder / DATA)).read_all().to_table()
+    values = table["values"].to_pylist()
+    values[9], values[10] = values[10], values[9]
+    replace_file(folder / DATA, table.set_column(0, "values", pa.array(values, pa.int64())))
+    ds = lance_stream.open_dataset(str(tmp_path / "t"))
+    with eager_indices(may_fail=True) as counts:
+        assert ds.count_rows("a = 4") == 1
+    assert counts["failed"]
+
+
+def test_sizes_are_compared_before_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = indexed(tmp_path / "t", ROWS, 4)
+    relisted(folder, {}, batch_size="1")
+    monkeypatch.setattr(index_file.IndexFile, "read", never_read)
+    with pytest.raises(CorruptDataError, match="5 pages of an index are listed, but its 20"):
+        opened(folder)
+    monkeypatch.setattr(btree, "MOST_PAGES", 4)
+    with pytest.raises(UnsupportedFeatureError, match="5 pages, more than 4"):
+        opened(folder)
+
+
+def never_read(*_: Any) -> Any:
+    raise AssertionError("rows are read")
+
+
+def test_bounds_that_take_much_memory_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file may list a long string for each of many pages."""
+    folder = indexed(tmp_path / "t", pa.array(["x" * 1000] * 500), 1)
+    opened(folder)
+    asked: list[int] = []
+    rows = index_file.IndexFile.rows
+
+    def noting(self: Any, read_ranges: Any, wanted: Any, *names: str) -> list[pa.Array]:
+        asked.append(len(wanted))
+        return rows(self, read_ranges, wanted, *names)
+
+    monkeypatch.setattr(index_file.IndexFile, "rows", noting)
+    monkeypatch.setattr(btree, "MOST_BOUND_BYTES", 200_000)
+    with pytest.raises(BadDataError, match="more than 200000 bytes"):
+        opened(folder)
+    assert sum(asked) < 200
