@@ -11,10 +11,13 @@ The full traceback of such an error goes to the log "lance_stream.spark.errors" 
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from copy import copy
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
+
+from py4j.protocol import Py4JJavaError
 
 from lance_stream.errors import (
     InvalidInputError,
@@ -79,6 +82,10 @@ def message_first(function: Callable[P, R]) -> Callable[P, R]:
     Spark shows the text of the whole traceback, and the frames of py4j and PySpark in it cannot be
     taken out. But a traceback begins with its cause; so the cause is the same error, which has no
     frames of its own. As with `briefly`, our part of the traceback is left out.
+
+    If the query is stopped meanwhile, the error is short, too. Spark 4.3 looks for the words in
+    `_STOPPED` by a pattern that recurses for each character after them: the trace of a Java error
+    there ends its thread by a StackOverflowError, and fills a terminal with a thousand lines.
     """
 
     @wraps(function)
@@ -88,8 +95,23 @@ def message_first(function: Callable[P, R]) -> Callable[P, R]:
         except _FOR_USERS as error:
             _log_traceback()
             raise error.with_traceback(None) from copy(error)
+        except Py4JJavaError as error:
+            if not _INTERRUPTION.search(str(error)):
+                raise
+            _log_traceback()
+            raise RuntimeError(_STOPPED) from None
 
     return wrapper
+
+
+_INTERRUPTION: Final = re.compile(
+    r"java\.lang\.InterruptedException|SPARK_JOB_CANCELLED.* was stopped"
+)
+_STOPPED: Final = (
+    "the query was stopped while a batch was written; the next run repeats the batch "
+    "(py4j.protocol.Py4JJavaError: An error occurred while calling Spark: "
+    "java.lang.InterruptedException)"
+)
 
 
 def _log_traceback() -> None:
