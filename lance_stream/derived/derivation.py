@@ -18,7 +18,8 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -70,6 +71,9 @@ from lance_stream.verbs.drop_columns import drop_columns
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.planning import commit_planned
 from lance_stream.write.row_checks import BadRows
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _log = logging.getLogger("lance_stream.derived")
 
@@ -703,6 +707,22 @@ class _Compute:
         return compute(self.declaration, job)
 
 
+def _without_session(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function say which one takes a session of Spark, if it is given one first."""
+
+    @wraps(function)
+    def called(*given: P.args, **named: P.kwargs) -> R:
+        if given and type(given[0]).__module__.startswith("pyspark."):
+            raise InvalidInputError(
+                "lance_stream.derive(uri, ...) takes no session: it computes in this process. To "
+                "compute in Spark's workers, call lance_stream.spark.derive(spark, uri, ...)"
+            )
+        return function(*given, **named)
+
+    return called
+
+
+@_without_session
 def derive(
     uri: str | os.PathLike[str],
     outputs: Outputs,

@@ -579,6 +579,12 @@ def test_arguments_that_make_no_sense_are_refused(
         derive(str(tmp_path), **given)
 
 
+def test_a_session_is_for_the_other_function() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.session"})()
+    with pytest.raises(InvalidInputError, match=r"lance_stream\.spark\.derive\(spark, uri"):
+        derive(session, "t.lance", LENGTH, Lengths(), inputs="text", function_version="1")  # type: ignore[misc]  # the mistake
+
+
 def test_rounds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     lengths = derive(new_table(tmp_path, (0, 5)), LENGTH, Lengths(), "text", function_version="1")
     with pytest.raises(InvalidInputError, match="max_pieces is a whole number from 1"):
