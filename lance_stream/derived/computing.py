@@ -361,7 +361,7 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
     """
     arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
     try:
-        given = declaration.function(*arguments)
+        given = _evaluated(declaration.function(*arguments))
     except SystemExit as error:  # in a worker, it would say nothing of the function
         raise _failed(declaration, "function", f"it called sys.exit({error.code!r})") from error
     try:
@@ -374,6 +374,15 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
             "committed. Let the function return a value for each row, in the order of the rows; "
             "None, or an exception, where there is none"
         ) from error
+
+
+def _evaluated(given: Any) -> Any:
+    """Return what a function returned, generators as lists: their errors are the function's."""
+    if isinstance(given, Iterator):
+        return list(given)
+    if isinstance(given, dict) and any(isinstance(each, Iterator) for each in given.values()):
+        return {name: _evaluated(each) for name, each in given.items()}
+    return given
 
 
 def _model_of(declaration: Declaration) -> Any:

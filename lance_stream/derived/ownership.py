@@ -42,11 +42,9 @@ def check_columns(table: TableVersion, declaration: Declaration) -> None:
                 f"the primary key of {table.uri}. Give {_what(declaration, each)} another name"
             )
         for name, other in entries.items():
-            if (
-                name != declaration.name
-                and name + STATE_SUFFIX in columns
-                and each.id in other.outputs
-            ):
+            state = columns.get(name + STATE_SUFFIX)
+            is_about_these = state is not None and state.id in other.outputs
+            if name != declaration.name and is_about_these and each.id in other.outputs:
                 raise InvalidInputError(
                     f"the derived column {declaration.name!r} would write {each.name!r}, which is "
                     f"the derived column {name!r} of {table.uri} and is kept up to date by that "

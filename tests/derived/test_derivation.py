@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -577,6 +577,23 @@ def test_arguments_that_make_no_sense_are_refused(
     }
     with pytest.raises(InvalidInputError, match=problem):
         derive(str(tmp_path), **given)
+
+
+def test_a_generator_that_fails_for_a_row_fails_for_that_row(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 20))
+
+    def generated(batch: pa.RecordBatch) -> Iterator[int]:
+        for each in batch["text"].to_pylist():
+            if each == "text 7":
+                raise ValueError("seven")
+            yield len(each)
+
+    def mapped(batch: pa.RecordBatch) -> dict[str, Iterator[int]]:
+        return {"length": generated(batch)}
+
+    for version, function in ("1", generated), ("2", mapped):
+        lengths = derive(uri, LENGTH, function, "text", function_version=version)
+        assert (lengths.run().num_failed, lengths_of(uri)[8]) == (1, 6)
 
 
 def test_a_session_is_for_the_other_function() -> None:

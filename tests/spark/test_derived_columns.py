@@ -102,7 +102,9 @@ def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path)
             spark,
             uri,
             VECTOR,
-            lambda batch, end=end: end(50) if "text 50" in str(batch["text"]) else [None] * 10,
+            lambda batch, end=end: (
+                end(50) if "text 50" in str(batch["text"]) else [None] * batch.num_rows
+            ),
             "text",
             function_version="1",
             batch_rows=10,
@@ -114,10 +116,10 @@ def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path)
         wrong = derive(
             spark, uri, VECTOR, lambda _, r=returned: r, "text", function_version="1", batch_rows=10
         )
-        with pytest.raises(DerivedFunctionError, match="returned what cannot be the values of 10"):
+        with pytest.raises(DerivedFunctionError, match="returned what cannot be the values of"):
             wrong.run()
     with pytest.raises(InvalidInputError, match=r"call lance_stream\.spark\.derive\(spark, uri"):
-        lance_stream.derive(spark, uri, VECTOR, broken, inputs="text", function_version="1")  # type: ignore[arg-type,misc,call-arg]  # the mistake
+        lance_stream.derive(spark, uri, VECTOR, broken, inputs="text", function_version="1")  # type: ignore[arg-type,misc]  # the mistake
     with pytest.raises(InvalidInputError, match="needs the session first"):
         derive(uri, VECTOR, broken, "text", "1", function_version="1")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInputError, match=r"function .* cannot be sent .* setup="):
