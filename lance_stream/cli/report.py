@@ -17,7 +17,7 @@ from lance_stream.cli.grammar import new_command
     metavar="FILE",
     default="report.html",
     show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False),
     help="The file to write.",
 )
 @click.option(
@@ -34,15 +34,24 @@ from lance_stream.cli.grammar import new_command
     help='A file with lines of the log "lance_stream.sink": shows how long commits took.',
 )
 def command(
-    table: TableArgument, output_file: Path, limit: int | None, sink_log: Path | None
+    table: TableArgument, output_file: str, limit: int | None, sink_log: Path | None
 ) -> int:
     """Write a page about a table: its history, size and readers, in one HTML file.
 
     The page loads nothing from a network. Needs the extra "report".
     """
+    from lance_stream.errors import InvalidInputError
     from lance_stream.monitoring.report import DEFAULT_VERSIONS
     from lance_stream.monitoring.series import commits_in_log
+    from lance_stream.storage.options.names import is_known
 
+    key, equals, _ = str(output_file).partition("=")
+    if equals and is_known(key.lower()):
+        raise InvalidInputError(
+            f"-o of this command is the file to write, and {key!r} is an option of the table's "
+            f"store: give it as --storage-option {key}=VALUE. A file of that name is "
+            f"-o ./{key}=VALUE"
+        )
     ds = table.open()
     commits = []
     if sink_log is not None:

@@ -29,6 +29,7 @@ itself.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -42,6 +43,7 @@ from lance_stream.errors import (
     NotFoundError,
 )
 from lance_stream.table.manifest import Manifest
+from lance_stream.table.manifest_store_mark import CONFIG_KEY
 
 T = TypeVar("T")
 
@@ -61,6 +63,7 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
     tables: dict[str, str] = {}
     for name, log in logs.items():
         if not isinstance(log, ExternalLog):
+            _check_store_is_given(name, log)
             raise InvalidInputError(
                 f"several tables cannot be committed together, or opened together: {name!r}, "
                 f"{log.store.uri}, publishes its versions in its own directory, where no two "
@@ -83,6 +86,24 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
             )
         stores[name] = log.manifests
         tables[log.base_uri] = name
+
+
+def _check_store_is_given(name: str, log: VersionLog) -> None:
+    """Raise if a table that is opened without a manifest store is published in one.
+
+    Raises:
+        InvalidInputError: It is.
+    """
+    mark = None
+    with suppress(NotFoundError):
+        mark = log.read(log.latest()).config.get(CONFIG_KEY)
+    if mark is not None:
+        raise InvalidInputError(
+            f"several tables cannot be committed together, or opened together, without their "
+            f"manifest store: the versions of {name!r}, {log.store.uri}, are published in one, "
+            f"{mark!r}, but no storage option manifest_store was given. Give it in "
+            "storage_options, as the other writers do (docs/stores.md)"
+        )
 
 
 def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:

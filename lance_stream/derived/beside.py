@@ -18,6 +18,7 @@ from lance_stream.commit.committer import ConfigEntries
 from lance_stream.derived.candidates import Ids, Rows
 from lance_stream.derived.computing import Computed, StagedValues
 from lance_stream.derived.declaration import SOURCE_ROW_ID, Declaration
+from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import quote_path
@@ -32,6 +33,7 @@ from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.create import create_table, plan_table
+from lance_stream.verbs.drop_columns import drop_columns
 from lance_stream.write.micro_batches import MicroBatch
 
 _DELETES = "_lance_stream_deletes"
@@ -51,7 +53,7 @@ def open_beside(
     """Return the table beside, created if there is none, with all columns.
 
     Raises:
-        InvalidInputError: There is another table, or one with columns of other types.
+        InvalidInputError: There is another table, or one with columns of others or of other types.
     """
     wanted = schema_of(source, declaration)
     try:
@@ -67,7 +69,11 @@ def open_beside(
             f"the table {uri} has no column {SOURCE_ROW_ID!r}: it is not one that derive() made. "
             "Give another location, target=..."
         )
-    if set(wanted.names) <= set(table.schema.names):
+    check_columns(table, declaration)
+    names = table.schema.names
+    if missing_columns(table, declaration) and declaration.state_column in names:
+        table = drop_columns(table, [declaration.state_column])  # it says that the values are there
+    elif set(wanted.names) <= set(names):
         return table
     return add_missing_columns(table, wanted)
 

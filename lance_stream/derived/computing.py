@@ -3,7 +3,8 @@
     read      inputs and state of the rows of a job: no other column
     compare   which rows are not current (`fingerprints`)
     run       the function, in batches; of a batch that it raises for, halves, and halves of these,
-              down to the rows that it fails for
+              down to the rows that it fails for. What it returns has the shape and the types
+              declared, or the function is wrong: halves might fit by accident
     stage     outputs and state, by row id, in a file that no version names, or in memory if small
 
 The driver gets row ids and fingerprints, 16 bytes a row, and where the values are.
@@ -250,7 +251,7 @@ class _Run:
         try:
             yield call(own, inputs), False
             return
-        except DerivedFunctionError:  # the setup failed, for example, which concerns all rows
+        except DerivedFunctionError:  # it returned nonsense, for example: no row is at fault
             raise
         except Exception as error:  # whatever a user's function raises
             if inputs.num_rows == 1:
@@ -354,16 +355,34 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
     """Return what the function returns for some rows, in the types of the outputs.
 
     Raises:
-        InvalidInputError: It returned another number of rows, or what does not fit the types.
-        DerivedFunctionError: It ends the process, or the setup failed.
+        DerivedFunctionError: It returned another number of values, or what does not fit the types;
+            it ends the process; or the setup failed.
         Exception: Whatever it raises.
     """
     arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
     try:
-        given = declaration.function(*arguments)
+        given = _evaluated(declaration.function(*arguments))
     except SystemExit as error:  # in a worker, it would say nothing of the function
         raise _failed(declaration, "function", f"it called sys.exit({error.code!r})") from error
-    return _as_outputs(given, declaration.outputs, inputs.num_rows)
+    try:
+        return _as_outputs(given, declaration.outputs, inputs.num_rows)
+    except Exception as error:  # whatever conversions of pyarrow and of the user's objects raise
+        raise DerivedFunctionError(
+            f"the function of the derived column {declaration.name!r}, version "
+            f"{declaration.function_version!r}, returned what cannot be the values of "
+            f"{_counted(inputs.num_rows, 'row')}: {_message_of(error)}. Nothing of this piece was "
+            "committed. Let the function return a value for each row, in the order of the rows; "
+            "None, or an exception, where there is none"
+        ) from error
+
+
+def _evaluated(given: Any) -> Any:
+    """Return what a function returned, generators as lists: their errors are the function's."""
+    if isinstance(given, Iterator):
+        return list(given)
+    if isinstance(given, dict) and any(isinstance(each, Iterator) for each in given.values()):
+        return {name: _evaluated(each) for name, each in given.items()}
+    return given
 
 
 def _model_of(declaration: Declaration) -> Any:
@@ -397,44 +416,81 @@ def _as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch
     if not isinstance(given, Mapping):
         if len(outputs) > 1:
             raise InvalidInputError(
-                "the function must return a mapping, a RecordBatch or a DataFrame with the columns "
+                "expected is a mapping, a RecordBatch or a DataFrame with the columns "
                 f"{', '.join(outputs.names)}, not {_kind_of(given)}"
-            )
-        if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-            raise InvalidInputError(
-                "the function must return a value for each row, in an array or a list, not "
-                f"{_kind_of(given)}"
             )
         given = {outputs.names[0]: given}
     missing = [each for each in outputs.names if each not in given]
     if missing:
-        raise InvalidInputError(f"the function did not return the column {missing[0]!r}")
-    columns = [_as_array(given[each.name], each.type) for each in outputs]
-    for name, column in zip(outputs.names, columns, strict=True):
-        if len(column) != num_rows:
-            raise InvalidInputError(
-                f"the function returned {_counted(len(column), 'value')} of {name!r} for "
-                f"{_counted(num_rows, 'row')}"
-            )
+        raise InvalidInputError(f"it did not return the column {missing[0]!r}")
+    columns = [_as_array(given[each.name], each, num_rows) for each in outputs]
     return cast_batch(pa.RecordBatch.from_arrays(columns, outputs.names), outputs)
 
 
-def _as_array(values: Any, wanted: pa.DataType) -> pa.Array:
+def _as_array(values: Any, wanted: pa.Field, num_rows: int) -> pa.Array:
+    """Return values as an array; of another type, perhaps, which is cast later.
+
+    Raises:
+        InvalidInputError: They are no values in an order, not as many as there are rows, or they do
+            not fit the type.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise InvalidInputError(
+            f"expected is a value of {wanted.name!r} for each row, in an array or a list, not "
+            f"{_kind_of(values)}"
+        )
+    if isinstance(values, set | frozenset):
+        raise InvalidInputError(
+            f"the values of {wanted.name!r} are {_kind_of(values)}, which has no order and each "
+            "value once; expected is an array or a list"
+        )
+    if not hasattr(values, "__len__"):
+        values = list(values)
+    kind = wanted.type
+    if len(values) != num_rows or not _may_have_shape(values, kind):
+        raise InvalidInputError(
+            f"expected {_counted(num_rows, 'value')} of {wanted.name!r} of the type {kind}, got "
+            f"{_shape_of(values)}"
+        )
+    try:
+        return _converted(values, kind)
+    except Exception as error:  # whatever pyarrow, and objects among the values, raise
+        raise InvalidInputError(
+            f"the values of {wanted.name!r} do not fit the type {kind}: {_message_of(error)}"
+        ) from error
+
+
+def _converted(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks()
     if isinstance(values, pa.Array):
         return values
     if isinstance(values, np.ndarray) and values.ndim == 2:
-        if pa.types.is_fixed_size_list(wanted) and wanted.list_size == values.shape[1]:
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1)).cast(wanted.value_type)
-            return pa.FixedSizeListArray.from_arrays(flat, type=wanted)
+        if pa.types.is_fixed_size_list(kind):
+            flat = pa.array(np.ascontiguousarray(values).reshape(-1)).cast(kind.value_type)
+            return pa.FixedSizeListArray.from_arrays(flat, type=kind)
         values = list(values)
-    if not isinstance(values, np.ndarray) and _has_integers(wanted):
+    if not isinstance(values, np.ndarray) and _has_integers(kind):
         values = list(values)
         found = pa.array(values)
         if _has_floats(found.type):  # pa.array would cut off what is behind the point
-            return found.cast(wanted)
-    return pa.array(values, wanted)
+            return found.cast(kind)
+    return pa.array(values, kind)
+
+
+def _may_have_shape(values: Any, kind: pa.DataType) -> bool:
+    """Return whether a row of a numpy array can be a value of a type; True of all else."""
+    if not isinstance(values, np.ndarray) or values.ndim != 2:
+        return True
+    if pa.types.is_fixed_size_list(kind):
+        return bool(kind.list_size == values.shape[1])
+    return bool(pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
+
+
+def _shape_of(values: Any) -> str:
+    if isinstance(values, np.ndarray):
+        return f"a numpy array of the shape {values.shape}"
+    return f"{len(values)} in {_kind_of(values)}"
 
 
 def _has_integers(kind: pa.DataType) -> bool:

@@ -3,8 +3,9 @@
     1  read the progress, which the table keeps with the values, and the newest version
     2  choose the next rows that may have changed, the newest changes first (`candidates`)
     3  workers read their inputs, and compute those that are not current (`computing`)
-    4  rows that failed are set aside in the quarantine
-    5  commit the values and the new progress: one version (`in_table`, `beside`)
+    4  add the columns, if they are not there: not before the function has computed something
+    5  rows that failed are set aside in the quarantine
+    6  commit the values and the new progress: one version (`in_table`, `beside`)
 
 A process that is killed leaves files that no version names; the next one begins the piece again.
 Two that work at the same time do not disturb each other: the commit of the second one finds that
@@ -17,7 +18,8 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -36,6 +38,7 @@ from lance_stream.derived.candidates import (
 )
 from lance_stream.derived.computing import Computed, Here, Runner, compute, compute_jobs
 from lance_stream.derived.declaration import Declaration, Outputs, declare
+from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.derived.progress import Progress
 from lance_stream.derived.reports import DerivedPiece, DerivedStatus
 from lance_stream.derived.running import DerivedQuery
@@ -52,6 +55,7 @@ from lance_stream.expressions.predicates import quote_path
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
+from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import checkout, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
@@ -67,6 +71,9 @@ from lance_stream.verbs.drop_columns import drop_columns
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.planning import commit_planned
 from lance_stream.write.row_checks import BadRows
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _log = logging.getLogger("lance_stream.derived")
 
@@ -97,6 +104,7 @@ class _Work:
         before: The version of the source that a table beside was made from, if it is left.
         num_changed: How many rows changed since the last piece.
         ends_backfill: Whether rows had been pending for longer, and none are any more.
+        lacks_columns: Whether columns have to be added before values are committed.
     """
 
     source: TableVersion
@@ -108,6 +116,7 @@ class _Work:
     before: TableVersion | None
     num_changed: int
     ends_backfill: bool
+    lacks_columns: bool
 
 
 class Derivation:
@@ -166,9 +175,10 @@ class Derivation:
 
         Raises:
             NotFoundError: There is no table, or an input does not exist.
-            InvalidInputError: The table has no stable row ids, or its columns have other types.
+            InvalidInputError: The table has no stable row ids; or it has an output that this
+                derivation has not made, or one of another type.
             DerivedFunctionError: The function failed for too many rows, or for all of several
-                before it succeeded for one.
+                before it succeeded for one; or it returned another number or type of values.
             CommitError: Others changed the table so often that no values could be committed.
         """
         if max_pieces is not None and (as_number(max_pieces) or 0) < 1:
@@ -279,6 +289,10 @@ class Derivation:
             return piece
         computed = self._compute(work)
         try:
+            if work.lacks_columns:
+                work = self._with_columns(work)
+                pending = sum(count(work.table, each) for each in work.rows.left)
+                piece = replace(piece, source_version=work.source.version, num_pending=pending)
             return self._commit(work, computed, gone, piece)
         finally:
             discard_files(work.table.store, [each.values for each in computed])
@@ -291,11 +305,11 @@ class Derivation:
         own = self.declaration
         source = open_table(self.uri, storage_options=self._options)
         self._check(source)
-        table: TableVersion
-        if self.target is None:
-            source = table = self._with_columns(source)
-        else:
+        table = source
+        if self.target is not None:
             table = beside.open_beside(self.target, source, own, self._options)
+        check_columns(table, own)
+        lacks_columns = bool(missing_columns(table, own))
         key = progress.config_key(own.name)
         known = table.manifest.config.get(key)
         kept = progress.read_progress(table.manifest.config, own.name)
@@ -303,11 +317,13 @@ class Derivation:
             own.fingerprint,
             own.function_version,
             source.version,
-            fields=self._fields(source, table),
+            fields=self._fields(source.schema, table.schema),
             mark="" if self.target is None else mark_of(source.manifest),
+            outputs=in_table.output_ids(table.schema, own),
         )
         if (
             kept is None
+            or lacks_columns
             or not self._is_valid(source, table, kept)
             or (kept.function != wanted.function)
         ):
@@ -332,10 +348,11 @@ class Derivation:
             before,
             num_changed,
             (is_first or bool(kept is not None and kept.pending)) and not rows.left,
+            lacks_columns,
         )
 
     def _changed(self, source: TableVersion, table: TableVersion, kept: Progress) -> Changed:
-        ids = self._fields(source, table) if self.target is None else kept.fields
+        ids = self._fields(source.schema, table.schema) if self.target is None else kept.fields
         in_same = self.target is None
         return changed_since(source, kept.through, ids, kept.own, is_restored_with=in_same)
 
@@ -346,7 +363,7 @@ class Derivation:
         except NotFoundError:
             return None
 
-    def _fields(self, source: TableVersion, table: TableVersion) -> tuple[int, ...]:
+    def _fields(self, source: Schema, table: Schema) -> tuple[int, ...]:
         """Return the ids of the columns that matter: if they change, all rows are looked at."""
         inputs = in_table.input_ids(source, self.declaration)
         if self.target is not None:
@@ -355,10 +372,14 @@ class Derivation:
 
     def _is_valid(self, source: TableVersion, table: TableVersion, kept: Progress) -> bool:
         """Return whether progress is about these columns of this table."""
-        if kept.through > source.version or kept.fields != self._fields(source, table):
+        if kept.through > source.version or kept.fields != self._fields(
+            source.schema, table.schema
+        ):
             return False
         if self.target is None:
             return True
+        if kept.outputs and kept.outputs != in_table.output_ids(table.schema, self.declaration):
+            return False
         before = self._before(source, kept)
         return before is None or mark_of(before.manifest) == kept.mark
 
@@ -376,19 +397,49 @@ class Derivation:
                     f"the table {self.uri} has no column {each!r}; it has: {', '.join(names)}"
                 )
 
-    def _with_columns(self, source: TableVersion) -> TableVersion:
-        """Add the columns, if they are not there; forget what is known of columns that were."""
+    def _with_columns(self, work: _Work) -> _Work:
+        """Add the columns that are not there, and forget what is known of those that are.
+
+        A commit that adds or drops one states in the progress whose the others are, so that after a
+        kill between two of them, the next process finds its own.
+        """
         own = self.declaration
-        known = {each.name: each.type for each in source.arrow_schema}
-        if all(known.get(each.name) == each.type for each in own.written):
-            return source
         key = progress.config_key(own.name)
-        if any(each.name not in known for each in own.written):
-            if key in source.manifest.config:
-                source = update_config(source, {key: None})
-            if own.state_column in known:  # it would say that the values are there
-                source = drop_columns(source, [own.state_column])
-        return add_columns(source, own.written)
+        newest = newest_of_same(work.table)
+        self._check_progress(work)(newest.manifest)
+        check_columns(newest, own)
+        claimed = ""
+
+        def claim(schema: Schema) -> dict[str, str]:
+            nonlocal claimed
+            whole = replace(
+                work.planned,
+                fields=self._fields(schema, schema),
+                outputs=in_table.output_ids(schema, own),
+            )
+            claimed = progress.encode(progress.all_pending(whole))
+            return {key: claimed}
+
+        if own.state_column in newest.schema.names and missing_columns(newest, own):
+            newest = update_config(newest, claim(newest.schema))
+            newest = drop_columns(newest, [own.state_column])  # it says that the values are there
+        made = add_columns(newest, own.written, claim)
+        if made.manifest.config.get(key) != claimed:
+            raise OvertakenError("another process has added the columns")
+        known = progress.all_pending(
+            replace(
+                work.planned,
+                through=made.version,
+                fields=self._fields(made.schema, made.schema),
+                outputs=in_table.output_ids(made.schema, own),
+            )
+        )
+        work = replace(work, table=made, known=claimed, lacks_columns=False)
+        if made.version == work.source.version + 1:  # no row has changed
+            planned = replace(known, pending=work.planned.pending)
+            return replace(work, source=made, planned=planned)
+        # There was no progress that a restore meanwhile would have taken back: look at all again.
+        return replace(work, planned=known, rows=Piece(left=known.pending), ends_backfill=False)
 
     def _existing_target(self, source: TableVersion) -> TableVersion | None:
         if self.target is None:
@@ -404,6 +455,8 @@ class Derivation:
         known = None
         if self.target is not None:
             known = beside.known_states(work.table, own, work.rows.rows)
+        elif work.lacks_columns:
+            known = np.empty(0, np.uint64), np.empty(0, np.int64)
         jobs = compute_jobs(
             work.source,
             own,
@@ -595,7 +648,7 @@ class Derivation:
             if newest.config.get(key) != work.known:
                 raise OvertakenError("another process has committed progress, or it was restored")
             if self.target is None and work.planned.fields != self._fields(
-                work.source.at(newest), work.source.at(newest)
+                newest.schema, newest.schema
             ):
                 raise OvertakenError("columns were added, dropped or restored")
 
@@ -654,6 +707,22 @@ class _Compute:
         return compute(self.declaration, job)
 
 
+def _without_session(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function say which one takes a session of Spark, if it is given one first."""
+
+    @wraps(function)
+    def called(*given: P.args, **named: P.kwargs) -> R:
+        if given and type(given[0]).__module__.startswith("pyspark."):
+            raise InvalidInputError(
+                "lance_stream.derive(uri, ...) takes no session: it computes in this process. To "
+                "compute in Spark's workers, call lance_stream.spark.derive(spark, uri, ...)"
+            )
+        return function(*given, **named)
+
+    return called
+
+
+@_without_session
 def derive(
     uri: str | os.PathLike[str],
     outputs: Outputs,
@@ -680,7 +749,7 @@ def derive(
     Args:
         uri: The table with the inputs. It has stable row ids.
         outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, or
-            several. They become nullable columns of the table.
+            several. They become new, nullable columns of the table.
         function: Takes a `pyarrow.RecordBatch` of the inputs, n rows at once, and returns n values:
             an array, a numpy array with one row for each, or a list; for several outputs, a mapping
             or a RecordBatch. It should not depend on which rows it gets together.

@@ -39,6 +39,7 @@ from lance_stream.read.changed_rows import (
     without_rows,
 )
 from lance_stream.read.row_lookup import find_rows
+from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Update, UpdateMode
@@ -121,7 +122,7 @@ def _have_same_inputs(
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) which rows have the inputs that their values were computed from."""
     same = find_rows(read, row_ids)[0] == addresses  # a restore may have brought back an old place
-    inputs = set(input_ids(table, declaration))
+    inputs = set(input_ids(table.schema, declaration))
     done = 0
     for fragment_id, offsets in by_fragment(addresses):
         own = slice(done, done + len(offsets))
@@ -142,16 +143,16 @@ def _have_same_inputs(
     return checked
 
 
-def input_ids(table: TableVersion, declaration: Declaration) -> tuple[int, ...]:
+def input_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
     """Return the ids of the columns that are read."""
     wanted = set(declaration.read_columns)
-    return ids_of(each for each in table.schema.fields if each.name in wanted)
+    return ids_of(each for each in schema.fields if each.name in wanted)
 
 
-def output_ids(table: TableVersion, declaration: Declaration) -> tuple[int, ...]:
-    """Return the ids of the columns that are written."""
+def output_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
+    """Return the ids of the columns that are written, as far as they are there."""
     wanted = set(declaration.written.names)
-    return ids_of(each for each in table.schema.fields if each.name in wanted)
+    return ids_of(each for each in schema.fields if each.name in wanted)
 
 
 def _written(
@@ -192,7 +193,7 @@ def _written(
     except BaseException:
         delete_files(table.store, [*in_place, *new])
         raise
-    changed = output_ids(table, declaration)
+    changed = output_ids(table.schema, declaration)
     operation = Update(
         removed_fragment_ids=removed,
         updated_fragments=with_new_columns(table, updated, in_place),

@@ -2,7 +2,7 @@
 
     key      lance_stream.derived.<name, percent-encoded>
     value    {"function": "<16 hex digits>", "function_version": "1", "through": 41,      JSON
-              "own": [43], "fields": [0, 4, 5], "mark": "<digits>",
+              "own": [43], "fields": [0, 4, 5], "outputs": [4, 5], "mark": "<digits>",
               "pending": [{"after": 0, "below": 70000, "skip": []}]}
 
 Through version `through` of the source, all rows have been checked, and computed where necessary,
@@ -15,6 +15,9 @@ Row ids and last-updated-at versions survive compactions, so a span means the sa
 that is updated meanwhile stays in its span: if it was computed since, it is looked at once more,
 and is current. A restore brings back the older version's config and rows together.
 
+`outputs` are the columns that the derivation has made, by their ids (`ownership`). The commit that
+adds them states an entry with all rows pending.
+
 `own` are the versions with last-updated-at versions of our own values: their rows are current.
 """
 
@@ -22,7 +25,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from lance_stream.errors import CorruptDataError
 
@@ -55,6 +58,7 @@ class Progress:
         pending: The spans of rows that are still to be checked; the newest last.
         own: Later versions in which only we changed the rows that they stamped.
         fields: The ids of the columns that are read and written.
+        outputs: The ids of the columns with the values and states, in the table that has them.
         mark: Identifies version `through` of a source in another table; "" in the same one.
     """
 
@@ -65,6 +69,7 @@ class Progress:
     own: tuple[int, ...] = ()
     fields: tuple[int, ...] = ()
     mark: str = ""
+    outputs: tuple[int, ...] = ()
 
 
 def config_key(name: str) -> str:
@@ -88,12 +93,37 @@ def read_progress(config: Mapping[str, str], name: str) -> Progress | None:
         return None
     try:
         return _decode(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise CorruptDataError(
             f"the config entry {config_key(name)!r} is damaged: {text[:200]!r}. Remove it, "
             f"ds.update_config({{{config_key(name)!r}: None}}): all rows are checked again, and "
             "those that are current are not computed"
         ) from None
+
+
+def read_all(config: Mapping[str, str], name: str) -> dict[str, Progress]:
+    """Return the progress of all derivations of a table, by their names.
+
+    Args:
+        config: The table's.
+        name: The derivation that asks. Damaged entries of others are not its concern.
+
+    Raises:
+        CorruptDataError: The entry of the one that asks is damaged.
+    """
+    found = {}
+    for key in config:
+        if key.startswith(PREFIX):
+            other = unquote(key.removeprefix(PREFIX))
+            try:
+                known = read_progress(config, other)
+            except CorruptDataError:
+                if other == name:
+                    raise
+                continue
+            if known is not None:
+                found[other] = known
+    return found
 
 
 def _decode(entry: Mapping[str, Any]) -> Progress:
@@ -118,6 +148,7 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
         tuple(map(number, entry["own"])),
         tuple(map(number, entry["fields"])),
         str(entry["mark"]),
+        tuple(map(number, entry.get("outputs", ()))),  # entries before it was stated lack it
     )
 
 

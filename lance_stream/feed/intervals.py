@@ -53,7 +53,7 @@ def version_of_interval(
     """Return one version of an interval.
 
     Raises:
-        NotFoundError: It no longer exists; the message lists the existing versions.
+        NotFoundError: It no longer exists; the message says where an interval can start.
     """
     if version == table.version:
         return table
@@ -68,8 +68,22 @@ def version_of_interval(
         raise NotFoundError(
             f"the changes after version {after} and through version {through} need "
             f"version {version}, {gone}; existing versions through {through}: "
-            f"{there}. Start at an existing version, with a snapshot of it"
+            f"{there}. {_start_that_works(versions, through)}"
         ) from error
+
+
+def _start_that_works(versions: Sequence[int], through: int) -> str:
+    """Return what to do instead of an interval that starts before the versions that are left."""
+    left = set(versions)
+    if through not in left:
+        return "Start after the newest version, with a snapshot of it"
+    first = through
+    while first - 1 in left:
+        first -= 1
+    return (
+        f"Start after version {first}, with a snapshot of it (in Spark, startingVersion "
+        f"{first + 1}: it is the first version whose changes are read)"
+    )
 
 
 def first_version_since(table: TableVersion, moment: datetime) -> int:

@@ -31,6 +31,7 @@ from lance_stream.errors import (
 from lance_stream.expressions.predicates import evaluate, parse_expression, parse_predicate
 from lance_stream.quarantine.table import (
     READY,
+    TABLE_KEY,
     UNCOMMITTED,
     open_quarantine,
     quarantine_uri,
@@ -140,7 +141,8 @@ def list_quarantine(
         storage_options: Settings of the store.
 
     Raises:
-        InvalidInputError: There is another table at the quarantine's location.
+        InvalidInputError: There is another table at the quarantine's location; or the table is
+            itself a quarantine.
     """
     found = _open(branch_uri(uri, branch), quarantine, storage_options)
     if found is None:
@@ -236,7 +238,15 @@ def _open(
     options = dict(storage_options or {})
     table = open_table(uri, storage_options=options)
     bad = open_quarantine(quarantine or quarantine_uri(uri), options, uri)
-    return None if bad is None else (table, bad)
+    if bad is None:
+        of = table.manifest.config.get(TABLE_KEY)
+        if of is not None:
+            raise InvalidInputError(
+                f"the table {table.uri} is itself the quarantine of {of!r}: name that table, whose "
+                "rows were set aside"
+            )
+        return None
+    return table, bad
 
 
 # --- claims of earlier replays

@@ -109,7 +109,7 @@ def derive(
         spark: The session.
         uri: The table with the inputs, for the driver and for all workers. It has stable row ids.
         outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, or
-            several. They become nullable columns of the table.
+            several. They become new, nullable columns of the table.
         function: Takes a `pyarrow.RecordBatch` of the inputs, n rows at once, and returns n values:
             an array, a numpy array with one row for each, or a list; for several outputs, a mapping
             or a RecordBatch.

@@ -226,7 +226,7 @@ def _tier(num_rows: int) -> int:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return "(" + ", ".join(names) + ")"
+    return "(" + ", ".join(map(repr, names)) + ")"
 
 
 def _parse(value: str) -> Tombstones:

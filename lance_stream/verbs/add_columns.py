@@ -67,14 +67,18 @@ class Addition:
 
 
 Check: TypeAlias = Callable[[pa.Field, Field], None]
+Entries: TypeAlias = Callable[[Schema], dict[str, str]]
 
 
-def add_columns(table: TableVersion, columns: pa.Schema) -> TableVersion:
+def add_columns(
+    table: TableVersion, columns: pa.Schema, entries: Entries | None = None
+) -> TableVersion:
     """Add nullable columns without values; see `Dataset.add_columns`.
 
     Args:
         table: Any version; the columns are added to the newest one.
         columns: The columns, or parts of structs. What the table has with the same type is skipped.
+        entries: Returns config entries that the commit sets, if one is made, given the new schema.
 
     Returns:
         The committed version; the newest one if the table already has all columns.
@@ -97,7 +101,7 @@ def add_columns(table: TableVersion, columns: pa.Schema) -> TableVersion:
         _check_nullable(each.field for each in added)
         return added
 
-    return _add(table, missing)
+    return _add(table, missing, entries)
 
 
 def add_missing_columns(
@@ -250,15 +254,26 @@ def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
     )
 
 
-def _add(table: TableVersion, missing: Callable[[TableVersion], list[Addition]]) -> TableVersion:
+def _add(
+    table: TableVersion,
+    missing: Callable[[TableVersion], list[Addition]],
+    entries: Entries | None = None,
+) -> TableVersion:
     def attempt() -> TableVersion:
         newest = checkout(table, None)
         new = missing(newest)
         if not new:
             return newest
         fragments = tuple(newest.manifest.fragments)
-        operation = Merge(fragments, schema_with(newest, new), preserves_nullability=True)
-        result = commit_operation(table.log, newest.manifest, operation)
+        schema = schema_with(newest, new)
+        operation = Merge(fragments, schema, preserves_nullability=True)
+        stated = None if entries is None else entries(schema)
+        result = commit_operation(
+            table.log,
+            newest.manifest,
+            operation,
+            config_entries=None if stated is None else lambda *_: stated,
+        )
         if isinstance(result, Skipped):
             raise InvalidInputError(f"no column was added: {result.reason}")
         return table.at(result.manifest)

@@ -66,7 +66,8 @@ def check_not_remembered_by(table: TableVersion, names: Sequence[str], verb: str
         if name in remembered.columns:
             raise InvalidInputError(
                 f"the column {name!r} cannot be {verb}: the table remembers deletes by "
-                f"{', '.join(remembered.columns[:-1])} and {remembered.columns[-1]}. To forget "
+                f"{', '.join(map(repr, remembered.columns[:-1]))} and "
+                f"{remembered.columns[-1]!r}. To forget "
                 f"them, remove the key {CONFIG_KEY!r} from the table's config"
             )
 

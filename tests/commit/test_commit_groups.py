@@ -390,6 +390,16 @@ def test_tables_without_a_manifest_store_are_refused(tmp_path: Path) -> None:
         lance_stream.open_together(uris)
 
 
+def test_tables_whose_manifest_store_is_not_given_are_refused(tmp_path: Path) -> None:
+    uris = [str(tmp_path / name) for name in ("a", "b")]
+    options = {"manifest_store": f"sqlite://{tmp_path}/m.db"}
+    for uri in uris:
+        lance_stream.create_dataset(uri, SCHEMA, storage_options=options)
+    with pytest.raises(InvalidInputError, match=r"'sqlite .*no storage option manifest_store was"):
+        lance_stream.open_together(uris)
+    assert len(lance_stream.open_together(uris, options)) == 2
+
+
 def test_tables_in_two_stores_are_refused(tmp_path: Path) -> None:
     from lance_stream.commit.commit_groups import check_can_commit_together
     from lance_stream.commit.opening import open_log

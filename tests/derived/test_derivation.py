@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream import DerivedFunctionError, InvalidInputError, NotFoundError, derive
+from lance_stream import (
+    CorruptDataError,
+    DerivedFunctionError,
+    InvalidInputError,
+    NotFoundError,
+    derive,
+)
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.derived.progress import read_progress
 from lance_stream.storage.local_store import LocalStore
@@ -222,8 +228,12 @@ def test_a_function_that_fails_for_all_rows_is_an_error(tmp_path: Path) -> None:
     strict = derive(uri, LENGTH, Lengths("text 3"), "text", function_version="1", on_error="raise")
     with pytest.raises(DerivedFunctionError, match=r"failed for a row; .*'text 3' has no length"):
         strict.run()
-    assert set(lengths_of(uri).values()) == {None}
     assert strict.status().num_pending == 50
+    # Nothing was computed, so no column was added: other types may be declared now.
+    assert lance_stream.open_dataset(uri).schema.names == SCHEMA.names
+    text = {"length": pa.string()}
+    derive(uri, text, lambda b: b["text"], "text", function_version="1").run()
+    assert lance_stream.open_dataset(uri).to_table()["length"].type == pa.string()
 
 
 def test_a_function_that_has_never_succeeded_is_wrong_not_the_rows(
@@ -277,25 +287,63 @@ def test_what_a_function_may_return(tmp_path: Path, returned: Any, wanted: pa.Da
     assert set(map(str, lengths_of(uri).values())) == {str(expected)}
 
 
+VECTOR = {"length": pa.list_(pa.float64(), 2)}
+
+
 @pytest.mark.parametrize(
     ("returned", "outputs", "problem"),
     [
-        (None, LENGTH, "a value for each row, in an array or a list, not None"),
-        ("text", LENGTH, "a value for each row, in an array or a list, not a str"),
-        ([1.5], LENGTH, "truncated"),
-        ([[0.25, 0.5]], {"length": pa.list_(pa.int8(), 2)}, "truncated"),
+        (None, LENGTH, "a value of 'length' for each row, in an array or a list, not None"),
+        ("text", LENGTH, "in an array or a list, not a str"),
+        ([1.5] * 4, LENGTH, "'length' do not fit the type int64: .*truncated"),
+        ([[0.25, 0.5]] * 4, {"length": pa.list_(pa.int8(), 2)}, "truncated"),
         ([[1]], {"length": pa.int64(), "more": pa.int64()}, "DataFrame with the columns length, m"),
+        ([1], LENGTH, "expected 4 values of 'length' of the type int64, got 1 in a list"),
+        (pa.array([1] * 5), LENGTH, "expected 4 values .*, got 5 in a Int64Array"),
+        ({1, 2, 3, 4}, LENGTH, "are a set, which has no order"),
+        (frozenset([1, 2, 3, 4]), LENGTH, "are a frozenset, which has no order"),
+        (np.zeros((2, 4)), VECTOR, r"got a numpy array of the shape \(2, 4\)"),
+        (np.zeros((4, 3)), VECTOR, r"got a numpy array of the shape \(4, 3\)"),
+        (np.zeros((4, 1)), LENGTH, r"got a numpy array of the shape \(4, 1\)"),
+        (np.zeros((4, 2, 1)), VECTOR, "do not fit the type fixed_size_list"),
+        (np.array(7.0), LENGTH, "'length'"),
+        ([[1.0, 2.0, 3.0]] * 4, VECTOR, "do not fit the type fixed_size_list"),
+        (pa.array(["x"] * 4), LENGTH, "length"),
+        ({"other": [1] * 4}, LENGTH, "did not return the column 'length'"),
+        ({"length": {7}}, LENGTH, "are a set"),
     ],
 )
-def test_what_is_no_value_is_said(
-    tmp_path: Path, returned: Any, outputs: Any, problem: str
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_function_that_returns_nonsense_is_an_error_at_once(
+    tmp_path: Path, returned: Any, outputs: Any, problem: str, is_beside: bool
 ) -> None:
-    uri = new_table(tmp_path, (0, 1))
-    wrong = derive(uri, outputs, lambda _: returned, "text", function_version="1")
-    assert wrong.run().num_failed == 1
-    (bad,) = lance_stream.list_quarantine(uri)
-    assert problem in (bad.message or "")
-    assert "lance_stream" not in (bad.message or "")
+    uri = new_table(tmp_path, (0, 4))
+    calls: list[int] = []
+
+    def function(batch: pa.RecordBatch) -> Any:
+        calls.append(batch.num_rows)
+        return returned
+
+    target = str(tmp_path / "beside.lance") if is_beside else None
+    wrong = derive(uri, outputs, function, "text", function_version="1", target=target)
+    with pytest.raises(DerivedFunctionError, match=f"{problem}.*Nothing .* committed") as caught:
+        wrong.run()
+    assert "lance_stream" not in str(caught.value)
+    assert calls == [4]
+    assert lance_stream.list_quarantine(target or uri) == []
+    assert lance_stream.open_dataset(uri).schema.names == SCHEMA.names
+
+
+def test_a_shape_that_fits_halves_by_accident_is_refused(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 64))
+
+    def transposed(batch: pa.RecordBatch) -> Any:
+        prices = batch["price"].to_numpy()
+        return np.stack([prices, prices + 0.5])
+
+    with pytest.raises(DerivedFunctionError, match=r"expected 64 values .* shape \(2, 64\)"):
+        derive(uri, VECTOR, transposed, "price", function_version="1").run()
+    assert lance_stream.open_dataset(uri).schema.names == SCHEMA.names
 
 
 def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
@@ -338,26 +386,6 @@ def test_a_branch_goes_on_by_itself(tmp_path: Path) -> None:
     assert lengths_of(f"{uri}/tree/dev")[3] == 4
     assert main.run().num_checked == 0
     assert lengths_of(uri)[3] != 4
-
-
-@pytest.mark.parametrize(
-    ("returned", "problem"),
-    [
-        ([1], "1 values of 'length' for"),
-        (pa.array(["x", "y"]), "length"),
-        ({"other": [1, 2]}, "did not return the column 'length'"),
-    ],
-)
-def test_what_a_function_returns_wrongly_is_its_failure(
-    tmp_path: Path, returned: Any, problem: str
-) -> None:
-    uri = new_table(tmp_path, (0, 2))
-    wrong = derive(uri, LENGTH, lambda _: returned, "text", function_version="1", on_error="raise")
-    if returned == [1]:  # right for one row, so that halves succeed
-        assert wrong.run().num_failed == 0
-        return
-    with pytest.raises(DerivedFunctionError, match=problem):
-        wrong.run()
 
 
 def test_several_outputs_and_inputs(tmp_path: Path) -> None:
@@ -551,6 +579,29 @@ def test_arguments_that_make_no_sense_are_refused(
         derive(str(tmp_path), **given)
 
 
+def test_a_generator_that_fails_for_a_row_fails_for_that_row(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 20))
+
+    def generated(batch: pa.RecordBatch) -> Iterator[int]:
+        for each in batch["text"].to_pylist():
+            if each == "text 7":
+                raise ValueError("seven")
+            yield len(each)
+
+    def mapped(batch: pa.RecordBatch) -> dict[str, Iterator[int]]:
+        return {"length": generated(batch)}
+
+    for version, function in ("1", generated), ("2", mapped):
+        lengths = derive(uri, LENGTH, function, "text", function_version=version)
+        assert (lengths.run().num_failed, lengths_of(uri)[8]) == (1, 6)
+
+
+def test_a_session_is_for_the_other_function() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.session"})()
+    with pytest.raises(InvalidInputError, match=r"lance_stream\.spark\.derive\(spark, uri"):
+        derive(session, "t.lance", LENGTH, Lengths(), inputs="text", function_version="1")  # type: ignore[misc]  # the mistake
+
+
 def test_rounds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     lengths = derive(new_table(tmp_path, (0, 5)), LENGTH, Lengths(), "text", function_version="1")
     with pytest.raises(InvalidInputError, match="max_pieces is a whole number from 1"):
@@ -578,3 +629,18 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     lance_stream.create_dataset(plain, SCHEMA, stable_row_ids=False).append(rows(0, 5))
     with pytest.raises(InvalidInputError, match="no stable row ids"):
         derive(plain, LENGTH, Lengths(), "text", function_version="1").run()
+
+
+def test_a_damaged_progress_says_how_to_go_on(tmp_path: Path) -> None:
+    uri = new_table(tmp_path, (0, 5))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    lengths.run()
+    key = "lance_stream.derived.length"
+    for damaged in ("[" * 3000, "[]", "{", '{"function": 1}'):
+        lance_stream.open_dataset(uri).update_config({key: damaged})
+        with pytest.raises(CorruptDataError, match=r"is damaged: .*Remove it"):
+            lengths.run()
+        # It does not disturb other derivations.
+        derive(uri, {"n": pa.int64()}, Lengths(), "text", function_version="1").run()
+    lance_stream.open_dataset(uri).update_config({key: None})
+    assert lengths.run().num_computed == 0

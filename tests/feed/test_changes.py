@@ -147,12 +147,17 @@ def test_a_missing_version_is_named(ds: Dataset) -> None:
     for version in (1, 2):
         ds.table.store.delete(manifest_path(version))
     with pytest.raises(
-        NotFoundError, match=r"need version 1, which .* existing versions .* 3 to 5"
+        NotFoundError,
+        match=r"need version 1, which .* existing versions .* 3 to 5. Start after version 3, "
+        r".*startingVersion 4\b",
     ):
         ds.changes(0)
     with pytest.raises(NotFoundError, match=r"need version 2"):
         ds.changes(2)
     assert feed(ds, 3) == [(4, "insert", 4)]
+    ds.table.store.delete(manifest_path(4))  # what is left of versions need not be adjacent
+    with pytest.raises(NotFoundError, match=r"need version 4, .* Start after version 5, "):
+        ds.changes(3)
 
 
 def test_the_feed_needs_stable_row_ids() -> None:

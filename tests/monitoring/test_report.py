@@ -250,6 +250,14 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     assert "there is no folder" in capsys.readouterr().err
     assert main(["report", ds.uri, "--output", str(tmp_path / ("x" * 300))]) == 1
     assert "File name too long. Choose another file" in capsys.readouterr().err
+    assert main(["report", ds.uri, "-o", "REGION=eu-west-1"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "-o of this command is the file to write" in said
+    assert "--storage-option REGION=VALUE" in said
+    assert not Path("REGION=eu-west-1").exists()
+    named = tmp_path / "region=eu-west-1"
+    assert main(["report", ds.uri, "-o", str(named)]) == 0
+    assert named.exists()
 
 
 def test_without_plotly_the_error_names_the_extra(

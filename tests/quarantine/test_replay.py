@@ -450,6 +450,13 @@ def test_another_table_is_no_quarantine(uri: str) -> None:
             act(uri)
 
 
+def test_the_quarantine_itself_names_its_table(uri: str) -> None:
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
+        with pytest.raises(InvalidInputError, match=r"is itself the quarantine of '.*t\.lance'"):
+            act(quarantine_uri(uri))
+
+
 def test_a_named_quarantine_belongs_to_one_table(uri: str, tmp_path: Path) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}])
     other = str(tmp_path / "other.lance")

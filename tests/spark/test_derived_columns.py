@@ -102,14 +102,24 @@ def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path)
             spark,
             uri,
             VECTOR,
-            lambda batch, end=end: end(50) if "text 50" in str(batch["text"]) else None,
+            lambda batch, end=end: (
+                end(50) if "text 50" in str(batch["text"]) else [None] * batch.num_rows
+            ),
             "text",
             function_version="1",
             batch_rows=10,
         )
         with pytest.raises(DerivedFunctionError, match=cause):
             ending.run()
-        assert lance_stream.open_dataset(uri).count_rows("vector IS NOT NULL") == 0
+        assert "vector" not in lance_stream.open_dataset(uri).schema.names
+    for returned in np.zeros((VECTOR["vector"].list_size, 10)), {1.0}, None:
+        wrong = derive(
+            spark, uri, VECTOR, lambda _, r=returned: r, "text", function_version="1", batch_rows=10
+        )
+        with pytest.raises(DerivedFunctionError, match="returned what cannot be the values of"):
+            wrong.run()
+    with pytest.raises(InvalidInputError, match=r"call lance_stream\.spark\.derive\(spark, uri"):
+        lance_stream.derive(spark, uri, VECTOR, broken, inputs="text", function_version="1")  # type: ignore[arg-type,misc]  # the mistake
     with pytest.raises(InvalidInputError, match="needs the session first"):
         derive(uri, VECTOR, broken, "text", "1", function_version="1")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInputError, match=r"function .* cannot be sent .* setup="):

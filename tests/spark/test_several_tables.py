@@ -302,6 +302,12 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
 
 def test_a_function_returns_a_dataframe(file_stream: Any, tmp_path: Path) -> None:
     file_stream.add(orders(1))
-    sinks = lance_sinks({"a": (lambda _df: None, lance_sink(tmp_path / "t"))})  # type: ignore[arg-type,return-value]  # what is tested
-    with pytest.raises(Exception, match=r"the function of 'a' returns the rows .*, not a NoneType"):
-        file_stream.run(sinks)
+    for function, got in (
+        (lambda _df: None, "None"),
+        (lambda df: df.toPandas(), r"a pandas\.\S*DataFrame"),
+        (lambda df: df.collect(), "a list"),
+    ):
+        sinks = lance_sinks({"a": (function, lance_sink(tmp_path / "t"))})
+        message = f"the function of 'a' returns the rows .*, a DataFrame of Spark, not {got}"
+        with pytest.raises(Exception, match=message):
+            file_stream.run(sinks)

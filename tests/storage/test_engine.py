@@ -302,6 +302,7 @@ def test_missing_credentials_name_the_remedy() -> None:
             "certificate of the service is not trusted",
         ),
         ("Something new about https://a/b?sig=HUSH", TryAgainError, "no answer"),
+        ("non-2xx status code: 503 Busy: " + "[" * 3000, TryAgainError, "503"),
     ],
 )
 def test_only_the_reason_of_errors_is_shown(text: str, meaning: type[Exception], said: str) -> None:

@@ -132,6 +132,7 @@ def test_refresh_tokens_mark_user_credentials() -> None:
         ({"token": "browser"}, "gcloud auth"),
         ({"token": 7}, "'token' must be a non-empty string"),
         ({"google_service_account_key": "/a/path.json"}, "google_service_account"),
+        ({"google_service_account_key": "[" * 3000}, "google_service_account"),
         ({"google_service_acount": "f"}, "did you mean 'google_service_account'"),
         ({"requester_pays": True}, "project"),
         ({"bucket": "b"}, "repeats a part of the table's URI"),

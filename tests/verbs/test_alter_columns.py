@@ -300,7 +300,7 @@ def test_remembered_deletes_apply_to_wider_keys() -> None:
     assert made.to_table(filter="id = 1").num_rows == 0
     made = made.upsert(pa.table({"id": [1], "n": [2**40]}), **options)
     assert made.to_table(filter="id = 1")["n"].to_pylist() == [2**40]
-    with pytest.raises(InvalidInputError, match="remembers deletes by id and n"):
+    with pytest.raises(InvalidInputError, match="remembers deletes by 'id' and 'n'"):
         made.alter_columns({"path": "id", "name": "key"})
 
 

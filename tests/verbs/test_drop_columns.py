@@ -162,7 +162,7 @@ def test_columns_of_tombstones_cannot_be_dropped() -> None:
             tombstones="7 days",
         )
     for column in ("k", "seq"):
-        with pytest.raises(InvalidInputError, match="remembers deletes by k and seq"):
+        with pytest.raises(InvalidInputError, match="remembers deletes by 'k' and 'seq'"):
             made.drop_columns([column])
         with pytest.raises(InvalidInputError, match="cannot be renamed"):
             made.rename_columns({column: "other"})

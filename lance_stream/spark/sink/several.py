@@ -49,9 +49,15 @@ class _Target(NamedTuple):
         if not hasattr(rows, "sparkSession"):
             raise InvalidInputError(
                 f"the function of {name!r} returns the rows of a batch for this table, a "
-                f"DataFrame, not a {type(rows).__name__}"
+                f"DataFrame of Spark, not {_called(type(rows))}"
             )
         return rows
+
+
+def _called(kind: type) -> str:
+    """Return the name of a type with its module: not every DataFrame is one of Spark."""
+    own = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return "None" if kind is type(None) else f"a {own}"
 
 
 def lance_sinks(

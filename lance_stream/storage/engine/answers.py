@@ -162,7 +162,7 @@ def _said(status: int, body: str) -> _Said:
     try:
         error = json.loads(body).get("error", {})
         return _Said(status, "", _line(str(error.get("message", ""))))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return _Said(status, "", "" if "<" in body else _line(body))
 
 

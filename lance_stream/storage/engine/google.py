@@ -275,6 +275,6 @@ def read_key(text: str) -> Mapping[str, Any]:
     """Return the JSON object of a key; empty if it is not one."""
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}

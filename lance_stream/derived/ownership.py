@@ -1,0 +1,112 @@
+"""Which columns a derivation may write: new ones, and those that it has made itself.
+
+A column of the same name may be a user's, or another derivation's. What tells them apart:
+
+    the progress           has the ids of the columns that it is about, which survive a new name
+    the column of states   bears the derivation's name, and comes with the outputs in one commit; it
+                           tells if there is no progress, or one of columns that were overwritten
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lance_stream.derived.declaration import SOURCE_ROW_ID, STATE_SUFFIX, Declaration
+from lance_stream.derived.progress import Progress, read_all
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.verbs.add_columns import Addition, additions
+from lance_stream.verbs.create import new_schema
+
+
+def check_columns(table: TableVersion, declaration: Declaration) -> None:
+    """Raise if a column that would be written is not the derivation's own.
+
+    Args:
+        table: The newest version of the table with the values.
+        declaration: What is computed.
+
+    Raises:
+        InvalidInputError: One is not.
+        CorruptDataError: The config's entry of the progress is damaged.
+    """
+    entries = read_all(table.manifest.config, declaration.name)
+    columns = {each.name: each for each in table.schema.fields}
+    there = [columns[each] for each in declaration.written.names if each in columns]
+    for each in there:
+        if each.primary_key_position is not None or each.name == SOURCE_ROW_ID:
+            raise InvalidInputError(
+                f"the derived column {declaration.name!r} would write {each.name!r}, which is in "
+                f"the primary key of {table.uri}. Give {_what(declaration, each)} another name"
+            )
+        for name, other in entries.items():
+            state = columns.get(name + STATE_SUFFIX)
+            is_about_these = state is not None and state.id in other.outputs
+            if name != declaration.name and is_about_these and each.id in other.outputs:
+                raise InvalidInputError(
+                    f"the derived column {declaration.name!r} would write {each.name!r}, which is "
+                    f"the derived column {name!r} of {table.uri} and is kept up to date by that "
+                    f"one. Give {_what(declaration, each)} another name, or, to replace that one, "
+                    f"drop its columns first: {_drop([each.name, name + STATE_SUFFIX])}"
+                )
+    own = _own(there, declaration, entries.get(declaration.name))
+    for each in there:
+        if each.name not in own:
+            raise InvalidInputError(
+                f"the table {table.uri} has a column {each.name!r} that the derived column "
+                f"{declaration.name!r} did not make, and that it would overwrite. Nothing was "
+                f"written. Give {_what(declaration, each)} another name, or drop the column first, "
+                f"with its values: {_drop([each.name])}"
+            )
+
+
+def _own(there: Sequence[Field], declaration: Declaration, known: Progress | None) -> set[str]:
+    """Return which of the columns that are there the derivation has made."""
+    state = [each for each in there if each.name == declaration.state_column]
+    ids = () if known is None else known.outputs or known.fields
+    if known is None or (state and state[0].id not in ids):
+        # No progress is about these columns. They came with the column of states, or without it.
+        return {each.name for each in there} if state and len(there) > 1 else set()
+    return {each.name for each in there if each.id in ids}
+
+
+def missing_columns(table: TableVersion, declaration: Declaration) -> list[str]:
+    """Return which columns, or parts of their structs, are not there yet.
+
+    Raises:
+        InvalidInputError: One that is there has another type.
+    """
+
+    def check(wanted: pa.Field, known: Field) -> None:
+        (stored,) = to_arrow(new_schema(pa.schema([wanted]), table.file_version))
+        kind = field_to_arrow(known).type
+        if stored.type != kind:
+            there = [each for each in declaration.written.names if each in table.schema.names]
+            raise InvalidInputError(
+                f"the table {table.uri} has {wanted.name!r} of the derived column "
+                f"{declaration.name!r} with the type {kind}, not {wanted.type}, and the type of a "
+                f"column cannot be changed. Drop what was computed, {_drop(there)}, and run again; "
+                "or give the output another name"
+            )
+
+    return [
+        each.field.name
+        for column in declaration.written
+        for each in (
+            additions(table, column, check)
+            if column.name in table.schema.names
+            else [Addition(column)]
+        )
+    ]
+
+
+def _what(declaration: Declaration, column: Field) -> str:
+    if column.name == declaration.state_column:
+        return "the derivation, name=...,"
+    return "the output"
+
+
+def _drop(names: Sequence[str]) -> str:
+    return f"ds.drop_columns({list(names)!r})"

@@ -1,0 +1,250 @@
+"""Which columns a derivation may write: new ones and its own, never a user's or another's."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Derivation, InvalidInputError, derive
+from lance_stream.derived import derivation
+
+LENGTH = {"length": pa.int64()}
+
+
+def lengths(batch: pa.RecordBatch) -> list[int]:
+    return [len(each) for each in batch["text"].to_pylist()]
+
+
+def new_table(path: Path) -> str:
+    uri = str(path / "t.lance")
+    rows = pa.table({"id": range(20), "text": [f"text {n}" for n in range(20)], "n": [7] * 20})
+    lance_stream.create_dataset(uri, rows, primary_key=["id"])
+    return uri
+
+
+def lengths_in(uri: str, **given: Any) -> Derivation:
+    given = {"outputs": LENGTH, "function": lengths, "function_version": "1", **given}
+    return derive(uri, inputs="text", **given)
+
+
+def check_refused(made: Derivation, problem: str) -> None:
+    """Check that a run is refused, and that nothing was written."""
+    where = made.target or made.uri
+    before = lance_stream.open_dataset(where)
+    with pytest.raises(InvalidInputError, match=problem):
+        made.run()
+    after = lance_stream.open_dataset(where)
+    assert after.version == before.version
+    assert after.to_table() == before.to_table()
+
+
+@pytest.mark.parametrize("name", [None, "other"])
+def test_a_column_of_the_user_is_never_overwritten(tmp_path: Path, name: str | None) -> None:
+    uri = new_table(tmp_path)
+    made = lengths_in(uri, outputs={"n": pa.int64()}, name=name)
+    check_refused(made, r"column 'n' that .* did not make.*another name, or drop.*\(\['n'\]\)")
+    lance_stream.open_dataset(uri).drop_columns(["n"])
+    assert made.run().num_written == 20
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    check_refused(lengths_in(uri, outputs={"id": pa.int64()}), "'id', which is in the primary key")
+    target = str(tmp_path / "beside.lance")
+    lengths_in(uri, target=target).run()
+    row_id = {"source_row_id": pa.int64(), "length": pa.int64()}
+    check_refused(lengths_in(uri, target=target, outputs=row_id), "'source_row_id', which is in")
+
+
+def test_a_column_that_only_looks_like_the_state_is_the_users(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    lance_stream.open_dataset(uri).add_columns({"length_state": "n + 1"})
+    made = lengths_in(uri)
+    check_refused(made, r"column 'length_state' that .* the derivation, name=\.\.\., another name")
+    assert lengths_in(uri, name="size").run().num_written == 20
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_two_derivations_do_not_share_a_column(tmp_path: Path, is_beside: bool) -> None:
+    uri = new_table(tmp_path)
+    target = str(tmp_path / "beside.lance") if is_beside else None
+    first = lengths_in(uri, target=target)
+    first.run()
+    other = lengths_in(uri, target=target, name="other", function=lambda b: [0] * b.num_rows)
+    check_refused(
+        other, r"is the derived column 'length' of .*drop_columns\(\['length', 'length_state'\]\)"
+    )
+    assert first.run().num_computed == 0
+    lance_stream.open_dataset(target or uri).drop_columns(["length", "length_state"])
+    assert other.run().num_written == 20
+    check_refused(first, "is the derived column 'other'")
+
+
+def test_one_derivation_may_read_what_another_one_writes(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    double = derive(
+        uri, {"double": pa.int64()}, lambda b: b["length"], "length", function_version="1"
+    )
+    for _ in range(2):
+        lengths_in(uri).run()
+        double.run()
+
+
+def test_a_name_of_one_derivation_does_not_give_it_another_column(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    lengths_in(uri, name="d").run()
+    more = {"length": pa.int64(), "n": pa.int64()}
+    check_refused(lengths_in(uri, name="d", outputs=more), "has a column 'n'")
+    # A column that the user puts in the place of a dropped one is the user's.
+    lance_stream.open_dataset(uri).drop_columns(["length"]).add_columns({"length": "n"})
+    check_refused(lengths_in(uri, name="d"), "has a column 'length'")
+
+
+def test_another_type_says_what_to_drop(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    lengths_in(uri).run()
+    text = lengths_in(uri, outputs={"length": pa.string()}, function=lambda b: b["text"])
+    check_refused(text, r"type int64, not string.*drop_columns\(\['length', 'length_state'\]\)")
+    lance_stream.open_dataset(uri).drop_columns(["length", "length_state"])
+    assert text.run().num_written == 20
+
+
+class KilledError(BaseException):
+    """Ends a process."""
+
+
+@pytest.mark.parametrize("step", ["update_config", "drop_columns", "add_columns", "_commit"])
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize(
+    ("dropped", "has_progress"),
+    [
+        ((), False),
+        (("length",), False),
+        (("length",), True),
+        (("more", "length"), True),
+        (("d_state",), True),
+    ],
+)
+def test_its_own_columns_are_found_after_a_kill_at_each_step(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    is_done: bool,
+    dropped: tuple[str, ...],
+    has_progress: bool,
+) -> None:
+    uri = new_table(tmp_path)
+    outputs = {"length": pa.int64(), "more": pa.int64()}
+    made = lengths_in(
+        uri, outputs=outputs, name="d", function=lambda b: dict.fromkeys(outputs, lengths(b))
+    )
+    if dropped:
+        made.run()
+        ds = lance_stream.open_dataset(uri).drop_columns(list(dropped))
+        if not has_progress:
+            ds.update_config({"lance_stream.derived.d": None})
+    owner = Derivation if step == "_commit" else derivation
+    real = getattr(owner, step)
+
+    def killed(*given: Any, **named: Any) -> Any:
+        if is_done:
+            real(*given, **named)
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, step, killed)
+        with suppress(KilledError):
+            made.run()
+    made.run()
+    assert made.status().is_current
+    found = lance_stream.open_dataset(uri).to_table(["length", "more"]).to_pylist()
+    assert found == [{"length": len(f"text {n}"), "more": len(f"text {n}")} for n in range(20)]
+
+
+@pytest.mark.parametrize("is_restored_before", ["the values", "the columns"])
+def test_a_restore_to_before_the_progress_goes_on(tmp_path: Path, is_restored_before: str) -> None:
+    uri = new_table(tmp_path)
+    made = lengths_in(uri)
+    made.run()
+    first = 2 if is_restored_before == "the values" else 1
+    lance_stream.open_dataset(uri).restore(first)
+    assert made.run().num_computed == 20
+    assert made.run().num_checked == 0
+
+
+def test_columns_whose_progress_is_lost_are_resumed(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    made = lengths_in(uri)
+    made.run()
+    lance_stream.open_dataset(uri).update_config({"lance_stream.derived.length": None})
+    assert made.run().num_computed == 0
+    # So are those of a table that was written as a whole, whose columns have other ids.
+    ds = lance_stream.open_dataset(uri)
+    ds.overwrite(ds.to_table().drop_columns(["n"]))
+    assert made.run().num_computed == 0
+
+
+def test_renamed_columns_stay_its_own(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    lengths_in(uri).run()
+    lance_stream.open_dataset(uri).rename_columns({"length": "size"})
+    assert lengths_in(uri, outputs={"size": pa.int64()}, name="length").run().num_written == 20
+    lance_stream.open_dataset(uri).rename_columns({"length_state": "size_state"})
+    assert lengths_in(uri, outputs={"size": pa.int64()}).run().num_checked == 20
+    check_refused(lengths_in(uri, outputs={"size": pa.int64()}, name="x"), "derived column 'size'")
+
+
+def test_branches_and_clones_resume(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    lengths_in(uri).run()
+    clone = str(tmp_path / "clone.lance")
+    lance_stream.open_dataset(uri).shallow_clone(clone)
+    lance_stream.open_dataset(uri).branches.create("dev")
+    copy = str(tmp_path / "copy.lance")
+    shutil.copytree(uri, copy)
+    for each in (clone, f"{uri}/tree/dev", copy):
+        lance_stream.open_dataset(each).update({"text": "'x'"}, where="id = 3")
+        assert lengths_in(each).run().num_computed == 1
+
+
+def test_a_row_that_changes_while_the_columns_are_added_is_computed(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+    is_first = True
+
+    def disturbed(batch: pa.RecordBatch) -> list[int]:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            lance_stream.open_dataset(uri).update({"text": "'x'"}, where="id = 3").restore(1)
+        return lengths(batch)
+
+    made = lengths_in(uri, function=disturbed)
+    made.run()
+    assert made.run().num_checked == 0
+    found = lance_stream.open_dataset(uri).to_table(["text", "length"]).to_pylist()
+    assert all(each["length"] == len(each["text"]) for each in found)
+
+
+def test_a_column_that_a_user_adds_while_the_function_runs_is_kept(tmp_path: Path) -> None:
+    uri = new_table(tmp_path)
+
+    def slow(batch: pa.RecordBatch) -> list[int]:
+        lance_stream.open_dataset(uri).add_columns({"length": "n"})
+        return lengths(batch)
+
+    with pytest.raises(InvalidInputError, match="column 'length' that"):
+        lengths_in(uri, function=slow).run()
+    assert lance_stream.open_dataset(uri).to_table()["length"].to_pylist() == [7] * 20
+
+
+def test_an_output_that_was_dropped_beside_is_computed_again(tmp_path: Path) -> None:
+    uri, target = new_table(tmp_path), str(tmp_path / "beside.lance")
+    made = lengths_in(uri, target=target)
+    made.run()
+    lance_stream.open_dataset(target).drop_columns(["length"])
+    assert made.run().num_written == 20
+    assert None not in lance_stream.open_dataset(target).to_table()["length"].to_pylist()
