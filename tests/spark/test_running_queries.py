@@ -1,12 +1,14 @@
 """Which run of which query a batch belongs to, and how often a batch of the sink asks the JVM."""
 
 import threading
+import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.clientserver import JavaClient
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink.running_queries import output_mode_of, run_of, running_query
@@ -41,6 +43,40 @@ def test_each_run_of_a_query_is_found(spark: SparkSession, tmp_path: Path) -> No
         expected += [(str(query.runId), mode)] * 2
     assert found == expected
     assert len(set(found)) == 2
+
+
+def test_a_query_that_is_stopped_in_a_batch_ends_without_an_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The error is short: Spark 4.3 overflows its stack on the trace of a Java error."""
+    raised: list[Exception] = []
+    sink = lance_sink(tmp_path / "table")
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        try:
+            sink(batch, batch_id)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    slowly = functions.udf(lambda number: time.sleep(0.05) or number, "long")
+    tmp_path.joinpath("in").mkdir()
+    tmp_path.joinpath("in", "1.json").write_text('{"id": 1}\n' * 2000)
+    rows = (
+        spark.readStream.schema("id long")
+        .json(str(tmp_path / "in"))
+        .select(slowly("id").alias("id"))
+    )
+    query = rows.writeStream.foreachBatch(write)
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    tracker = spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + 60
+    while not tracker.getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    query.stop()
+    assert [str(each)[:21] for each in raised] == ["the query was stopped"]
+    assert len("".join(traceback.format_exception(raised[0]))) < 2000
+    assert query.exception() is None
 
 
 MOST_CALLS = 20
