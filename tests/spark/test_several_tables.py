@@ -1,5 +1,6 @@
 """One stream into several tables: one after the other, or all at once."""
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -311,3 +312,8 @@ def test_a_function_returns_a_dataframe(file_stream: Any, tmp_path: Path) -> Non
         message = f"the function of 'a' returns the rows .*, a DataFrame of Spark, not {got}"
         with pytest.raises(Exception, match=message):
             file_stream.run(sinks)
+    sinks = lance_sinks({"a": (lambda _df: sys.exit(3), lance_sink(tmp_path / "t"))})
+    with pytest.raises(
+        Exception, match=r"the function of 'a' called sys.exit\(3\); raise an error"
+    ):
+        file_stream.run(sinks)

@@ -41,11 +41,16 @@ class _Target(NamedTuple):
         """Return a table's rows of a batch.
 
         Raises:
-            InvalidInputError: The user's function does not return a DataFrame.
+            InvalidInputError: The user's function does not return a DataFrame, or exits.
         """
         if self.rows is None:
             return df
-        rows = self.rows(df)
+        try:
+            rows = self.rows(df)
+        except SystemExit as error:  # of which Spark is not told: the query would wait for ever
+            raise InvalidInputError(
+                f"the function of {name!r} called sys.exit({error.code!r}); raise an error instead"
+            ) from error
         if not hasattr(rows, "sparkSession"):
             raise InvalidInputError(
                 f"the function of {name!r} returns the rows of a batch for this table, a "
