@@ -80,7 +80,7 @@ def of_another_fragment(manifest: table_pb2.Manifest) -> None:
         (twice_in_a_file, "twice"),
         (past_the_columns, "column"),
         (without_a_column, "column"),
-        (of_texts, "should have uint64 values, but has string"),
+        (of_texts, "byte strings are stored in a column of the type uint64"),
         (of_another_fragment, "has 9 values"),
     ],
 )

@@ -113,7 +113,7 @@ def test_tombstones_fix_the_key_columns() -> None:
         assert not is_of(known, on, sequence_by)
         with pytest.raises(InvalidInputError) as caught:
             check_is_of(known, on, sequence_by)
-        for part in ("(a, b)", "'seq'", "Nothing was written", CONFIG_KEY, "leave out"):
+        for part in ("('a', 'b')", "'seq'", "Nothing was written", CONFIG_KEY, "leave out"):
             assert part in str(caught.value)
         check_is_of(Tombstones(("a", "b"), "seq", "int64"), on, sequence_by)
 

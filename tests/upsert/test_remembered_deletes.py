@@ -284,7 +284,7 @@ def test_other_key_columns_are_refused() -> None:
     table = take_in(new_table(), (1, 5, "d")).table
     files = [each.path for each in table.store.list()]
     rows = batch((1, 6, "d")).append_column("at", pa.array([1]))
-    with pytest.raises(InvalidInputError, match=r"by the key \(id\) in the order of 'seq'"):
+    with pytest.raises(InvalidInputError, match=r"by the key \('id'\) in the order of 'seq'"):
         upsert(table, rows, replace(RULES, sequence_by="at", except_columns=("op", "at")))
     assert [each.path for each in table.store.list()] == files
 
