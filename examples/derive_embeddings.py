@@ -47,9 +47,12 @@ def load_model() -> Callable[[list[str]], np.ndarray]:
         from sentence_transformers import SentenceTransformer
 
         return SentenceTransformer(MODEL).encode
-    logging.basicConfig(level=logging.WARNING)  # importing wordllama sets INFO for all loggers
-    import wordllama
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    import wordllama  # gives all loggers a handler, and the level INFO
 
+    root.handlers[:] = handlers
+    root.setLevel(level)
     own_files = Path(wordllama.__file__).parent  # where it would only look for the weights
     return wordllama.WordLlama.load(cache_dir=own_files, disable_download=True).embed
 

@@ -23,9 +23,12 @@ VERSION = "wordllama l2_supercat 256"
 @cache
 def load_model() -> Any:
     """Return the model; about a second the first time."""
-    logging.basicConfig(level=logging.WARNING)  # importing wordllama sets INFO for all loggers
-    import wordllama
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    import wordllama  # gives all loggers a handler, and the level INFO
 
+    root.handlers[:] = handlers
+    root.setLevel(level)
     own_files = Path(wordllama.__file__).parent  # where it would only look for the weights
     return wordllama.WordLlama.load(dim=DIMENSIONS, cache_dir=own_files, disable_download=True)
 
