@@ -38,7 +38,9 @@ def embed_texts(texts: Iterable[str | None]) -> npt.NDArray[np.float32]:
     given = [each or "" for each in texts]
     if not given:
         return np.zeros((0, DIMENSIONS), np.float32)
-    vectors: npt.NDArray[np.float32] = load_model().embed(given)
+    order = np.argsort([len(each) for each in given], kind="stable")  # the model pads texts
+    vectors = np.empty((len(given), DIMENSIONS), np.float32)
+    vectors[order] = load_model().embed([given[place] for place in order])
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths, lengths, np.float32(1))
 
