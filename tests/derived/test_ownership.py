@@ -92,6 +92,9 @@ def test_one_derivation_may_read_what_another_one_writes(tmp_path: Path) -> None
     for _ in range(2):
         lengths_in(uri).run()
         double.run()
+    rows = lance_stream.open_dataset(uri).to_table()
+    assert rows["double"].to_pylist() == rows["length"].to_pylist()
+    assert not rows["double"].null_count
 
 
 def test_a_name_of_one_derivation_does_not_give_it_another_column(tmp_path: Path) -> None:
