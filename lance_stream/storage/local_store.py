@@ -213,7 +213,7 @@ class LocalStore:
         """Create a file unless its name is taken; see `Store.create_once`."""
         target = self._path(path)
         flush = (flush or self.durable) and not self.volatile
-        with _own_errors(self.root, path):
+        with _folder_of_new_file(target):
             _make_folder(os.path.dirname(target), durable=flush)
             return create_by_link(target, _temporary_name(target), data, flush=flush)
 
@@ -223,7 +223,7 @@ class LocalStore:
 
     def _open_writer(self, path: str, *, durable: bool) -> "LocalFileWriter":
         target = self._path(path)
-        with _own_errors(self.root, path):
+        with _folder_of_new_file(target):
             _make_folder(os.path.dirname(target), durable=durable)
             return LocalFileWriter(target, durable=durable)
 
@@ -318,7 +318,7 @@ class LocalFileWriter(FileWriter):
             if len(self._collected) + len(rest) <= _COLLECTED_BYTES:
                 self._collected += rest
                 return
-            with _own_errors(*os.path.split(self._target)):
+            with _folder_of_new_file(self._target):
                 self._write_collected(self._file)
                 write_all(self._file, rest)
 
@@ -331,7 +331,7 @@ class LocalFileWriter(FileWriter):
         if self._file is None:
             return
         try:
-            with _own_errors(*os.path.split(self._target)):
+            with _folder_of_new_file(self._target):
                 self._finish(self._file)
         except BaseException:
             self.abort()
@@ -419,6 +419,24 @@ def _missing_is_not_found(store: LocalStore, path: str) -> Iterator[None]:
             yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"there is no file {store.uri}/{path}") from error
+
+
+@contextmanager
+def _folder_of_new_file(target: str) -> Iterator[None]:
+    """Convert the errors of writing a new file, also if its folder disappears meanwhile.
+
+    Raises:
+        NotFoundError: The folder was deleted; there is no new file.
+    """
+    folder, name = os.path.split(target)
+    try:
+        with _own_errors(folder, name):
+            yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(
+            f"the folder {folder!r} was deleted while a file was written there. If the table is to "
+            "exist, open it again and repeat what was asked"
+        ) from error
 
 
 @contextmanager

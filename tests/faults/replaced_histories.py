@@ -2,11 +2,11 @@
 
     python -m tests.faults.replaced_histories --minutes 10 --seed 1
 
-In each step a verb of ours runs, or one of pylance's. In some steps, when the verb first opens a
-data file, writes its transaction or looks at the versions, the table is replaced: deleted and
-re-created by one of the two writers, with the same columns or others; or restored from a copy of an
-earlier moment, which may be written to before the verb continues; or the verb works on a shallow
-clone of the table, in which another writer deletes rows at that moment. Then
+In each step a verb of ours runs, or one of pylance's. In some steps, when the verb first opens or
+ends a data file, writes its transaction or looks at the versions, the table is replaced: deleted
+and re-created by one of the two writers, with the same columns or others; or restored from a copy
+of an earlier moment, which may be written to before the verb continues; or the verb works on a
+shallow clone of the table, in which another writer deletes rows at that moment. Then
 
     the verb failed           the table is what took its place, and nothing else
     the verb succeeded        it had looked at the table that is there now, or that table has the
@@ -42,7 +42,7 @@ from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_table
-from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.version_marks import is_same_version
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -54,7 +54,7 @@ from tests import histories
 
 STEPS: Final = 25
 COLUMNS: Final = (("id", "name"), ("place", "who"))
-MOMENTS: Final = ("data file", "transaction", "first look", "second look")
+MOMENTS: Final = ("data file", "end of a data file", "transaction", "first look", "second look")
 
 Change = tuple[int, str, int]
 Verb = Callable[[str, pa.Table, int], object]
@@ -118,6 +118,7 @@ def at(moment: str, act: Callable[[], None]) -> Iterator[list[str]]:
     real = {
         name: getattr(LocalStore, name) for name in ("open_writer", "create_once", "list_names")
     }
+    real_close = LocalFileWriter.close
 
     def arrive(here: str) -> None:
         if here and here == moment and not done:
@@ -139,12 +140,18 @@ def at(moment: str, act: Callable[[], None]) -> Iterator[list[str]]:
             arrive({1: "first look", 2: "second look"}.get(looks, ""))
         return real["list_names"](self, folder, limit)
 
+    def close(self: LocalFileWriter) -> None:
+        arrive("end of a data file" if "/data/" in self._target else "")
+        real_close(self)
+
     fakes = {"open_writer": open_writer, "create_once": create_once, "list_names": list_names}
     for name, fake in fakes.items():
         setattr(LocalStore, name, fake)
+    LocalFileWriter.close = close  # type: ignore[method-assign]
     try:
         yield done
     finally:
+        LocalFileWriter.close = real_close  # type: ignore[method-assign]
         for name, method in real.items():
             setattr(LocalStore, name, method)
 
@@ -267,7 +274,7 @@ class History:
             assert (version, found) == stands[0][:2], f"{name} failed at {moment}, but is there"
             assert files <= stands[0][2], f"{name} left {files - stands[0][2]}"
             return
-        is_written = moment in ("data file", "transaction") or (
+        is_written = moment in ("data file", "end of a data file", "transaction") or (
             moment == "second look" and name in PLANNED_ON_ITS_OWN_LOOK
         )
         if name == "overwrite":  # perhaps with other columns, in which nobody can follow the table

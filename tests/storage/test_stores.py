@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import shutil
 import threading
 import time
 import uuid
@@ -11,7 +12,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.errors import InvalidInputError, StoreRefusedError, UnsupportedFeatureError
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    StoreRefusedError,
+    UnsupportedFeatureError,
+)
 from lance_stream.storage import create_once
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
@@ -129,6 +135,42 @@ def test_a_killed_writer_leaves_a_temporary_file(tmp_path: Path) -> None:
     (left,) = store.list()
     assert left.path.startswith("data/.a.")
     assert left.path.endswith(".tmp")
+
+
+@pytest.mark.parametrize("size", [4, 1 << 20])
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_folder_deleted_under_a_writer_is_an_error(
+    tmp_path: Path, durable: bool, size: int
+) -> None:
+    """The table was deleted meanwhile; nothing is left of the file, also if it is there again."""
+    store = LocalStore(str(tmp_path / "table"), durable=durable)
+    writer = store.open_writer("data/a")
+    writer.write(bytes(size))
+    shutil.rmtree(tmp_path / "table")
+    store.write("data/b", b"of another table")
+    with pytest.raises(NotFoundError, match="was deleted while a file was written there"):
+        writer.close()
+    assert [each.path for each in store.list()] == ["data/b"]
+    writer.close()  # as the end of a with statement does
+
+
+@pytest.mark.parametrize("moment", ["open", "link"])
+def test_a_folder_deleted_under_create_once_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store = LocalStore(str(tmp_path / "table"))
+    real = getattr(os, moment)
+
+    def delete_first(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(os, moment, real)
+        shutil.rmtree(tmp_path / "table")
+        return real(*arguments, **options)
+
+    store.write("_versions/1", b"")
+    monkeypatch.setattr(os, moment, delete_first)
+    with pytest.raises(NotFoundError, match="was deleted while a file was written there"):
+        store.create_once("_versions/2", b"manifest")
+    assert store.list() == []
 
 
 def test_processes_creating_a_name_have_one_winner(tmp_path: Path) -> None:
