@@ -359,6 +359,11 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
             it ends the process; or the setup failed.
         Exception: Whatever it raises.
     """
+    num_rows = inputs.num_rows
+    if num_rows > 1 and any(_list_size(each.type) == num_rows for each in declaration.outputs):
+        # A square array of a row in each column would have the right shape.
+        parts = [call(declaration, inputs.slice(0, 1)), call(declaration, inputs.slice(1))]
+        return _one(pa.Table.from_batches(parts))
     arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
     try:
         given = _evaluated(declaration.function(*arguments))
@@ -482,9 +487,15 @@ def _may_have_shape(values: Any, kind: pa.DataType) -> bool:
     """Return whether a row of a numpy array can be a value of a type; True of all else."""
     if not isinstance(values, np.ndarray) or values.ndim != 2:
         return True
-    if pa.types.is_fixed_size_list(kind):
-        return bool(kind.list_size == values.shape[1])
+    size = _list_size(kind)
+    if size is not None:
+        return bool(size == values.shape[1])
     return bool(pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
+
+
+def _list_size(kind: pa.DataType) -> int | None:
+    """Return how many values each list of a type has; None if that is not settled."""
+    return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
 
 
 def _shape_of(values: Any) -> str:

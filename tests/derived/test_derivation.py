@@ -346,6 +346,34 @@ def test_a_shape_that_fits_halves_by_accident_is_refused(tmp_path: Path) -> None
     assert lance_stream.open_dataset(uri).schema.names == SCHEMA.names
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_square_of_rows_and_values_is_not_taken_for_its_transpose(
+    tmp_path: Path, is_right: bool
+) -> None:
+    """A batch with as many rows as a list has values is computed in two parts."""
+    uri = new_table(tmp_path, (0, 6))
+    sizes: list[int] = []
+
+    def doubled(batch: pa.RecordBatch) -> Any:
+        sizes.append(batch.num_rows)
+        prices = batch["price"].to_numpy()
+        values = np.stack([prices, prices + 0.5])
+        return values.T if is_right else values
+
+    derived = derive(uri, VECTOR, doubled, "price", function_version="1", batch_rows=2)
+    if not is_right:
+        with pytest.raises(DerivedFunctionError, match=r"expected 1 value .* shape \(2, 1\)"):
+            derived.run()
+        assert lance_stream.open_dataset(uri).schema.names == SCHEMA.names
+        return
+    derived.run()
+    assert sizes == [1] * 6
+    rows = lance_stream.open_dataset(uri).to_table().to_pylist()
+    assert [each["length"] for each in rows] == [
+        [each["price"], each["price"] + 0.5] for each in rows
+    ]
+
+
 def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
     uri = new_table(tmp_path, (0, 50))
     loaded: list[int] = []
