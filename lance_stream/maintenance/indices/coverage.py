@@ -19,6 +19,9 @@ from lance_stream.table.apply.index_coverage import coverage, is_system_index
 from lance_stream.table.index_kinds import kind_of
 from lance_stream.table.indices import IndexMetadata, decode_index_section
 
+_MAX_ID = 0xFFFFFFFF
+"""The largest id of a fragment that a bitmap can have."""
+
 
 @dataclass(frozen=True)
 class IndexCoverage:
@@ -92,9 +95,10 @@ def _described(
     live = table.row_counts.live
     rows: int | None = None
     if all(each.fragment_bitmap for each in segments):
-        covered = BitMap().union(*map(coverage, segments))
-        ids = np.fromiter(covered, np.int64, len(covered))
-        rows = int(live[np.isin(table.manifest.fragments.numbers.ids.astype(np.int64), ids)].sum())
+        ids = table.manifest.fragments.numbers.ids
+        here = BitMap(ids[ids <= _MAX_ID])
+        covered = BitMap().union(*(coverage(each) & here for each in segments))
+        rows = int(live[np.isin(ids, np.fromiter(covered, ids.dtype, len(covered)))].sum())
     has_sizes = all(each.files for each in segments)
     return IndexCoverage(
         name=name,
