@@ -547,14 +547,18 @@ class RememberedKeys:
 
         Args:
             table: The version whose files are kept.
-            paths: The runs; about as large together as the largest one that is made.
+            paths: The runs; about as large together as the largest one that is made. One whose keys
+                are hashed in another way is left alone: it came under its name since it was listed.
         """
         footers = {each: key_index.footer_if_sound(table.store, each) for each in paths}
         kept = set(filter(None, map(self.covered_by, table.manifest.fragments)))
         with self._lock:
+            columns = self.columns(self._seeds)
             for path, footer in footers.items():
-                self._open(path, footer, self.columns(self._seeds))
-            self._merge_all(table.store, list(self._saved.values()), kept)
+                if footer is not None and footer.columns == columns:
+                    self._open(path, footer, columns)
+            if self._saved:
+                self._merge_all(table.store, list(self._saved.values()), kept)
 
     def _merge_all(self, store: Store, runs: Sequence[LocalRun], kept: set[Covered]) -> None:
         files = {file for run in runs for file in run.footer.files}

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.write.dictionary_nulls import with_nulls_of_rows
 
 ArrowInput: TypeAlias = Any
 """Table, RecordBatch, RecordBatchReader, an iterable of batches, a pandas or polars frame, or any
@@ -20,9 +21,15 @@ object with `__arrow_c_stream__`."""
 def read_input(data: ArrowInput) -> pa.RecordBatchReader:
     """Return the rows of a user's input as a stream of batches with one schema.
 
+    Its dictionaries have no nulls among their values.
+
     Raises:
         InvalidInputError: It has no rows and columns, or its batches differ in schema.
     """
+    return with_nulls_of_rows(_reader_of(data))
+
+
+def _reader_of(data: ArrowInput) -> pa.RecordBatchReader:
     if isinstance(data, pa.RecordBatchReader):
         return data
     if isinstance(data, pa.Table):

@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import BLOB_KEY
+from lance_stream.write.dictionary_nulls import settle_nulls
 
 
 class ForbiddenNullError(InvalidInputError):
@@ -450,6 +451,7 @@ def _check_indices(array: pa.DictionaryArray) -> None:
 def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         _check_indices(array)
+        array = settle_nulls(array)
         if array.type.equals(target):
             return array
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(target):

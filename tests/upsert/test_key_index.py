@@ -22,12 +22,14 @@ from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.rewrites import Prepared, prepare
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
+from lance_stream.storage.store import Store
 from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
 from lance_stream.upsert.file_columns import FileColumn
 from lance_stream.upsert.key_index import LostRunError, write_run
-from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder
+from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder, RunFooter
 from lance_stream.upsert.memory_runs import words_of
 from lance_stream.upsert.merged_runs import Part, merged, planned_parts
+from lance_stream.upsert.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
@@ -116,6 +118,31 @@ def test_runs_are_merged_so_that_few_remain() -> None:
     table, store = watched(ds.table)
     upsert(table, rows(range(300), 77), ON_ID)
     assert num_read(store) < 10
+
+
+def test_a_run_of_another_index_is_not_merged() -> None:
+    """It has come under the name of a run after that was listed: its hashes have other seeds."""
+    table = table_of(4)
+    store = table.store
+    for place in range(4):
+        index_keys(table, ["id"], (5, 6), [place])
+    listed = shared_index(table, ["id"])
+    (group,) = listed.to_merge()
+    index_keys(table, ["id"], (7, 8), [2])
+    (foreign,) = set(runs_of(table)) - set(group)
+    (own,) = (each for each in group if listed.runs[each].files == footer_of(store, foreign).files)
+    store.write(own, store.read(foreign))
+    store.delete(foreign)
+    merge_runs(table, ["id"], listed.seeds, group)
+    restart()
+    done = upsert(table, rows(range(200), 1), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (200, 0)
+
+
+def footer_of(store: Store, path: str) -> RunFooter:
+    footer = key_index.footer_if_sound(store, path)
+    assert footer is not None
+    return footer
 
 
 def test_two_processes_use_what_either_has_written() -> None:

@@ -1,0 +1,70 @@
+"""Nulls that are values of a dictionary, made nulls of the rows.
+
+    dictionary  ["a", null]    indices  [0, 1, null]    rows  "a", null, null
+    Arrow counts one null, and calls the second row valid
+
+Checks for nulls, in keys and in columns that must have none, would overlook them, and other readers
+would find nulls where a file claims that there are none.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def with_nulls_of_rows(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return rows whose dictionaries have no null among their values; the same if they have none.
+
+    Args:
+        rows: Of any schema, which stays.
+    """
+    if not any(map(_may_have_dictionaries, rows.schema.types)):
+        return rows
+
+    def settled() -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            columns = list(map(settle_nulls, batch.columns))
+            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    return pa.RecordBatchReader.from_batches(rows.schema, settled())
+
+
+def _may_have_dictionaries(arrow: pa.DataType) -> bool:
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _may_have_dictionaries(arrow.storage_type)
+    if pa.types.is_dictionary(arrow):
+        return True
+    return any(_may_have_dictionaries(arrow.field(each).type) for each in range(arrow.num_fields))
+
+
+def settle_nulls(array: pa.Array) -> pa.Array:
+    """Return equal values whose dictionaries have no nulls; the same array if they have none."""
+    if not _may_have_dictionaries(array.type):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(array.type, settle_nulls(array.storage))
+    if pa.types.is_dictionary(array.type):
+        return _settled(array)
+    if pa.types.is_struct(array.type):
+        parts = [settle_nulls(array.field(place)) for place in range(array.type.num_fields)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=mask)
+    own = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
+    children = [settle_nulls(array.values)]
+    return pa.Array.from_buffers(
+        array.type, len(array), own, array.null_count, array.offset, children
+    )
+
+
+def _settled(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    if not array.dictionary.null_count:
+        return array
+    kept = array.dictionary.drop_null()
+    place_of = pc.subtract(pc.cumulative_sum(array.dictionary.is_valid().cast(pa.int64())), 1)
+    place_of = pc.if_else(array.dictionary.is_valid(), place_of, None)
+    try:
+        indices = place_of.take(array.indices).cast(array.type.index_type)
+    except pa.ArrowIndexError:  # refused when it is cast
+        return array
+    return pa.DictionaryArray.from_arrays(indices, kept, ordered=array.type.ordered)

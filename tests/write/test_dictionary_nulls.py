@@ -1,0 +1,118 @@
+"""Nulls among the values of a dictionary are nulls of the rows, wherever rows come in."""
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import InvalidInputError
+from lance_stream.write.casting import ForbiddenNullError
+from lance_stream.write.dictionary_nulls import settle_nulls
+
+TEXTS = pa.DictionaryArray.from_arrays(
+    pa.array([2, 1, None, 0, 3], pa.int8()), pa.array(["a", None, "b", None])
+)
+OFFSETS = pa.array([0, 2, 2, 5], pa.int32())
+NESTED: dict[str, pa.Array] = {
+    "dictionary": TEXTS,
+    "ordered": pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 1, 0, None], pa.uint64()), pa.array([None, 3.5]), ordered=True
+    ),
+    "struct": pa.StructArray.from_arrays(
+        [TEXTS, pa.array(range(5))],
+        names=["s", "n"],
+        mask=pa.array([False, True, False, False, False]),
+    ),
+    "list": pa.ListArray.from_arrays(OFFSETS, TEXTS),
+    "large list": pa.LargeListArray.from_arrays(OFFSETS.cast(pa.int64()), TEXTS),
+    "vectors": pa.FixedSizeListArray.from_arrays(TEXTS.slice(1), 2),
+    "map": pa.MapArray.from_arrays(OFFSETS, pa.array(list("vwxyz")), TEXTS),
+    "list of structs": pa.ListArray.from_arrays(
+        OFFSETS, pa.StructArray.from_arrays([TEXTS], names=["s"])
+    ),
+}
+
+
+def null_values(array: pa.Array) -> int:
+    """Count the nulls among the values of all dictionaries."""
+    if pa.types.is_dictionary(array.type):
+        return int(array.dictionary.null_count)
+    if pa.types.is_struct(array.type):
+        return sum(null_values(array.field(each)) for each in range(array.type.num_fields))
+    return null_values(array.values) if hasattr(array, "values") else 0
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("array", NESTED.values(), ids=list(NESTED))
+def test_values_stay_and_dictionaries_have_no_null(array: pa.Array, start: int) -> None:
+    given = array.slice(start)
+    assert null_values(given)
+    settled = settle_nulls(given)
+    settled.validate(full=True)
+    assert settled.type == given.type
+    assert settled.to_pylist() == given.to_pylist()
+    assert not null_values(settled)
+
+
+@pytest.mark.parametrize("array", [pa.array([1, None]), pa.array(["a", "b"]).dictionary_encode()])
+def test_other_arrays_are_left_as_they_are(array: pa.Array) -> None:
+    settled = settle_nulls(array)
+    assert settled is array
+
+
+def batch_of(keys: list[str | None]) -> pa.Table:
+    """Return rows whose nulls are in the dictionary."""
+    distinct = list(dict.fromkeys(keys))
+    indices = pa.array(list(map(distinct.index, keys)), pa.int32())
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(distinct, pa.string()))
+    assert not column.null_count
+    return pa.table({"id": column, "x": list(range(len(keys)))})
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("column", ["id", "x"])
+def test_a_null_key_or_sequence_is_refused(tmp_path: Path, kind: Any, column: str) -> None:
+    schema = pa.schema([("id", kind if column == "id" else pa.int64()), ("x", kind)])
+    ds = lance_stream.create_dataset(tmp_path / "t", schema)
+    rows = batch_of(["a", None])
+    if column == "x":
+        rows = pa.table({"id": [1, 2], "x": rows["id"]})
+    else:
+        rows = rows.set_column(1, "x", pa.array(["p", "q"]))
+    with pytest.raises(InvalidInputError, match=r"1 of 2 rows have no key|1 rows have no 'x'"):
+        ds.upsert(rows, "id", sequence_by=None if column == "id" else "x")
+    assert lance_stream.open_dataset(tmp_path / "t").version == ds.version
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("verb", ["append", "overwrite", "upsert"])
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_a_column_that_must_not_be_null_has_none(tmp_path: Path, verb: str, version: str) -> None:
+    rows = batch_of(["a", None])
+    rows = pa.table({"n": [1, 2], "s": rows["id"]})
+    schema = pa.schema([("n", pa.int64()), pa.field("s", rows.schema.field("s").type, False)])
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, schema, file_version=version)
+    ds = ds.append(pa.table({"n": [1], "s": batch_of(["a"])["id"]}))
+    with pytest.raises(ForbiddenNullError, match="'s' must not be null"):
+        ds.upsert(rows, "n") if verb == "upsert" else getattr(ds, verb)(rows)
+    assert lance.dataset(uri).to_table().to_pylist() == [{"n": 1, "s": "a"}]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_others_read_the_nulls(tmp_path: Path, version: str) -> None:
+    names = ["a", None, "b", None, "a"]
+    rows = batch_of(names)
+    ds = lance_stream.create_dataset(tmp_path / "t", rows.schema, file_version=version)
+    ds = ds.append(rows)
+    for found in (ds.to_table(), lance.dataset(ds.uri).to_table()):
+        assert found["id"].to_pylist() == names
+    wanted = np.flatnonzero([each is None for each in names]).tolist()
+    assert ds.to_table(filter="id IS NULL")["x"].to_pylist() == wanted
+    assert lance.dataset(ds.uri).to_table(filter="id IS NULL")["x"].to_pylist() == wanted
