@@ -19,6 +19,7 @@ ALL_FLOORS   = --spark-processes $(SPARK_JOBS) -m "not slow" $(ON_FLOORS) $(WITH
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 HISTORIES   := oracle.three_writers faults.store_histories faults.replaced_histories \
 	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
+	upsert.concurrent_histories \
 	oracle.column_histories oracle.cleanup_histories oracle.index_histories oracle.filter_histories \
 	derived.histories commit.group_histories
 MINUTES     ?= 10

@@ -10,8 +10,7 @@
 The driver gets row ids and fingerprints, 16 bytes a row, and where the values are.
 """
 
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 from lance_stream.derived.candidates import Ids, Rows
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import Fingerprints, are_stale, fingerprints_of
+from lance_stream.derived.returned import as_outputs, counted, list_size, message_of, one_batch_of
 from lance_stream.errors import DerivedFunctionError, InvalidInputError, LanceStreamError
 from lance_stream.expressions.predicates import quote_path
 from lance_stream.read.unit_rows import read_units
@@ -31,7 +31,6 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.ascending import are_among
 from lance_stream.upsert.staged_files import SortedRows, WordRange, sort_rows, write_sorted
-from lance_stream.write.casting import cast_batch
 from lance_stream.write.row_checks import BAD_ROWS_SCHEMA
 from lance_stream.write.rows_as_json import rows_to_json
 
@@ -42,7 +41,6 @@ MAX_IN_MEMORY: Final = 64 << 10
 """Up to how many bytes of values a worker returns instead of writing a file."""
 
 _MAX_ROW_BYTES: Final = 1 << 20
-_MAX_MESSAGE: Final = 2000
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -223,12 +221,12 @@ class _Run:
 
     def _next(self, num_rows: int) -> None:
         table = pa.Table.from_batches(self._waiting)
-        batch = _one(table.slice(0, num_rows))
+        batch = one_batch_of(table.slice(0, num_rows))
         self._waiting = table.slice(num_rows).to_batches()
         self._num_waiting -= num_rows
         inputs = batch.select(list(self._declaration.inputs))
         pieces = list(self._apply(inputs))
-        outputs = _one(pa.Table.from_batches([each for each, _ in pieces]))
+        outputs = one_batch_of(pa.Table.from_batches([each for each, _ in pieces]))
         failed = np.concatenate([np.full(each.num_rows, bad) for each, bad in pieces])
         fingerprints = batch.column(self._declaration.state_column).to_numpy()
         states = np.where(failed, -fingerprints, fingerprints)
@@ -265,7 +263,7 @@ class _Run:
     def _fail(self, error: Exception) -> None:
         own = self._declaration
         self._num_failed += 1
-        text = _message_of(error)
+        text = message_of(error)
         self._messages.append(text)
         if not own.quarantines or self._num_failed > own.max_failures:
             how_many = (
@@ -333,11 +331,6 @@ def _known_states(ids: Ids, known: Ids, states: npt.NDArray[np.int64]) -> pa.Arr
     return pa.array(states[places], mask=known[places] != ids)
 
 
-def _one(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
-
-
 def _nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.nulls(count, each.type) for each in schema], schema=schema
@@ -360,22 +353,22 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
         Exception: Whatever it raises.
     """
     num_rows = inputs.num_rows
-    if num_rows > 1 and any(_list_size(each.type) == num_rows for each in declaration.outputs):
+    if num_rows > 1 and any(list_size(each.type) == num_rows for each in declaration.outputs):
         # A square array of a row in each column would have the right shape.
         parts = [call(declaration, inputs.slice(0, 1)), call(declaration, inputs.slice(1))]
-        return _one(pa.Table.from_batches(parts))
+        return one_batch_of(pa.Table.from_batches(parts))
     arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
     try:
         given = _evaluated(declaration.function(*arguments))
     except SystemExit as error:  # in a worker, it would say nothing of the function
         raise _failed(declaration, "function", f"it called sys.exit({error.code!r})") from error
     try:
-        return _as_outputs(given, declaration.outputs, inputs.num_rows)
+        return as_outputs(given, declaration.outputs, inputs.num_rows)
     except Exception as error:  # whatever conversions of pyarrow and of the user's objects raise
         raise DerivedFunctionError(
             f"the function of the derived column {declaration.name!r}, version "
             f"{declaration.function_version!r}, returned what cannot be the values of "
-            f"{_counted(inputs.num_rows, 'row')}: {_message_of(error)}. Nothing of this piece was "
+            f"{counted(inputs.num_rows, 'row')}: {message_of(error)}. Nothing of this piece was "
             "committed. Let the function return a value for each row, in the order of the rows; "
             "None, or an exception, where there is none"
         ) from error
@@ -402,7 +395,7 @@ def _model_of(declaration: Declaration) -> Any:
         except SystemExit as error:
             raise _failed(declaration, "setup", f"it called sys.exit({error.code!r})") from error
         except Exception as error:
-            raise _failed(declaration, "setup", _message_of(error)) from error
+            raise _failed(declaration, "setup", message_of(error)) from error
     return _SETUPS[key]
 
 
@@ -411,129 +404,6 @@ def _failed(declaration: Declaration, what: str, why: str) -> DerivedFunctionErr
         f"the {what} of the derived column {declaration.name!r} failed: {why}. Nothing of this "
         "piece was committed"
     )
-
-
-def _as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
-    if hasattr(given, "__arrow_c_stream__") and hasattr(given, "columns"):  # pandas, polars, Arrow
-        given = _one(pa.table(given))
-    if isinstance(given, pa.RecordBatch):
-        given = dict(zip(given.schema.names, given.columns, strict=True))
-    if not isinstance(given, Mapping):
-        if len(outputs) > 1:
-            raise InvalidInputError(
-                "expected is a mapping, a RecordBatch or a DataFrame with the columns "
-                f"{', '.join(outputs.names)}, not {_kind_of(given)}"
-            )
-        given = {outputs.names[0]: given}
-    missing = [each for each in outputs.names if each not in given]
-    if missing:
-        raise InvalidInputError(f"it did not return the column {missing[0]!r}")
-    columns = [_as_array(given[each.name], each, num_rows) for each in outputs]
-    return cast_batch(pa.RecordBatch.from_arrays(columns, outputs.names), outputs)
-
-
-def _as_array(values: Any, wanted: pa.Field, num_rows: int) -> pa.Array:
-    """Return values as an array; of another type, perhaps, which is cast later.
-
-    Raises:
-        InvalidInputError: They are no values in an order, not as many as there are rows, or they do
-            not fit the type.
-    """
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
-        raise InvalidInputError(
-            f"expected is a value of {wanted.name!r} for each row, in an array or a list, not "
-            f"{_kind_of(values)}"
-        )
-    if isinstance(values, set | frozenset):
-        raise InvalidInputError(
-            f"the values of {wanted.name!r} are {_kind_of(values)}, which has no order and each "
-            "value once; expected is an array or a list"
-        )
-    if not hasattr(values, "__len__"):
-        values = list(values)
-    kind = wanted.type
-    if len(values) != num_rows or not _may_have_shape(values, kind):
-        raise InvalidInputError(
-            f"expected {_counted(num_rows, 'value')} of {wanted.name!r} of the type {kind}, got "
-            f"{_shape_of(values)}"
-        )
-    try:
-        return _converted(values, kind)
-    except Exception as error:  # whatever pyarrow, and objects among the values, raise
-        raise InvalidInputError(
-            f"the values of {wanted.name!r} do not fit the type {kind}: {_message_of(error)}"
-        ) from error
-
-
-def _converted(values: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
-    if isinstance(values, np.ndarray) and values.ndim == 2:
-        if pa.types.is_fixed_size_list(kind):
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1)).cast(kind.value_type)
-            return pa.FixedSizeListArray.from_arrays(flat, type=kind)
-        values = list(values)
-    if not isinstance(values, np.ndarray) and _has_integers(kind):
-        values = list(values)
-        found = pa.array(values)
-        if _has_floats(found.type):  # pa.array would cut off what is behind the point
-            return found.cast(kind)
-    return pa.array(values, kind)
-
-
-def _may_have_shape(values: Any, kind: pa.DataType) -> bool:
-    """Return whether a row of a numpy array can be a value of a type; True of all else."""
-    if not isinstance(values, np.ndarray) or values.ndim != 2:
-        return True
-    size = _list_size(kind)
-    if size is not None:
-        return bool(size == values.shape[1])
-    return bool(pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
-
-
-def _list_size(kind: pa.DataType) -> int | None:
-    """Return how many values each list of a type has; None if that is not settled."""
-    return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
-
-
-def _shape_of(values: Any) -> str:
-    if isinstance(values, np.ndarray):
-        return f"a numpy array of the shape {values.shape}"
-    return f"{len(values)} in {_kind_of(values)}"
-
-
-def _has_integers(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(_item_type(kind)))
-
-
-def _has_floats(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(_item_type(kind)))
-
-
-def _item_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the innermost items of a list."""
-    while (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    ):
-        kind = kind.value_type
-    return kind
-
-
-def _kind_of(given: Any) -> str:
-    return "None" if given is None else f"a {type(given).__name__}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _message_of(error: Exception) -> str:
-    """Return what a user reads about an error of the function; ours need no name of a class."""
-    if isinstance(error, LanceStreamError):
-        return str(error)[:_MAX_MESSAGE]
-    return "".join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]
 
 
 # --- staged values
@@ -584,4 +454,4 @@ class StagedValues:
         found = np.concatenate(ids)
         order = np.argsort(found)
         places = order[np.searchsorted(found, wanted, sorter=order)]
-        return _one(pa.Table.from_batches(rows)).take(pa.array(places))
+        return one_batch_of(pa.Table.from_batches(rows)).take(pa.array(places))

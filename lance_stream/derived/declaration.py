@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lance_stream.arguments import as_count, as_names, repeated_names
 from lance_stream.errors import InvalidInputError
+from lance_stream.write.arrow_input import without_views
 
 Outputs: TypeAlias = pa.Field | pa.Schema | Mapping[str, pa.DataType] | Sequence[pa.Field]
 """Columns that a function computes: names and types."""
@@ -161,4 +162,10 @@ def _as_fields(outputs: Outputs) -> list[pa.Field]:
             "pa.list_(pa.float32(), 384)}, a pyarrow.Field, or several in a list or a schema, not "
             f"{outputs!r:.200}"
         )
+    for each, plain in zip(fields, without_views(pa.schema(fields)), strict=True):
+        if each.type != plain.type:
+            raise InvalidInputError(
+                f"the output {each.name!r} is {each.type}, and tables have no views: declare it as "
+                f"{str(plain.type).replace('large_', '')}. The function may return views"
+            )
     return [each.with_nullable(True) for each in fields]

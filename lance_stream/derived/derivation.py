@@ -320,7 +320,10 @@ class Derivation:
             fields=self._fields(source.schema, table.schema),
             mark="" if self.target is None else mark_of(source.manifest),
             outputs=in_table.output_ids(table.schema, own),
+            source="" if self.target is None else source.store.uri,
         )
+        if kept is not None:
+            self._check_source(source, kept)
         if (
             kept is None
             or lacks_columns
@@ -397,6 +400,22 @@ class Derivation:
                     f"the table {self.uri} has no column {each!r}; it has: {', '.join(names)}"
                 )
 
+    def _check_source(self, source: TableVersion, kept: Progress) -> None:
+        """Raise if a table beside has the values of another source, which would be deleted."""
+        if self.target is None or kept.source in ("", source.store.uri):
+            return
+        before = self._before(source, kept) if kept.through <= source.version else None
+        if before is not None and mark_of(before.manifest) == kept.mark:
+            return  # the same table, moved or copied
+        key = progress.config_key(self.declaration.name)
+        raise InvalidInputError(
+            f"the table {self.target} has the derived column {self.declaration.name!r} of "
+            f"{kept.source}, and {source.store.uri} is another table: its rows would replace "
+            "those. Nothing was written. Give each source a target of its own. If the one has "
+            "taken the place of the other, say so: "
+            f"open_dataset(target).update_config({{{key!r}: None}})"
+        )
+
     def _with_columns(self, work: _Work) -> _Work:
         """Add the columns that are not there, and forget what is known of those that are.
 
@@ -410,18 +429,19 @@ class Derivation:
         check_columns(newest, own)
         claimed = ""
 
-        def claim(schema: Schema) -> dict[str, str]:
+        def claim(schema: Schema, *, renews: bool = False) -> dict[str, str]:
             nonlocal claimed
             whole = replace(
                 work.planned,
                 fields=self._fields(schema, schema),
                 outputs=in_table.output_ids(schema, own),
+                renews=renews,
             )
             claimed = progress.encode(progress.all_pending(whole))
             return {key: claimed}
 
         if own.state_column in newest.schema.names and missing_columns(newest, own):
-            newest = update_config(newest, claim(newest.schema))
+            newest = update_config(newest, claim(newest.schema, renews=True))
             newest = drop_columns(newest, [own.state_column])  # it says that the values are there
         made = add_columns(newest, own.written, claim)
         if made.manifest.config.get(key) != claimed:
@@ -520,7 +540,8 @@ class Derivation:
             num_failed=sum(each.num_failed for each in computed),
         )
         # Not a counter: also after a restore by another program it is one that was never used.
-        micro_batch = MicroBatch(own.app_id, work.table.version)
+        at = work.table.version
+        micro_batch = MicroBatch(own.app_id, at, planned_on=at)
         aside: SettingAside | None = None
         if piece.num_failed:
             aside = self._set_aside(work, computed, micro_batch)

@@ -4,7 +4,9 @@ A column of the same name may be a user's, or another derivation's. What tells t
 
     the progress           has the ids of the columns that it is about, which survive a new name
     the column of states   bears the derivation's name, and comes with the outputs in one commit; it
-                           tells if there is no progress, or one of columns that were overwritten
+                           tells if there is no progress, or one of columns that were overwritten.
+                           Without it nothing is the derivation's: ids are used again once all
+                           columns with higher ones have been dropped
 """
 
 from collections.abc import Sequence
@@ -65,10 +67,12 @@ def check_columns(table: TableVersion, declaration: Declaration) -> None:
 def _own(there: Sequence[Field], declaration: Declaration, known: Progress | None) -> set[str]:
     """Return which of the columns that are there the derivation has made."""
     state = [each for each in there if each.name == declaration.state_column]
+    if not state and (known is None or not known.renews):
+        return set()  # dropped with the outputs: a later column may have got the id of one of them
     ids = () if known is None else known.outputs or known.fields
     if known is None or (state and state[0].id not in ids):
         # No progress is about these columns. They came with the column of states, or without it.
-        return {each.name for each in there} if state and len(there) > 1 else set()
+        return {each.name for each in there} if len(there) > 1 else set()
     return {each.name for each in there if each.id in ids}
 
 

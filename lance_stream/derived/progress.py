@@ -16,7 +16,9 @@ that is updated meanwhile stays in its span: if it was computed since, it is loo
 and is current. A restore brings back the older version's config and rows together.
 
 `outputs` are the columns that the derivation has made, by their ids (`ownership`). The commit that
-adds them states an entry with all rows pending.
+adds them states an entry with all rows pending. `renews` is true between two commits of which the
+first drops the column of states, and the second adds it again with further outputs. `source` and
+`mark` say which table, and which version of it, a table beside has values of.
 
 `own` are the versions with last-updated-at versions of our own values: their rows are current.
 """
@@ -60,6 +62,8 @@ class Progress:
         fields: The ids of the columns that are read and written.
         outputs: The ids of the columns with the values and states, in the table that has them.
         mark: Identifies version `through` of a source in another table; "" in the same one.
+        renews: Whether the column of states has been dropped to be added again.
+        source: The location of a source in another table; "" in the same one.
     """
 
     function: str
@@ -70,6 +74,8 @@ class Progress:
     fields: tuple[int, ...] = ()
     mark: str = ""
     outputs: tuple[int, ...] = ()
+    renews: bool = False
+    source: str = ""
 
 
 def config_key(name: str) -> str:
@@ -148,7 +154,9 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
         tuple(map(number, entry["own"])),
         tuple(map(number, entry["fields"])),
         str(entry["mark"]),
-        tuple(map(number, entry.get("outputs", ()))),  # entries before it was stated lack it
+        tuple(map(number, entry.get("outputs", ()))),  # older entries lack this, and the rest
+        entry.get("renews", False) is True,
+        str(entry.get("source", "")),
     )
 
 

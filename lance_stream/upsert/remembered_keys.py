@@ -461,6 +461,8 @@ class RememberedKeys:
         self._number_of, self._runs = {}, []
 
     def _use(self, run: LocalRun) -> None:
+        if run.path in self._saved:  # another thread has found it in the store since it was written
+            return
         for place, each in enumerate(run.footer.files):
             if each not in self._number_of:
                 run.numbers[place] = self._give_number(each)

@@ -44,6 +44,7 @@ class MicroBatch:
             plan is not deterministic.
         claimed: Versions with rows of the same batch that other sinks of the query committed.
         quarantined: The digest of its bad rows that were set aside; empty if there are none.
+        planned_on: A version that was there before the batch: no earlier one has it; 0 if unknown.
         member: Publishes its version together with those of other tables; None for it alone.
     """
 
@@ -55,6 +56,7 @@ class MicroBatch:
     may_differ: bool = False
     claimed: frozenset[int] = frozenset()
     quarantined: str = ""
+    planned_on: int = 0
     member: Member | None = field(default=None, compare=False, repr=False)
 
 

@@ -80,8 +80,8 @@ def find_committed(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledge
             return found
     uuid = ledger.derive_uuid(app_id, batch_id)
     searched = _SEARCHED.through(table, micro_batch)
-    after = max(decision.search_after, searched or 0)
-    is_unknown = decision.entry is None and searched is None
+    after = max(decision.search_after, searched or 0, micro_batch.planned_on)
+    is_unknown = decision.entry is None and searched is None and not micro_batch.planned_on
     if is_unknown or table.version - after > LOOKED_AT:
         tried_on = _first_tried_on(table, uuid)
         after = table.version if tried_on is None else max(after, tried_on)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,6 +178,27 @@ def test_a_batch_does_not_wait_for_a_run_that_a_compaction_writes() -> None:
     assert done.num_updated == 40
     table = commit_prepared(prepared[0]).table
     assert num_reads_of_an_upsert(table) == 0
+
+
+def test_a_run_that_a_batch_finds_before_the_compaction_uses_it_is_used_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1)
+    table = table_of()
+    for number in range(1, 4):
+        table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
+    memory = remembered_keys.remembered_keys(table, ["id"])
+    real = key_index.write_run
+
+    def found_at_once(*given: Any) -> Any:
+        run = real(*given)
+        memory.refresh(table.store)  # as another thread's look-up does
+        return run
+
+    with monkeypatch.context() as patched:
+        patched.setattr(key_index, "write_run", found_at_once)
+        compacted = lance_stream.Dataset(table).compact().table
+    assert num_reads_of_an_upsert(compacted) == 0
 
 
 @pytest.mark.parametrize("how", ["fails", "is killed"])

@@ -1,0 +1,142 @@
+"""What functions return is stored as it is, or refused."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_stream.derived.returned import as_outputs
+from lance_stream.errors import InvalidInputError
+
+DAYS = np.array(["2020-01-01", "2020-01-02", "NaT"], "M8[D]")
+FIRST, SECOND = datetime(2020, 1, 1), datetime(2020, 1, 2)
+MASKED = np.ma.masked_array(np.arange(4.0).reshape(2, 2), mask=[[False, False], [False, True]])
+POINT = pa.struct([("a", pa.int64()), ("b", pa.float32())])
+
+
+def returned(values: Any, kind: pa.DataType) -> list[Any]:
+    batch = as_outputs(values, pa.schema([("o", kind)]), len(values))
+    batch.validate(full=True)
+    assert batch.schema.types == [kind]
+    found: list[Any] = batch.column(0).to_pylist()
+    return found
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        (DAYS, pa.timestamp("us"), [FIRST, SECOND, None]),
+        (DAYS, pa.date32(), [FIRST.date(), SECOND.date(), None]),
+        (DAYS[:2], pa.int32(), [18262, 18263]),
+        (DAYS[:2].astype("M8[ns]"), pa.timestamp("s"), [FIRST, SECOND]),
+        (np.array([90], "m8[m]"), pa.duration("s"), [timedelta(minutes=90)]),
+        (MASKED, pa.list_(pa.float32(), 2), [[0, 1], [2, None]]),
+        (MASKED, pa.list_(pa.float64()), [[0, 1], [2, None]]),
+        ([*MASKED], pa.list_(pa.float32(), 2), [[0, 1], [2, None]]),
+        (MASKED.reshape(-1), pa.float32(), [0, 1, 2, None]),
+        (np.zeros((2, 2, 1)), pa.list_(pa.list_(pa.int8())), [[[0], [0]]] * 2),
+        (np.array([1.0, None, 3], object), pa.int64(), [1, None, 3]),
+        (np.array([0.1, np.inf, np.nan]), pa.float64(), [0.1, np.inf, np.nan]),
+        ([0.1, 16777217.5, None], pa.float32(), [np.float32(0.1), 16777218.0, None]),
+        ([1, 2.5], pa.float64(), [1.0, 2.5]),
+        ([{"a": 1}, {"b": 2.5}, None], POINT, [{"a": 1, "b": None}, {"a": None, "b": 2.5}, None]),
+        ([{"a": 1, "more": None}], pa.struct([("a", pa.int8())]), [{"a": 1}]),
+        ([[("k", 1)], []], pa.map_(pa.string(), pa.int64()), [[("k", 1)], []]),
+        ([DAYS[:2].astype("M8[s]")], pa.list_(pa.timestamp("us")), [[FIRST, SECOND]]),
+        ([DAYS[:2]], pa.list_(pa.date32()), [[FIRST.date(), SECOND.date()]]),
+        ([DAYS[:2].astype("M8[ns]")], pa.list_(pa.timestamp("ns"), 2), [[FIRST, SECOND]]),
+        ([{"k": 1}, None], pa.map_(pa.string(), pa.int64()), [[("k", 1)], None]),
+        ([FIRST, None], pa.date32(), [FIRST.date(), None]),
+        (
+            np.array(["2020-01", "2021-01"], "M8[M]"),
+            pa.date32(),
+            [date(2020, 1, 1), date(2021, 1, 1)],
+        ),
+        ([FIRST.replace(tzinfo=UTC)], pa.timestamp("us"), [FIRST]),
+        ([Decimal("1.50")], pa.decimal128(5, 3), [Decimal("1.500")]),
+        (["a", None, "a"], pa.dictionary(pa.int32(), pa.string()), ["a", None, "a"]),
+        ([b"ab", "cd"], pa.binary(), [b"ab", b"cd"]),
+        ([2**63], pa.uint64(), [2**63]),
+        (pd.Series([1.0, 2.0]), pa.int64(), [1, 2]),
+    ],
+)
+def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected: list[Any]) -> None:
+    np.testing.assert_equal(returned(values, kind), expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "problem"),
+    [
+        (np.array([1.5, None], object), pa.int64(), "1.5 would become 1"),
+        ([1.5], pa.int8(), "1.5 would become 1"),
+        (pd.Series([1.5]), pa.int64(), "1.5 would become 1"),
+        ([[1, 2.5]], pa.list_(pa.int64()), "2.5 would become 2"),
+        ([[[1, 2.5]]], pa.large_list(pa.list_(pa.int64(), 2)), "2.5 would become 2"),
+        ([{"a": 1.5}], POINT, "1.5 would become 1"),
+        ([[{"a": 1.5}]], pa.list_(POINT), "1.5 would become 1"),
+        ([{"A": 1}], POINT, "a field 'A', but the type has: a, b"),
+        ([1e300], pa.float32(), "1e.300 would become inf"),
+        (np.array([[1e300]]), pa.list_(pa.float32(), 1), "1e.300 would become inf"),
+        ([[1e300]], pa.list_(pa.float16(), 1), "would become inf"),
+        ([datetime(2020, 1, 1, 5)], pa.date32(), "05:00:00 would become 2020-01-01"),
+        ([datetime(2020, 1, 1, 5, 0, 0, 7)], pa.timestamp("s"), "000007 would become"),
+        (np.array(["2020-01-01T05"], "M8[h]"), pa.date32(), "05:00:00 would become 2020-01-01"),
+        ([[("k", 1.5)]], pa.map_(pa.string(), pa.int64()), "1.5 would become 1"),
+        ([{"k": 1.5}], pa.map_(pa.string(), pa.int64()), "1.5 would become 1"),
+        ([DAYS[:2]], pa.list_(pa.timestamp("us")), "date"),
+        ([1.5], pa.date32(), "1.5 would become 1"),
+        ([1.5], pa.timestamp("s"), "1.5 would become 1"),
+        ([2**53 + 1], pa.float64(), "9007199254740993"),
+        ([2**24 + 1], pa.float32(), "16777217"),
+    ],
+)
+def test_values_that_would_become_others_are_refused(
+    values: Any, kind: pa.DataType, problem: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"'o' do not fit the type .*{problem}"):
+        returned(values, kind)
+
+
+WHOLE = [pa.int8(), pa.int16(), pa.uint32(), pa.int64()]
+OTHER = [pa.float32(), pa.float64(), pa.date32(), pa.timestamp("s"), pa.string(), pa.bool_()]
+
+
+@given(
+    st.lists(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**40), 2**40)
+        | st.floats(allow_nan=False)
+        | st.datetimes()
+        | st.dates()
+        | st.text(max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(WHOLE + OTHER),
+    st.booleans(),
+)
+def test_what_is_accepted_is_equal(values: list[Any], kind: pa.DataType, is_array: bool) -> None:
+    if pa.types.is_temporal(kind):  # where numbers are days or seconds
+        values = [each for each in values if not isinstance(each, int | float)]
+    given_values = np.array(values, object) if is_array else values
+    try:
+        found = returned(given_values, kind)
+    except InvalidInputError:
+        return
+    for value, stored in zip(values, found, strict=True):
+        if isinstance(value, date) and not isinstance(value, datetime) and stored is not None:
+            assert stored in (value, datetime(value.year, value.month, value.day))
+        elif isinstance(value, datetime) and type(stored) is date:
+            assert datetime(stored.year, stored.month, stored.day) == value
+        elif pa.types.is_float32(kind) and isinstance(value, float):
+            assert stored == np.float32(value)
+        else:
+            assert stored == value
