@@ -4,8 +4,8 @@
 
 Each thread upserts random rows of the same keys, some without a column. Another one compacts all
 the time; both write, find, merge and lose runs of the index of keys, which have a few rows here.
-Sometimes everything is forgotten, as by a new process, and on a disk side files disappear. A store
-that is slow now and then lets other threads come between any two requests. Then
+Sometimes everything is forgotten, as by a new process, and on a disk side files disappear. Requests
+that are slow now and then, and pauses after runs are written, let other threads come between. Then
 
     each look-up     of a file that is known, the keys of all its rows are known
     in the end       the table is what the batches give in the order of their versions
@@ -36,7 +36,7 @@ from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
-from lance_stream.upsert import remembered_keys
+from lance_stream.upsert import key_index, remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_index import LostRunError
 from lance_stream.upsert.remembered_keys import Known, RememberedKeys
@@ -183,8 +183,16 @@ def small_runs(limits: dict[str, int]) -> Iterator[None]:
         before.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
+    real = key_index.write_run
+
+    def write_slowly(*given: Any) -> Any:
+        run = real(*given)
+        time.sleep(random.random() * 0.02)
+        return run
+
     try:
         use_small_runs(set_attribute)
+        set_attribute(key_index, "write_run", write_slowly)
         for name, value in limits.items():
             set_attribute(remembered_keys, name, value)
         restart()
@@ -208,7 +216,7 @@ def checked_look_ups(counts: Counter[str]) -> Iterator[None]:
             num_keys = _keys_of(known, store)
             for fragment, number in zip(fragments, known.numbers.tolist(), strict=True):
                 if number >= 0:
-                    assert num_keys[number] == fragment.physical_rows, f"keys of {fragment} lack"
+                    assert num_keys[number] == fragment.physical_rows, f"fragment {fragment.id} lacks keys"
                     counts["known files"] += 1
         return known
 
