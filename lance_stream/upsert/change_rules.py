@@ -13,7 +13,6 @@ several, or because the user leaves it out, the table has it in the column `__SE
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
 
 import pyarrow as pa
 
@@ -22,13 +21,11 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.upsert.incoming import (
     END_AT,
     FOR_GOOD,
+    SEQUENCE,
     START_AT,
     HistoryRules,
     UpsertRules,
 )
-
-SEQUENCE: Final = "__SEQUENCE"
-"""The column of sequences that are not stored as one column of the user's."""
 
 
 @dataclass(frozen=True)

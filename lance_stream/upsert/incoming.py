@@ -41,6 +41,9 @@ from lance_stream.write.casting import cast_batch, check_known
 FOR_GOOD: Final = timedelta.max
 """The age of deletes that are never forgotten."""
 
+SEQUENCE: Final = "__SEQUENCE"
+"""The column of sequences that are not stored as one column of the user's."""
+
 START_AT: Final = "__START_AT"
 """The column of a history with the sequence of the first event of a row."""
 
@@ -257,6 +260,13 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         name = rules.sequence_by
         _check_there("the column of sequence_by", [name], batch, "the data")
         check_can_order(name, batch.field(name).type)
+    if SEQUENCE in table.names and rules.sequence_by not in (None, SEQUENCE):
+        raise InvalidInputError(
+            f"the rows of the table are ordered by its column {SEQUENCE} (scd1), which an upsert "
+            f"ordered by {rules.sequence_by!r} does not set: a change that is older than one of "
+            "its rows could replace that later. Use apply_scd1, or mode='scd1' of the sink; or "
+            "upsert without sequence_by, to correct rows until their next change"
+        )
     if (
         rules.history is None
         and START_AT not in batch.names

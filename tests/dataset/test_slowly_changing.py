@@ -270,6 +270,27 @@ def test_type_1_compares_with_the_stored_sequence() -> None:
         ds.apply_scd1(events((1, "x", 7)), **RULES)
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_upserts_with_an_order_of_their_own_are_refused(is_stored: bool) -> None:
+    """They would leave `__SEQUENCE` as it was, and a change older than theirs would win later."""
+    columns = [*STORED, *([("seq", pa.int64())] if is_stored else []), ("__SEQUENCE", pa.int64())]
+    ds = lance_stream.create_dataset(uri(), pa.schema(columns))
+    rules = RULES | {"except_column_list": ["deletes"] if is_stored else ["seq", "deletes"]}
+    if is_stored:
+        ds = ds.append(pa.table({"id": [1], "name": ["new"], "seq": [5], "__SEQUENCE": [5]}))
+    else:
+        ds = ds.apply_scd1(events((1, "new", 5)), **rules)
+    later = events((1, "newer", 9)).drop_columns(["deletes"])
+    excepted = () if is_stored else ("seq",)
+    with pytest.raises(InvalidInputError, match=r"ordered by its column __SEQUENCE .* apply_scd1"):
+        ds.upsert(later, "id", sequence_by="seq", except_columns=excepted)
+    # A correction, until the next change: its sequence is that of the row before.
+    ds = ds.upsert(pa.table({"id": [1], "name": ["corrected"]}), "id")
+    assert ds.to_table(["name", "__SEQUENCE"]).to_pylist() == [
+        {"name": "corrected", "__SEQUENCE": 5}
+    ]
+
+
 def test_hidden_events_are_forgotten_by_their_age() -> None:
     now = [0]
     clock = make_environment(now_nanos=lambda: now[0])

@@ -2,6 +2,7 @@
 
 import datetime
 import pickle
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,34 @@ def test_older_batches_are_compared(spark: Any, uri: str) -> None:
         sink(twos, 0)
     lance_sink(uri, app_id="a", replays_may_differ=True)(twos, 0)
     assert ids_of(uri) == [1, 2]
+
+
+def test_a_table_that_is_gone_is_not_begun_again(spark: Any, uri: str) -> None:
+    """It would have the later batches alone. Another query begins with its own first batch."""
+    df = spark.createDataFrame([(1,)], "id long")
+    sink = lance_sink(uri, app_id="a")
+    sink(df, 3)
+    shutil.rmtree(uri)
+    with pytest.raises(NotFoundError, match="is gone: batch 3 of this stream is version 1 of it"):
+        sink(df, 4)
+    assert not Path(uri).exists()
+    sink(df, 0)
+    assert ids_of(uri) == [1]
+
+
+def test_other_rules_after_a_restart_are_told(
+    spark: Any, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    df = spark.createDataFrame([(1, 2)], "id long, other long")
+    lance_sink(uri, mode="upsert", on="id", app_id="a")(df, 0)
+    lance_sink(uri, mode="upsert", on="id", app_id="a")(df, 1)
+    assert "other keys" not in caplog.text
+    sink = lance_sink(uri, mode="upsert", on=["id", "other"], app_id="a")
+    for batch_id in (2, 3):
+        sink(df, batch_id)
+    told = [each for each in caplog.records if "other keys" in each.getMessage()]
+    assert len(told) == 1
+    assert "batch 1 of the stream a was written by a sink with another mode" in told[0].getMessage()
 
 
 @pytest.mark.floors

@@ -318,8 +318,13 @@ def test_equal_sequences_need_equal_rows(spark: Any, uri: str) -> None:
 
 
 def test_invalid_conditions_are_refused(spark: Any, uri: str) -> None:
-    sink = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when="no_such = 1")
-    with pytest.raises(InvalidInputError, match="delete_when='no_such = 1' is not a condition"):
+    for condition in ("no_such = 1", "sum(id) > 1"):
+        sink = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when=condition)
+        with pytest.raises(InvalidInputError, match=r"delete_when='.* 1' is not a condition on"):
+            feed(spark, sink, 0, "id long", (1,))
+    changes = {"mode": "scd1", "keys": "id", "sequence_by": "id"}
+    sink = lance_sink(uri, **changes, app_id="a", apply_as_deletes="no_such = 1")
+    with pytest.raises(InvalidInputError, match="apply_as_deletes='no_such = 1' is not a condi"):
         feed(spark, sink, 0, "id long", (1,))
 
 

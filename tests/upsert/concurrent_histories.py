@@ -216,7 +216,9 @@ def checked_look_ups(counts: Counter[str]) -> Iterator[None]:
             num_keys = _keys_of(known, store)
             for fragment, number in zip(fragments, known.numbers.tolist(), strict=True):
                 if number >= 0:
-                    assert num_keys[number] == fragment.physical_rows, f"fragment {fragment.id} lacks keys"
+                    assert num_keys[number] == fragment.physical_rows, (
+                        f"fragment {fragment.id} lacks keys"
+                    )
                     counts["known files"] += 1
         return known
 

@@ -18,7 +18,8 @@ from lance_stream.spark.column_names import (
 from lance_stream.spark.row_modes import OF_CHANGES
 from lance_stream.spark.session_settings import is_case_sensitive
 from lance_stream.spark.sink.arguments import SinkArguments, names
-from lance_stream.upsert.change_rules import SEQUENCE, check_not_reserved
+from lance_stream.upsert.change_rules import check_not_reserved
+from lance_stream.upsert.incoming import SEQUENCE
 
 
 def settle_names(

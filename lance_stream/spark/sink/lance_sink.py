@@ -53,6 +53,8 @@ from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
 from lance_stream.table.apply import check_may_write
+from lance_stream.table.ledger import read_entry
+from lance_stream.write.batch_proofs import has_other_rules
 from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import as_checks
@@ -477,6 +479,10 @@ def _write_once(batch: Batch, call: Call) -> SinkCommit:
     commit = SinkCommit(micro_batch.batch_id, micro_batch.app_id)
     with batch.phases("plan"):
         table = _open(arguments)
+    if table is None:
+        _check_never_there(batch)
+    else:
+        _warn_of_other_rules(table, batch)
     done = None if table is None else _skip(batch, table, commit, call)
     if done is not None:
         return done
@@ -490,6 +496,41 @@ def _write_once(batch: Batch, call: Call) -> SinkCommit:
         if done is None:
             raise
         return done
+
+
+def _check_never_there(batch: Batch) -> None:
+    """Raise if the table, which is not there, had an earlier batch of the stream.
+
+    Raises:
+        NotFoundError: It had.
+    """
+    last = batch.last
+    if last is None or last.version is None or batch.micro_batch.batch_id <= last.batch_id:
+        return
+    raise NotFoundError(
+        f"the table {batch.arguments.uri} is gone: batch {last.batch_id} of this stream is version "
+        f"{last.version} of it. A new one would lack the rows of that batch and of those before, "
+        f"so batch {batch.micro_batch.batch_id} was not written. Put the table back; or start the "
+        "query with a new checkpoint, to read its source again"
+    )
+
+
+def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
+    """Log that the sink of a stream was given other arguments, when its first batch comes."""
+    own = batch.micro_batch
+    if batch.last is not None:
+        return
+    entry = read_entry(table.manifest.config, own.app_id)
+    if entry is not None and entry.batch_id < own.batch_id and has_other_rules(entry, own):
+        _log.warning(
+            "%s: batch %d of the stream %s was written by a sink with another mode, or other keys, "
+            "sequence_by, delete_when or columns, than this sink has, from batch %d on. What is in "
+            "the table stays as the earlier ones made it: with other keys, a key may have two rows",
+            table.uri,
+            entry.batch_id,
+            own.app_id,
+            own.batch_id,
+        )
 
 
 def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> SinkCommit | None:

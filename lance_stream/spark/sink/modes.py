@@ -148,24 +148,25 @@ class Batch:
         Raises:
             InvalidInputError: The condition is invalid.
         """
-        condition = self.arguments.delete_when
+        condition, argument = self.arguments.delete_when, self.arguments.argument_of_deletes
         if condition is None:
             return self.df
-        try:
-            kind = self.df.select(functions.expr(condition)).schema.fields[0].dataType
-        except (AnalysisException, ParseException) as error:
-            raise InvalidInputError(
-                f"delete_when={condition!r} is not a condition on the batch's rows: {error}"
-            ) from None
-        if not is_condition(kind):  # other values would become null
-            raise InvalidInputError(
-                f"delete_when={condition!r} is {kind.simpleString()}, not a condition; compare it: "
-                f"delete_when=\"{condition} = 'd'\""
-            )
         deletes = functions.coalesce(
             functions.expr(condition).cast("boolean"), functions.lit(False)
         )
-        return self.df.withColumn(DELETES, deletes)
+        try:
+            kind = self.df.select(functions.expr(condition)).schema.fields[0].dataType
+            marked = self.df.withColumn(DELETES, deletes) if is_condition(kind) else None
+        except (AnalysisException, ParseException) as error:
+            raise InvalidInputError(
+                f"{argument}={condition!r} is not a condition on each of the batch's rows: {error}"
+            ) from None
+        if marked is None:  # other values would become null
+            raise InvalidInputError(
+                f"{argument}={condition!r} is {kind.simpleString()}, not a condition; compare it: "
+                f"{argument}=\"{condition} = 'd'\""
+            )
+        return marked
 
     def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:
         """Plan the new table; return None if that fails but there is no row that needs the table.
