@@ -7,6 +7,7 @@ import pytest
 from tests.derived.histories import History
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.oracle
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(16))
@@ -16,6 +17,7 @@ def test_each_row_is_computed_once_for_each_change(
     History(tmp_path, seed).run(25, monkeypatch)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.oracle
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(16, 28))

@@ -83,7 +83,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=6)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("name", "kind"), [*CASES, *ON_STORES])
 def test_a_crashing_query_delivers_changes_once(

@@ -13,7 +13,7 @@ from tests.oracle.indexed_table import IndexedTable
 
 PROCESS = Path(__file__).parent / "indexing_process.py"
 ROOT = Path(__file__).parents[2]
-NUM_ROUNDS = 10 * int(os.environ.get("KILL_ROUNDS", "1"))
+NUM_ROUNDS = 5 * int(os.environ.get("KILL_ROUNDS", "1"))
 NUM_BATCHES = 12
 
 

@@ -131,6 +131,7 @@ def _rows(table: pa.Table) -> list[dict[str, int]]:
     return rows
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(
     ("seed", "config"),
     [

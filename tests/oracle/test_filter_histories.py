@@ -7,7 +7,7 @@ from tests.oracle.filter_histories import play
 pytestmark = pytest.mark.oracle
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=6)
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_filters_choose_the_same_rows_with_indices_and_without(seed: int) -> None:
     counts = play(seed, 8)

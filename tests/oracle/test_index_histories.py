@@ -7,7 +7,7 @@ from tests.oracle.index_histories import SCALARS, VECTORS, drawn, play
 pytestmark = pytest.mark.oracle
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=5)
 @pytest.mark.parametrize("seed", range(1, 10))
 def test_searches_find_what_is_there_at_each_version(seed: int) -> None:
     counts = play(seed, 8)

@@ -183,6 +183,7 @@ def test_pages_with_and_without_nulls_above_a_list_are_read_together(
         assert_pylance_reads(path, table)
 
 
+@pytest.mark.quick_cases(one_in=6)
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
 @pytest.mark.parametrize("arrow", LISTS_BELOW_STRUCTS, ids=str)
 def test_any_two_pages_of_lists_below_structs_are_read_together(

@@ -201,6 +201,7 @@ def test_a_run_that_a_batch_finds_before_the_compaction_uses_it_is_used_once(
     assert num_reads_of_an_upsert(compacted) == 0
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("how", ["fails", "is killed"])
 def test_a_compaction_may_end_at_each_request(how: str) -> None:
     """It fails, or its process is killed; the next upsert, in whatever process, finds all rows."""
@@ -286,6 +287,7 @@ def test_new_numbers_are_those_of_the_rows_as_written() -> None:
         assert found == expected
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(3))
 def test_compactions_beside_upserts_lose_no_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread compacts without pause; runs are written, merged and carried over meanwhile."""

@@ -81,7 +81,7 @@ def test_tasks_read_each_chunk_of_the_index_once(monkeypatch: pytest.MonkeyPatch
 DAMAGE = ["none", "none", "delete", "cut", "flip", "put back", "refuse"]
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_histories_match_a_dictionary(
     tmp_path: Any, seed: int, monkeypatch: pytest.MonkeyPatch

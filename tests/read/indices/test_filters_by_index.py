@@ -491,6 +491,7 @@ def test_a_damaged_index_makes_a_scan(
     assert ds.count_rows("id = 777") == 1
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("name", FILES)
 def test_changed_bytes_of_an_index_never_fail_or_invent_rows(uri: str, name: str) -> None:
     path, dice = path_of(uri, name), random.Random(5)

@@ -72,6 +72,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(
     "options",
     [
