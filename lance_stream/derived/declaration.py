@@ -129,6 +129,11 @@ def declare(
             f"the column {repeated[0]!r} occurs more than once among the inputs, the outputs and "
             f"{name + STATE_SUFFIX!r}, which says what a row was computed from"
         )
+    if SOURCE_ROW_ID in copied:
+        raise InvalidInputError(
+            f"a table beside has a column {SOURCE_ROW_ID!r} of its own: rename that of the source "
+            "before it is kept"
+        )
     if on_error not in ("quarantine", "raise"):
         raise InvalidInputError(f"on_error must be 'quarantine' or 'raise', not {on_error!r:.100}")
     return Declaration(

@@ -200,7 +200,7 @@ def check_has_sequence(table: pa.Schema, data: pa.Schema) -> None:
         raise InvalidInputError(
             f"later changes are compared with the stored sequence, but the table has no column "
             f"for it. Order by one column that is stored; or add a column {SEQUENCE!r} of the type "
-            f"{kind} to the empty table, with ds.add_columns"
+            f"{kind}, with ds.add_columns: rows that are there count as older than every change"
         )
 
 

@@ -580,6 +580,8 @@ def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
         ({"inputs": ["length"]}, "'length' occurs more than once"),
         ({"outputs": {}}, "outputs must be names and Arrow types"),
         ({"outputs": None}, "outputs must be names and Arrow types"),
+        ({"outputs": {"length": pa.string_view()}}, "tables have no views: declare it as string"),
+        ({"kept": ["source_row_id"]}, "has a column 'source_row_id' of its own"),
         ({"outputs": {"length": float}}, "outputs must be names and Arrow types"),
         ({"storage_options": "region"}, "storage_options are a mapping"),
         ({"kept": 7, "target": "x"}, "kept must be a list"),
