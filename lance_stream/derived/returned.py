@@ -5,16 +5,20 @@
     a value that would be another one      is an error: 1.5 as a whole number, a time as a date, a
                                            field of a struct that the type does not have
 
-pyarrow makes of values what their type asks for, and cuts off what does not fit. So they are also
-made arrays of the type that they have by themselves, and those are compared. Only floats may be
-rounded: models return 64 bits where 32 are stored.
+pyarrow makes of values what their type asks for, and cuts off what does not fit. So what was made
+is compared with what was given: numbers, and lists of some, as arrays of the type that they have by
+themselves, all else value by value. Only floats may be rounded: models return 64 bits where 32 are
+stored.
 """
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, time
+from numbers import Integral, Real
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -137,102 +141,134 @@ def _kind_of(given: Any) -> str:
 
 
 def _converted(values: Any, kind: pa.DataType) -> pa.Array:
-    """Return values as an array of a type.
+    """Return values as an array of a type; of another type, perhaps, if they are Arrow's.
 
     Raises:
         Exception: Of pyarrow, or of objects among the values: they are no values of that type.
         InvalidInputError: One would become another value.
     """
     if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
+        values = values.combine_chunks()
     if isinstance(values, pa.Array):
-        return values
-    is_plain = isinstance(values, np.ndarray) and values.dtype != np.object_
-    if is_plain and values.ndim == 2 and pa.types.is_fixed_size_list(kind):
-        items = _of_type(values.reshape(-1), kind.value_type)
-        return pa.FixedSizeListArray.from_arrays(items, type=kind)
-    if is_plain and values.ndim == 1:
-        return _of_type(values, kind)
-    return _of_type(list(map(_as_value, values)), kind)
+        return _of_numbers(values, kind)
+    if type(values).__module__.partition(".")[0] == "pandas" and values.dtype != np.object_:
+        found = pa.array(values, from_pandas=True)
+        found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        return _of_numbers(found, kind)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biufmMSU":
+        if values.ndim == 2 and pa.types.is_fixed_size_list(kind):
+            items = _of_items(values.reshape(-1), kind.value_type)
+            return pa.FixedSizeListArray.from_arrays(items, type=kind)
+        if values.ndim == 1:
+            return _of_items(values, kind)
+    return _of_objects(list(map(_plain, values)), kind)
 
 
-def _as_value(value: Any) -> Any:
-    """Return a value as such; as a list, if pyarrow would misread it as an array.
+def _of_numbers(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return Arrow's values; if they are numbers, or lists of some, in a narrower type, too.
 
-    It overlooks masks and dimensions, and takes days for other units.
+    Others are cast later, by the rules for all rows that come in.
     """
-    if not isinstance(value, np.ndarray):
-        return value
-    is_masked = isinstance(value, np.ma.MaskedArray)
-    is_misread = value.dtype.kind in "mM" and np.datetime_data(value.dtype)[0] != "ns"
-    return value.tolist() if is_masked or is_misread or value.ndim > 1 else value
-
-
-def _of_type(values: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, np.ndarray) and values.dtype.kind in "mM":
-        # pa.array (23 to 26) takes days in 64 bits for other units, and for pairs of 32 bits
-        unit = np.datetime_data(values.dtype)[0]
-        if unit in _COARSE.get(values.dtype.kind, ""):
-            values = values.astype(f"{values.dtype.kind}8[s]")
-        found = pa.array(values)
-        made = found.cast(kind)
-        _check_kept(found, made)
-        return made
-    made = pa.array(values, kind)
-    if pa.types.is_map(kind):
-        pairs = [pair for each in values if each is not None for pair in dict(each).items()]
-        _of_type([key for key, _ in pairs], kind.key_type)
-        _of_type([item for _, item in pairs], kind.item_type)
-        return made
-    try:
-        found = pa.array(values)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        return made  # pyarrow cannot tell their type, as of mappings, and of bytes beside texts
-    _check_kept(found, made)
+    if found.type.equals(kind) or not (_has_numbers(found.type) and _has_numbers(kind)):
+        return found
+    made = found.cast(kind, safe=not _has_floats(kind))
+    _check_numbers(found, made)
     return made
 
 
-def _check_kept(found: pa.Array, made: pa.Array) -> None:
-    """Raise if values are others in the type that was asked for.
+def _of_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Return the values of a numpy array of plain items."""
+    if values.dtype.kind in "mM":
+        # pa.array (23 to 26) takes days in 64 bits for other units, and for pairs of 32 bits
+        unit = np.datetime_data(values.dtype)[0]
+        if unit in _COARSE[values.dtype.kind]:
+            values = values.astype(f"{values.dtype.kind}8[s]")
+        found = pa.array(values)
+        made = found.cast(kind)
+        if not made.cast(found.type).equals(found):
+            raise InvalidInputError(f"a time of the unit {unit!r} would be cut off")
+        return made
+    made = pa.array(values, kind)
+    if _has_numbers(kind):
+        _check_numbers(pa.array(values), made)
+    return made
 
-    Args:
-        found: The values, in the type that they have by themselves.
-        made: The values, in the type that was asked for.
 
-    Raises:
-        InvalidInputError: One is.
-    """
-    if isinstance(made, pa.ExtensionArray):
-        made = made.storage
-    if found.type.equals(made.type) or pa.types.is_null(found.type) or pa.types.is_map(made.type):
-        return
-    if pa.types.is_struct(found.type) and pa.types.is_struct(made.type):
-        names = [each.name for each in made.type]
-        for part, values in zip(found.type, found.flatten(), strict=True):
-            if part.name in names:
-                _check_kept(values, made.flatten()[names.index(part.name)])
-            elif values.null_count < len(values):
-                raise InvalidInputError(
-                    f"there is a field {part.name!r}, but the type has: {', '.join(names)}"
-                )
-    elif _is_list(found.type) and _is_list(made.type):
-        _check_kept(found.flatten(), made.flatten())
-    elif pa.types.is_floating(found.type) and pa.types.is_floating(made.type):
-        wide = made.cast(pa.float64())
-        _raise_first(pc.and_(pc.is_inf(wide), pc.is_finite(found.cast(pa.float64()))), found, made)
-    else:
+def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return Python's values, once they have been compared with what was made of them."""
+    made = pa.array(values, kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return made
+    if _has_numbers(kind):
         try:
-            if pa.types.is_floating(found.type) and pa.types.is_temporal(made.type):
-                made = made.cast(pa.int64() if made.type.bit_width == 64 else pa.int32())
-            back = made.cast(found.type)
-            is_kept = pc.equal(back, found)
-        except pa.ArrowNotImplementedError:
-            return
-        except pa.ArrowInvalid:
-            is_kept = pa.nulls(len(found), pa.bool_())
-        _raise_first(
-            pc.and_(found.is_valid(), pc.invert(pc.fill_null(is_kept, False))), found, made
-        )
+            found = pa.array(values)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            found = None  # pyarrow cannot tell their type
+        if found is not None and _has_numbers(found.type):  # as fast as pyarrow
+            _check_numbers(found, made)
+            return made
+    for value, stored in zip(values, made.to_pylist(), strict=True):
+        if not _is_same(value, stored, kind):
+            shown = f"{value!s:.{_SHOWN}} would become {stored!s:.{_SHOWN}}"
+            raise InvalidInputError(shown)
+    return made
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without arrays of numpy, whose masks, dimensions and days pyarrow misreads."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.names:
+            return [dict(zip(value.dtype.names, row, strict=True)) for row in value.tolist()]
+        if value.dtype.kind in "mM" and np.datetime_data(value.dtype)[0] == "ns":
+            return list(value)
+        is_plain = value.ndim == 1 and value.dtype.kind in "biuf"
+        if is_plain and not isinstance(value, np.ma.MaskedArray):
+            return value
+        value = value.tolist()
+    if isinstance(value, np.void):  # a row of a structured array
+        return dict(zip(value.dtype.names or (), map(_plain, value.tolist()), strict=True))
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple) and not _are_plain(value):
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if _is_missing(value):
+        return None
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        unit = np.datetime_data(value.dtype)[0]
+        coarse = value.astype(f"{value.dtype.kind}8[s]") if unit in "hmW" else value
+        return value if unit == "ns" else coarse.item()
+    return value
+
+
+def _are_plain(values: Sequence[Any]) -> bool:
+    """Return whether all are plain numbers, as those of vectors are."""
+    return {*map(type, values)} <= {float, int}
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is pandas' NA or NaT, or numpy's NaT."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
+def _has_numbers(kind: pa.DataType) -> bool:
+    """Return whether values are numbers, or lists of some."""
+    item = _item_type(kind)
+    return bool(pa.types.is_integer(item) or pa.types.is_floating(item))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(_item_type(kind)))
+
+
+def _item_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the innermost items of a list."""
+    while _is_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -240,8 +276,97 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _raise_first(is_other: pa.Array, found: pa.Array, made: pa.Array) -> None:
+def _check_numbers(found: pa.Array, made: pa.Array) -> None:
+    """Raise if numbers, or those in lists, are others in the type that was asked for.
+
+    Args:
+        found: In the type that they have by themselves.
+        made: In the type that was asked for.
+
+    Raises:
+        InvalidInputError: One is.
+    """
+    while _is_list(found.type) and _is_list(made.type):
+        found, made = found.flatten(), made.flatten()
+    if found.type.equals(made.type) or not _has_numbers(found.type) or _is_list(found.type):
+        return
+    if pa.types.is_floating(found.type) and pa.types.is_floating(made.type):
+        is_lost = pc.is_inf(made.cast(pa.float64()))
+        is_other = pc.and_(is_lost, pc.is_finite(found.cast(pa.float64())))
+    else:
+        back = made.cast(
+            pa.float64() if pa.types.is_float16(found.type) else found.type, safe=False
+        )
+        is_other = pc.not_equal(back, found.cast(back.type))
     if pc.any(is_other).as_py():
         row = int(np.argmax(pc.fill_null(is_other, False).to_numpy(zero_copy_only=False)))
-        value, other = (str(each[row].as_py())[:_SHOWN] for each in (found, made))
-        raise InvalidInputError(f"{value} would become {other}")
+        raise InvalidInputError(f"{found[row].as_py()} would become {made[row].as_py()}")
+
+
+def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
+    """Return whether a value is what was stored; a float, if it was only rounded.
+
+    Args:
+        value: As the function returned it.
+        stored: As Python has it in the type.
+        kind: The type.
+    """
+    if value is None or _is_missing(value):
+        return stored is None
+    if stored is None:
+        return False
+    if pa.types.is_struct(kind):
+        return _is_same_struct(value, stored, kind)
+    if pa.types.is_map(kind):
+        given = [*dict(value).items()]
+        return len(given) == len(stored) and all(
+            _is_same(own[0], other[0], kind.key_type) and _is_same(own[1], other[1], kind.item_type)
+            for own, other in zip(given, stored, strict=True)
+        )
+    if _is_list(kind):
+        given = list(value)
+        return len(given) == len(stored) and all(
+            _is_same(own, other, kind.value_type) for own, other in zip(given, stored, strict=True)
+        )
+    if pa.types.is_dictionary(kind):
+        return _is_same(value, stored, kind.value_type)
+    if pa.types.is_floating(kind) and not isinstance(value, Integral):
+        own = float(value)
+        return bool(np.isnan(own) == np.isnan(stored) and np.isinf(own) == np.isinf(stored))
+    if pa.types.is_temporal(kind):
+        return _is_same_time(value, stored, kind)
+    if isinstance(value, str) and isinstance(stored, bytes):
+        return value.encode() == stored
+    if isinstance(value, bytearray | memoryview):
+        return bool(bytes(value) == stored)
+    return bool(value == stored)
+
+
+def _is_same_struct(value: Any, stored: Mapping[str, Any], kind: pa.StructType) -> bool:
+    if not isinstance(value, Mapping):
+        is_of_pairs = all(isinstance(each, tuple) and len(each) == 2 for each in value)
+        names = [part.name for part in kind]
+        value = dict(value) if is_of_pairs else dict(zip(names, value, strict=True))
+    unknown = [name for name in value if name not in stored and value[name] is not None]
+    if unknown:
+        raise InvalidInputError(
+            f"there is a field {unknown[0]!r}, but the type has: {', '.join(stored)}"
+        )
+    return all(_is_same(value.get(part.name), stored[part.name], part.type) for part in kind)
+
+
+def _is_same_time(value: Any, stored: Any, kind: pa.DataType) -> bool:
+    if isinstance(value, np.datetime64 | np.timedelta64):  # of nanoseconds
+        return bool(pa.scalar(value).cast(kind).as_py() == stored)
+    if isinstance(value, Real):  # the number of days, or of units
+        return isinstance(value, Integral)
+    if isinstance(value, datetime) and pa.types.is_date(kind):
+        is_midnight = value.time() == time() and not getattr(value, "nanosecond", 0)
+        return is_midnight and bool(value.date() == stored)
+    if isinstance(value, datetime) and isinstance(stored, datetime):
+        zone = stored.tzinfo
+        if (value.tzinfo is None) == (zone is None):
+            return bool(value == stored)
+        aware, other = (value, stored) if zone is None else (stored, value)
+        return bool(aware.astimezone(UTC).replace(tzinfo=None) == other)
+    return getattr(value, "tzinfo", None) is None and bool(value == stored)

@@ -1,6 +1,6 @@
 """What functions return is stored as it is, or refused."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +17,9 @@ from lance_stream.errors import InvalidInputError
 DAYS = np.array(["2020-01-01", "2020-01-02", "NaT"], "M8[D]")
 FIRST, SECOND = datetime(2020, 1, 1), datetime(2020, 1, 2)
 MASKED = np.ma.masked_array(np.arange(4.0).reshape(2, 2), mask=[[False, False], [False, True]])
+MAP = pa.map_(pa.string(), pa.int64())
+NOON = datetime(2020, 1, 1, 12)
+NANOS = pd.Timestamp("2020-01-01 00:00:00.123456789")
 POINT = pa.struct([("a", pa.int64()), ("b", pa.float32())])
 
 
@@ -65,6 +68,31 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         ([b"ab", "cd"], pa.binary(), [b"ab", b"cd"]),
         ([2**63], pa.uint64(), [2**63]),
         (pd.Series([1.0, 2.0]), pa.int64(), [1, 2]),
+        (pd.Series([1, None], dtype="Int64"), pa.int64(), [1, None]),
+        (pd.Series(["a", None], dtype="string"), pa.string(), ["a", None]),
+        (pd.Series([True, None], dtype="boolean"), pa.bool_(), [True, None]),
+        (pd.Series(["a", None], dtype="category"), pa.string(), ["a", None]),
+        (pd.Series(pd.to_datetime(["2020-01-01", None])), pa.timestamp("ns"), [FIRST, None]),
+        (pd.Series([{"a": 1}, None]), pa.struct([("a", pa.int64())]), [{"a": 1}, None]),
+        ([pd.NA, pd.NaT, 1], pa.int64(), [None, None, 1]),
+        ([NANOS], pa.timestamp("ns"), [NANOS]),
+        (pd.Series([NANOS]), pa.timestamp("ns"), [NANOS]),
+        ([pd.Timedelta(1, "ns")], pa.duration("ns"), [pd.Timedelta(1, "ns")]),
+        ([np.datetime64("2020-01-01")], pa.date32(), [FIRST.date()]),
+        ([np.datetime64("2020-01-01T00")], pa.timestamp("us"), [FIRST]),
+        ([np.float32(1.5)], pa.float16(), [1.5]),
+        (
+            [{"a": np.zeros((2, 1))}],
+            pa.struct([("a", pa.list_(pa.list_(pa.int8())))]),
+            [{"a": [[0]] * 2}],
+        ),
+        ([{"a": DAYS[:1]}], pa.struct([("a", pa.list_(pa.date32()))]), [{"a": [FIRST.date()]}]),
+        (pd.DataFrame({"o": [1.5]}), pa.float32(), [1.5]),
+        (pd.DataFrame({"o": [1]}), pa.int32(), [1]),
+        (pd.DataFrame({"o": [np.array([1.0, 2.0])]}), pa.list_(pa.float32(), 2), [[1, 2]]),
+        (pa.array([1.5, None]), pa.float32(), [1.5, None]),
+        (pa.chunked_array([[1], [2]]), pa.int8(), [1, 2]),
+        ([np.array([1.0, 2.0], np.float32)], pa.list_(pa.float32(), 2), [[1, 2]]),
     ],
 )
 def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected: list[Any]) -> None:
@@ -76,20 +104,42 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
     [
         (np.array([1.5, None], object), pa.int64(), "1.5 would become 1"),
         ([1.5], pa.int8(), "1.5 would become 1"),
-        (pd.Series([1.5]), pa.int64(), "1.5 would become 1"),
+        (pd.Series([1.5]), pa.int64(), "1.5.* truncated"),
         ([[1, 2.5]], pa.list_(pa.int64()), "2.5 would become 2"),
         ([[[1, 2.5]]], pa.large_list(pa.list_(pa.int64(), 2)), "2.5 would become 2"),
-        ([{"a": 1.5}], POINT, "1.5 would become 1"),
-        ([[{"a": 1.5}]], pa.list_(POINT), "1.5 would become 1"),
+        ([{"a": 1.5}], POINT, "1.5}? would become {'a': 1,"),
+        ([[{"a": 1.5}]], pa.list_(POINT), "1.5}. would become .{'a': 1,"),
         ([{"A": 1}], POINT, "a field 'A', but the type has: a, b"),
         ([1e300], pa.float32(), "1e.300 would become inf"),
         (np.array([[1e300]]), pa.list_(pa.float32(), 1), "1e.300 would become inf"),
         ([[1e300]], pa.list_(pa.float16(), 1), "would become inf"),
         ([datetime(2020, 1, 1, 5)], pa.date32(), "05:00:00 would become 2020-01-01"),
         ([datetime(2020, 1, 1, 5, 0, 0, 7)], pa.timestamp("s"), "000007 would become"),
-        (np.array(["2020-01-01T05"], "M8[h]"), pa.date32(), "05:00:00 would become 2020-01-01"),
-        ([[("k", 1.5)]], pa.map_(pa.string(), pa.int64()), "1.5 would become 1"),
-        ([{"k": 1.5}], pa.map_(pa.string(), pa.int64()), "1.5 would become 1"),
+        (
+            np.array(["2020-01-01T05"], "M8[h]"),
+            pa.date32(),
+            "time of the unit 'h' would be cut off",
+        ),
+        ([[("k", 1.5)]], pa.map_(pa.string(), pa.int64()), "1.5.. would become"),
+        ([{"m": {"k": 1.5}}], pa.struct([("m", MAP)]), "1.5}} would become"),
+        ([[{"k": 1.5}]], pa.list_(MAP), "1.5}. would become"),
+        ([{"a": 1.5, "m": [("k", 1)]}], pa.struct([("a", pa.int8()), ("m", MAP)]), "would become"),
+        ([(1.5, 2.0)], POINT, "1.5, 2.0. would become"),
+        ([[("a", 1.5)]], pa.struct([("a", pa.int64())]), "would become"),
+        ([date(2020, 1, 1), NOON], pa.date32(), "12:00:00 would become 2020-01-01"),
+        ([[NOON, date(2020, 1, 1)]], pa.list_(pa.date32()), "would become"),
+        ([Decimal(1), 2.5], pa.int64(), "2.5 would become 2"),
+        ([np.array(1.5)], pa.int64(), "1.5 would become 1"),
+        ([pd.Timestamp("2020-01-01 00:00:00.123456789")], pa.timestamp("us"), "123456789"),
+        (pd.Series(pd.to_datetime(["2020-01-01 00:00:00.000000789"])), pa.timestamp("us"), "lose"),
+        ([pd.Timedelta(1, "ns")], pa.duration("us"), "would become"),
+        (
+            np.array([(1, 3)], [("a", "i8"), ("c", "i8")]),
+            pa.struct([("a", pa.int64())]),
+            "field 'c'",
+        ),
+        ([time(5, tzinfo=timezone(timedelta(hours=2)))], pa.time64("us"), "would become"),
+        ([{"k": 1.5}], MAP, "1.5} would become"),
         ([DAYS[:2]], pa.list_(pa.timestamp("us")), "date"),
         ([1.5], pa.date32(), "1.5 would become 1"),
         ([1.5], pa.timestamp("s"), "1.5 would become 1"),
@@ -100,7 +150,7 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
 def test_values_that_would_become_others_are_refused(
     values: Any, kind: pa.DataType, problem: str
 ) -> None:
-    with pytest.raises(InvalidInputError, match=f"'o' do not fit the type .*{problem}"):
+    with pytest.raises(InvalidInputError, match=f"'o' .*fit the .*{problem}"):
         returned(values, kind)
 
 
