@@ -13,7 +13,7 @@ stored.
 
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, time
+from datetime import datetime, time
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -364,9 +364,5 @@ def _is_same_time(value: Any, stored: Any, kind: pa.DataType) -> bool:
         is_midnight = value.time() == time() and not getattr(value, "nanosecond", 0)
         return is_midnight and bool(value.date() == stored)
     if isinstance(value, datetime) and isinstance(stored, datetime):
-        zone = stored.tzinfo
-        if (value.tzinfo is None) == (zone is None):
-            return bool(value == stored)
-        aware, other = (value, stored) if zone is None else (stored, value)
-        return bool(aware.astimezone(UTC).replace(tzinfo=None) == other)
+        return (value.tzinfo is None) == (stored.tzinfo is None) and bool(value == stored)
     return getattr(value, "tzinfo", None) is None and bool(value == stored)

@@ -262,10 +262,11 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         check_can_order(name, batch.field(name).type)
     if SEQUENCE in table.names and rules.sequence_by not in (None, SEQUENCE):
         raise InvalidInputError(
-            f"the rows of the table are ordered by its column {SEQUENCE} (scd1), which an upsert "
-            f"ordered by {rules.sequence_by!r} does not set: a change that is older than one of "
-            "its rows could replace that later. Use apply_scd1, or mode='scd1' of the sink; or "
-            "upsert without sequence_by, to correct rows until their next change"
+            f"the rows of the table are ordered by its column {SEQUENCE} (scd1), which rows "
+            f"ordered by {rules.sequence_by!r} alone do not set: a change that is older than one "
+            "of them could replace it later. Use apply_scd1, or mode='scd1' of the sink, with the "
+            "sequence_by and except_column_list that the table was written with; or upsert without "
+            "sequence_by, to correct rows until their next change"
         )
     if (
         rules.history is None

@@ -18,6 +18,7 @@ DAYS = np.array(["2020-01-01", "2020-01-02", "NaT"], "M8[D]")
 FIRST, SECOND = datetime(2020, 1, 1), datetime(2020, 1, 2)
 MASKED = np.ma.masked_array(np.arange(4.0).reshape(2, 2), mask=[[False, False], [False, True]])
 MAP = pa.map_(pa.string(), pa.int64())
+EAST = timezone(timedelta(hours=2))
 NOON = datetime(2020, 1, 1, 12)
 NANOS = pd.Timestamp("2020-01-01 00:00:00.123456789")
 POINT = pa.struct([("a", pa.int64()), ("b", pa.float32())])
@@ -62,7 +63,8 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
             pa.date32(),
             [date(2020, 1, 1), date(2021, 1, 1)],
         ),
-        ([FIRST.replace(tzinfo=UTC)], pa.timestamp("us"), [FIRST]),
+        ([NOON.replace(tzinfo=UTC)], pa.timestamp("us", "UTC"), [NOON.replace(tzinfo=UTC)]),
+        ([NOON.replace(tzinfo=EAST)], pa.timestamp("us", "UTC"), [NOON.replace(tzinfo=EAST)]),
         ([Decimal("1.50")], pa.decimal128(5, 3), [Decimal("1.500")]),
         (["a", None, "a"], pa.dictionary(pa.int32(), pa.string()), ["a", None, "a"]),
         ([b"ab", "cd"], pa.binary(), [b"ab", b"cd"]),
@@ -138,7 +140,9 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
             pa.struct([("a", pa.int64())]),
             "field 'c'",
         ),
-        ([time(5, tzinfo=timezone(timedelta(hours=2)))], pa.time64("us"), "would become"),
+        ([time(5, tzinfo=EAST)], pa.time64("us"), "would become"),
+        ([NOON.replace(tzinfo=EAST)], pa.timestamp("us"), "12:00:00.02:00 would become"),
+        ([NOON], pa.timestamp("us", "UTC"), "would become"),
         ([{"k": 1.5}], MAP, "1.5} would become"),
         ([DAYS[:2]], pa.list_(pa.timestamp("us")), "date"),
         ([1.5], pa.date32(), "1.5 would become 1"),
