@@ -446,7 +446,8 @@ class Dataset:
     def delete(self, predicate: str) -> "Dataset":
         """Delete the rows of the newest version for which a SQL expression is true.
 
-        If there are none, no version is committed.
+        If there are none, no version is committed. Rows that other writers add until the commit are
+        not deleted, although the version with them may come before.
 
         Raises:
             NotFoundError: The expression names a column that does not exist.
@@ -673,7 +674,8 @@ class Dataset:
     def update(self, values: Mapping[str, str], where: str | None = None) -> "Dataset":
         """Set columns to the values of SQL expressions.
 
-        Rows keep their row ids. If no row is selected, no version is committed.
+        Rows keep their row ids. If no row is selected, no version is committed. Rows that other
+        writers add until the commit may stay as they are.
 
         Args:
             values: For each column to change, a SQL expression over the row before the update.
