@@ -196,7 +196,7 @@ def _of_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return Python's values, once they have been compared with what was made of them."""
-    made = pa.array(values, kind)
+    made = pa.array(_halves(values) if pa.types.is_float16(kind) else values, kind)
     if isinstance(kind, pa.BaseExtensionType):
         return made
     if _has_numbers(kind):
@@ -212,6 +212,12 @@ def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
             shown = f"{value!s:.{_SHOWN}} would become {stored!s:.{_SHOWN}}"
             raise InvalidInputError(shown)
     return made
+
+
+def _halves(values: Iterable[Any]) -> list[Any]:
+    """Return numbers as numpy's halves, as older versions of pyarrow want them."""
+    with np.errstate(over="ignore"):
+        return [None if each is None else np.float16(each) for each in values]
 
 
 def _plain(value: Any) -> Any:
