@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -471,6 +472,27 @@ def test_a_state_that_a_user_removes_is_computed_again(tmp_path: Path) -> None:
     lance_stream.open_dataset(uri).update({"length_state": "NULL", "length": "-1"}, "id = 3")
     assert lengths.run().num_computed == 1
     assert lengths_of(uri)[3] == 6
+
+
+@pytest.mark.oracle
+def test_a_restore_by_another_program_and_a_cleanup_do_not_stop_it(tmp_path: Path) -> None:
+    """The ledger is as old as the restored version; no batch of a derivation is in any before."""
+    uri = new_table(tmp_path, (0, 30))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    lengths.run()
+    for number in range(3):
+        lance_stream.open_dataset(uri).update({"text": f"'{number}'"}, where=f"id = {number}")
+    lengths.run()
+    ds = lance_stream.open_dataset(uri)
+    ds.tags.create("kept", 4)
+    ds.update({"text": "'x'"}, where="id = 5").cleanup(retain_versions=1)
+    lance.dataset(uri, version="kept").restore()
+    lance_stream.open_dataset(uri).cleanup(retain_versions=1)
+    lance_stream.open_dataset(uri).update({"text": "'xyz'"}, where="id = 7")
+    lengths.run()
+    assert lengths.status().is_current
+    rows = lance_stream.open_dataset(uri).to_table().to_pylist()
+    assert [each["length"] for each in rows] == [len(each["text"]) for each in rows]
 
 
 def test_versions_that_were_cleaned_up_are_not_needed(tmp_path: Path) -> None:

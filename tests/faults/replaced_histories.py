@@ -147,11 +147,11 @@ def at(moment: str, act: Callable[[], None]) -> Iterator[list[str]]:
     fakes = {"open_writer": open_writer, "create_once": create_once, "list_names": list_names}
     for name, fake in fakes.items():
         setattr(LocalStore, name, fake)
-    LocalFileWriter.close = close  # type: ignore[method-assign]
+    LocalFileWriter.close = close  # type: ignore[method-assign]  # until the end of the block
     try:
         yield done
     finally:
-        LocalFileWriter.close = real_close  # type: ignore[method-assign]
+        LocalFileWriter.close = real_close  # type: ignore[method-assign]  # as it was
         for name, method in real.items():
             setattr(LocalStore, name, method)
 
