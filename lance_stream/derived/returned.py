@@ -27,6 +27,7 @@ from lance_stream.write.casting import cast_batch
 
 _MAX_MESSAGE: Final = 2000
 _SHOWN: Final = 100
+_MILLISECONDS_OF_DAY: Final = 86_400_000
 _COARSE: Final = {"M": "YMWhm", "m": "WDhm"}
 """Units of times in numpy, and of durations, that Arrow does not have."""
 
@@ -177,21 +178,33 @@ def _of_numbers(found: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _of_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Return the values of a numpy array of plain items."""
-    if values.dtype.kind in "mM":
-        # pa.array (23 to 26) takes days in 64 bits for other units, and for pairs of 32 bits
-        unit = np.datetime_data(values.dtype)[0]
-        if unit in _COARSE[values.dtype.kind]:
-            values = values.astype(f"{values.dtype.kind}8[s]")
-        found = pa.array(values)
-        made = found.cast(kind)
-        if not made.cast(found.type).equals(found):
-            raise InvalidInputError(f"a time of the unit {unit!r} would be cut off")
-        return made
-    made = pa.array(values, kind)
-    if _has_numbers(kind):
+    """Return the values of a numpy array of plain items.
+
+    pyarrow takes numbers for the bytes of texts, and for truth values: only numbers become numbers,
+    and times times, as they are; all else goes through Python.
+    """
+    if values.dtype.kind in "biuf" and _has_numbers(kind):
+        made = pa.array(values, kind)
         _check_numbers(pa.array(values), made)
+        return made
+    if values.dtype.kind not in "mM" or not _may_be_times(kind):
+        return _of_objects(list(map(_plain, values)), kind)
+    # pa.array (23 to 26) takes days in 64 bits for other units, and for pairs of 32 bits
+    unit = np.datetime_data(values.dtype)[0]
+    if unit in _COARSE[values.dtype.kind]:
+        values = values.astype(f"{values.dtype.kind}8[s]")
+    found = pa.array(values)
+    made = found.cast(kind)
+    if not made.cast(found.type).equals(found):
+        raise InvalidInputError(f"a time of the unit {unit!r} would be cut off")
     return made
+
+
+def _may_be_times(kind: pa.DataType) -> bool:
+    """Return whether values are times without a zone, durations, or numbers of such."""
+    return bool(
+        pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not getattr(kind, "tz", None))
+    )
 
 
 def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -217,35 +230,36 @@ def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
 def _halves(values: Iterable[Any]) -> list[Any]:
     """Return numbers as numpy's halves, as older versions of pyarrow want them."""
     with np.errstate(over="ignore"):
-        return [None if each is None else np.float16(each) for each in values]
+        return [np.float16(each) if isinstance(each, Real) else each for each in values]
 
 
 def _plain(value: Any) -> Any:
     """Return a value without arrays of numpy, whose masks, dimensions and days pyarrow misreads."""
     if isinstance(value, np.ndarray):
-        if value.dtype.names:
-            return [dict(zip(value.dtype.names, row, strict=True)) for row in value.tolist()]
-        if value.dtype.kind in "mM" and np.datetime_data(value.dtype)[0] == "ns":
-            return list(value)
-        is_plain = value.ndim == 1 and value.dtype.kind in "biuf"
-        if is_plain and not isinstance(value, np.ma.MaskedArray):
+        is_masked = isinstance(value, np.ma.MaskedArray)
+        if value.dtype.names or (_is_fine(value.dtype) and not is_masked):
+            return list(map(_plain, value))
+        if value.ndim == 1 and value.dtype.kind in "biuf" and not is_masked:
             return value
+        if _is_fine(value.dtype):  # of which tolist would make numbers
+            return [None if each is np.ma.masked else _plain(each) for each in value]
         value = value.tolist()
     if isinstance(value, np.void):  # a row of a structured array
-        return dict(zip(value.dtype.names or (), map(_plain, value.tolist()), strict=True))
+        return {name: _plain(value[name]) for name in value.dtype.names or ()}
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple) and not _are_plain(value):
-        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        return value.item()
+    if type(value) in (list, tuple) and not _are_plain(value):
+        return type(value)(map(_plain, value))
     if _is_missing(value):
         return None
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        unit = np.datetime_data(value.dtype)[0]
-        coarse = value.astype(f"{value.dtype.kind}8[s]") if unit in "hmW" else value
-        return value if unit == "ns" else coarse.item()
+    if isinstance(value, np.generic) and value.dtype.kind in "biufmM":
+        return value if _is_fine(value.dtype) else value.item()
     return value
+
+
+def _is_fine(kind: np.dtype[Any]) -> bool:
+    """Return whether values are times of a unit that those of Python do not have."""
+    return kind.kind in "mM" and np.datetime_data(kind)[0] in ("ns", "ps", "fs", "as")
 
 
 def _are_plain(values: Sequence[Any]) -> bool:
@@ -343,6 +357,8 @@ def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
         return _is_same_time(value, stored, kind)
     if isinstance(value, str) and isinstance(stored, bytes):
         return value.encode() == stored
+    if isinstance(value, bytes) and isinstance(stored, str):
+        return bool(value == stored.encode())
     if isinstance(value, bytearray | memoryview):
         return bool(bytes(value) == stored)
     return bool(value == stored)
@@ -365,7 +381,8 @@ def _is_same_time(value: Any, stored: Any, kind: pa.DataType) -> bool:
     if isinstance(value, np.datetime64 | np.timedelta64):  # of nanoseconds
         return bool(pa.scalar(value).cast(kind).as_py() == stored)
     if isinstance(value, Real):  # the number of days, or of units
-        return isinstance(value, Integral)
+        step = _MILLISECONDS_OF_DAY if pa.types.is_date64(kind) else 1
+        return isinstance(value, Integral) and not int(value) % step
     if isinstance(value, datetime) and pa.types.is_date(kind):
         is_midnight = value.time() == time() and not getattr(value, "nanosecond", 0)
         return is_midnight and bool(value.date() == stored)

@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import BLOB_KEY
-from lance_stream.write.dictionary_nulls import settle_nulls
+from lance_stream.write.dictionary_nulls import holds_dictionaries, settle_nulls
 
 
 class ForbiddenNullError(InvalidInputError):
@@ -291,7 +291,7 @@ def _is_list(arrow: pa.DataType) -> bool:
 
 
 def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
-    if array.type.equals(target) and not _holds_dictionaries(target):
+    if array.type.equals(target) and not holds_dictionaries(target):
         return array
     if isinstance(array, pa.ExtensionArray):
         return _cast(array.storage, target, path)
@@ -337,7 +337,7 @@ def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
         array = array.cast(pa.large_list(array.type.value_field))
     elif pa.types.is_list(target) and pa.types.is_large_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
-    if array.type.equals(target) and not _holds_dictionaries(target):
+    if array.type.equals(target) and not holds_dictionaries(target):
         return array
     if pa.types.is_fixed_size_list(target):
         items = _cast(_items_of_vectors(array), item.type, f"{path}.item")
@@ -421,20 +421,10 @@ def _items_of_vectors(array: pa.FixedSizeListArray) -> pa.Array:
     return items.take(pa.array(np.arange(len(items)), mask=is_hidden))
 
 
-def _holds_dictionaries(arrow: pa.DataType) -> bool:
-    """Return whether a type has dictionaries, whose indices may be invalid behind a null.
+def _check_indices(array: pa.DictionaryArray) -> None:
+    """Check that each index is within the dictionary; behind a null it may be invalid.
 
     Other readers reject a file with such an index, although it is never used.
-    """
-    if isinstance(arrow, pa.BaseExtensionType):
-        return False
-    if pa.types.is_dictionary(arrow):
-        return True
-    return any(_holds_dictionaries(arrow.field(each).type) for each in range(arrow.num_fields))
-
-
-def _check_indices(array: pa.DictionaryArray) -> None:
-    """Check that each index is within the dictionary.
 
     Raises:
         ArrowIndexError: One is not.

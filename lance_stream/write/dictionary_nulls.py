@@ -19,7 +19,7 @@ def with_nulls_of_rows(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
     Args:
         rows: Of any schema, which stays.
     """
-    if not any(map(_may_have_dictionaries, rows.schema.types)):
+    if not any(map(holds_dictionaries, rows.schema.types)):
         return rows
 
     def settled() -> Iterator[pa.RecordBatch]:
@@ -30,17 +30,18 @@ def with_nulls_of_rows(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(rows.schema, settled())
 
 
-def _may_have_dictionaries(arrow: pa.DataType) -> bool:
+def holds_dictionaries(arrow: pa.DataType) -> bool:
+    """Return whether a type has dictionaries: itself, or in its parts."""
     if isinstance(arrow, pa.BaseExtensionType):
-        return _may_have_dictionaries(arrow.storage_type)
+        return holds_dictionaries(arrow.storage_type)
     if pa.types.is_dictionary(arrow):
         return True
-    return any(_may_have_dictionaries(arrow.field(each).type) for each in range(arrow.num_fields))
+    return any(holds_dictionaries(arrow.field(each).type) for each in range(arrow.num_fields))
 
 
 def settle_nulls(array: pa.Array) -> pa.Array:
     """Return equal values whose dictionaries have no nulls; the same array if they have none."""
-    if not _may_have_dictionaries(array.type):
+    if not holds_dictionaries(array.type):
         return array
     if isinstance(array, pa.ExtensionArray):
         return pa.ExtensionArray.from_storage(array.type, settle_nulls(array.storage))

@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from lance_stream.errors import InvalidInputError
 DAYS = np.array(["2020-01-01", "2020-01-02", "NaT"], "M8[D]")
 FIRST, SECOND = datetime(2020, 1, 1), datetime(2020, 1, 2)
 MASKED = np.ma.masked_array(np.arange(4.0).reshape(2, 2), mask=[[False, False], [False, True]])
+POINT_OF_TIME = pa.struct([("t", pa.timestamp("ns"))])
 MAP = pa.map_(pa.string(), pa.int64())
 EAST = timezone(timedelta(hours=2))
 NOON = datetime(2020, 1, 1, 12)
@@ -44,6 +46,10 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         (MASKED, pa.list_(pa.float32(), 2), [[0, 1], [2, None]]),
         (MASKED, pa.list_(pa.float64()), [[0, 1], [2, None]]),
         ([*MASKED], pa.list_(pa.float32(), 2), [[0, 1], [2, None]]),
+        (np.array([b"a", b"b"]), pa.string(), ["a", "b"]),
+        (np.array(["a", "b"]), pa.binary(), [b"a", b"b"]),
+        (np.array([True, False]), pa.bool_(), [True, False]),
+        (np.array([1, 2]), pa.date32(), [date(1970, 1, 2), date(1970, 1, 3)]),
         (MASKED.reshape(-1), pa.float32(), [0, 1, 2, None]),
         (np.zeros((2, 2, 1)), pa.list_(pa.list_(pa.int8())), [[[0], [0]]] * 2),
         (np.array([1.0, None, 3], object), pa.int64(), [1, None, 3]),
@@ -82,6 +88,12 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         ([pd.Timedelta(1, "ns")], pa.duration("ns"), [pd.Timedelta(1, "ns")]),
         ([np.datetime64("2020-01-01")], pa.date32(), [FIRST.date()]),
         ([np.datetime64("2020-01-01T00")], pa.timestamp("us"), [FIRST]),
+        (np.array([("2020-01-01",)], [("t", "M8[ns]")]), POINT_OF_TIME, [{"t": FIRST}]),
+        (
+            [np.ma.masked_array(DAYS[:2].astype("M8[ns]"), [0, 1])],
+            pa.list_(pa.timestamp("ns")),
+            [[FIRST, None]],
+        ),
         ([np.float32(1.5)], pa.float16(), [1.5]),
         (
             [{"a": np.zeros((2, 1))}],
@@ -114,6 +126,15 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
         ([{"A": 1}], POINT, "a field 'A', but the type has: a, b"),
         ([1e300], pa.float32(), "1e.300 would become inf"),
         (np.array([[1e300]]), pa.list_(pa.float32(), 1), "1e.300 would become inf"),
+        (np.array([1, 300]), pa.binary(), ""),
+        (np.array([1.5]), pa.binary(), ""),
+        (np.array([1, 300]), pa.bool_(), ""),
+        (np.array([1.5]), pa.bool_(), ""),
+        (np.array([1.5]), pa.timestamp("s"), ""),
+        (DAYS[:2], pa.string(), ""),
+        (DAYS[:2].astype("M8[s]"), pa.timestamp("us", "UTC"), "would become"),
+        ([np.array([0, 1], "M8[ps]")], pa.list_(pa.timestamp("us")), ""),
+        ([np.datetime64("2020-01-01", "fs")], pa.timestamp("us"), ""),
         ([[1e300]], pa.list_(pa.float16(), 1), ""),
         ([1e300], pa.float16(), "1e.300 would become inf"),
         ([datetime(2020, 1, 1, 5)], pa.date32(), "05:00:00 would become 2020-01-01"),
@@ -195,3 +216,46 @@ def test_what_is_accepted_is_equal(values: list[Any], kind: pa.DataType, is_arra
             assert stored == np.float32(value)
         else:
             assert stored == value
+
+
+ARRAYS = [
+    np.array([True, False]),
+    np.array([1, 2], "i1"),
+    np.array([1, 300], "i8"),
+    np.array([1, 2], "u8"),
+    np.array([1.5, 2.0]),
+    np.array([1.0, 2.0], "f4"),
+    np.array([1.5, 2], "f2"),
+    np.array(["a", "1"]),
+    np.array([b"a", b"1"]),
+    np.array(["2020-01-01T05", "2020-01-02T00"], "M8[s]"),
+    DAYS[:2],
+    np.array([1, 2], "M8[ns]"),
+    np.array([5, 7], "m8[s]"),
+]
+PLAIN = [pa.bool_(), pa.int64(), pa.uint16(), pa.string(), pa.binary(), pa.decimal128(10, 2)]
+TIMES = [pa.date64(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("us")]
+NUMBERS = [pa.int8(), pa.float16(), pa.float64(), pa.duration("s")]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda each: str(each.dtype))
+def test_arrays_of_numpy_become_their_values_or_are_refused(array: npt.NDArray[Any]) -> None:
+    num_accepted = 0
+    for kind in {*PLAIN, *TIMES, *NUMBERS, *OTHER}:
+        try:
+            found = returned(array, kind)
+        except InvalidInputError:
+            continue
+        num_accepted += 1
+        for value, stored in zip(array, found, strict=True):
+            if array.dtype.kind in "mM" and not isinstance(stored, int):
+                own = stored.to_numpy() if isinstance(stored, pd.Timestamp) else stored
+                assert np.array([own], array.dtype)[0] == value, kind
+            elif pa.types.is_temporal(kind) or array.dtype.kind in "mM":
+                assert array.dtype.kind in "iumM", kind  # a number of days or units
+            elif isinstance(value, str | bytes):
+                text = value.decode() if isinstance(value, bytes) else value
+                assert stored in (text, text.encode()), kind
+            else:
+                assert stored == value.item(), kind
+    assert num_accepted

@@ -504,13 +504,15 @@ def _check_never_there(batch: Batch) -> None:
     Raises:
         NotFoundError: It had.
     """
-    last = batch.last
-    if last is None or last.version is None or batch.micro_batch.batch_id <= last.batch_id:
+    last, own = batch.last, batch.micro_batch
+    if last is None or last.version is None or last.app_id != own.app_id:
+        return
+    if own.batch_id <= last.batch_id:  # another query begins, with the same app id
         return
     raise NotFoundError(
         f"the table {batch.arguments.uri} is gone: batch {last.batch_id} of this stream is version "
         f"{last.version} of it. A new one would lack the rows of that batch and of those before, "
-        f"so batch {batch.micro_batch.batch_id} was not written. Put the table back; or start the "
+        f"so batch {own.batch_id} was not written. Put the table back; or start the "
         "query with a new checkpoint, to read its source again"
     )
 
