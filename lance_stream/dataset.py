@@ -131,6 +131,11 @@ class Dataset:
         """The table's configuration. Keys that start with `lance_stream.` are ours."""
         return dict(self.table.manifest.config)
 
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The table's own metadata; those of its schema and columns are part of `schema`."""
+        return dict(self.table.manifest.table_metadata)
+
     def versions(
         self, limit: int | None = None, *, count_rows: bool = False
     ) -> list[history.VersionInfo]:
@@ -927,6 +932,42 @@ class Dataset:
             CommitError: Another writer changed the same key concurrently.
         """
         return Dataset(configure.update_config(self.table, entries))
+
+    def update_metadata(
+        self,
+        entries: Mapping[str, str | None] | None = None,
+        *,
+        schema: Mapping[str, str | None] | None = None,
+        fields: Mapping[str, Mapping[str, str | None]] | None = None,
+        replace: bool = False,
+    ) -> "Dataset":
+        """Set entries of the metadata of the table, its schema and its columns; None removes one.
+
+        All of it is one version, which changes no row; the change feed shows nothing. If nothing
+        would change, no version is committed. What is set is read from `metadata`,
+        `schema.metadata` and `schema.field(...).metadata`.
+
+        Args:
+            entries: Of the table.
+            schema: Of its schema.
+            fields: Of columns, or parts of them, by name or path:
+                `{"price": {"unit": "EUR"}, "address.city": {"pii": "true"}}`. Entries
+                `lance-encoding:*` apply to data files that are written from then on. Those that
+                tell how values are stored, such as the mark of a blob or an extension type, cannot
+                change.
+            replace: Whether the entries replace all others of the maps that are given.
+
+        Raises:
+            NotFoundError: A column does not exist.
+            InvalidInputError: A key or value is not a string; the primary key, or how values are
+                stored, would change; an encoding is unknown.
+            CommitError: Another writer changed the same entries concurrently.
+        """
+        return Dataset(
+            configure.update_metadata(
+                self.table, entries, schema=schema, fields=fields, replace=replace
+            )
+        )
 
 
 def create_dataset(

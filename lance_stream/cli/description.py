@@ -7,6 +7,7 @@ from typing import Any
 from lance_stream.dataset import Dataset
 from lance_stream.maintenance.consumers import Consumer, consumers_among, is_consumers
 from lance_stream.maintenance.indices.coverage import index_coverage
+from lance_stream.schema.projections import ids_by_path
 from lance_stream.snapshot.references import Branch, read_branches
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import TagListing, read_tags
@@ -68,6 +69,7 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
             {"name": name, "type": str(ds.schema.field(name).type), "nullable": field.nullable}
             for name, field in zip(table.schema.names, table.schema.fields, strict=True)
         ],
+        "metadata": _metadata(ds),
         "indices": _indices(table),
         "config": {k: v for k, v in sorted(ds.config.items()) if not k.startswith("lance_stream.")},
         "remembered_deletes": _remembered_deletes(manifest),
@@ -113,6 +115,22 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
             for each in beside.consumers
         ],
     }
+
+
+def _metadata(ds: Dataset) -> list[dict[str, Any]]:
+    """Return the metadata of the table, its schema and its columns; those of parts by path."""
+    schema = ds.table.schema
+    field_ids = {field_id: path for path, field_id in ids_by_path(schema.fields).items()}
+    maps: list[tuple[str, str | None, Mapping[str, bytes]]] = [
+        ("table", None, {key: value.encode() for key, value in ds.metadata.items()}),
+        ("schema", None, schema.metadata),
+        *(("column", ".".join(field_ids[field.id]), field.metadata) for field in schema.walk()),
+    ]
+    return [
+        {"of": of, "column": column, "key": key, "value": value.decode(errors="replace")}
+        for of, column, entries in maps
+        for key, value in sorted(entries.items())
+    ]
 
 
 def _version_of(branch: str | None, version: int) -> int | str:

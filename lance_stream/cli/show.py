@@ -112,6 +112,14 @@ def _tables(info: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
                 for each in info["indices"]
             ],
         ),
+        (
+            "metadata",
+            ["OF", "KEY", "VALUE"],
+            [
+                [" ".join(filter(None, (each["of"], each["column"]))), each["key"], each["value"]]
+                for each in info["metadata"]
+            ],
+        ),
         ("config", ["KEY", "VALUE"], [list(each) for each in info["config"].items()]),
         (
             "streams into it",

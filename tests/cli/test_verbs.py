@@ -117,6 +117,16 @@ def test_show_does_not_guess_a_size_that_nobody_recorded(run: Run, tmp_path: Pat
     assert "of unknown size, " in answer(run, "show", uri)
 
 
+def test_show_prints_all_metadata(run: Run, ds: Dataset) -> None:
+    """What one program notes, a person finds."""
+    ds.update_metadata({"owner": "ana"}, schema={"source": "shop"}, fields={"id": {"unit": "1"}})
+    lines = [" ".join(line.split()) for line in answer(run, "show", ds.uri).splitlines()]
+    for line in ("table owner ana", "schema source shop", "column id unit 1"):
+        assert line in lines
+    (_, _, column) = json.loads(answer(run, "show", ds.uri, "--json"))["metadata"]
+    assert column == {"of": "column", "column": "id", "key": "unit", "value": "1"}
+
+
 def test_show_can_print_json(run: Run, ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 4)
     printed = json.loads(answer(run, "show", ds.uri, "--json"))

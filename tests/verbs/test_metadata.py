@@ -1,0 +1,158 @@
+"""Metadata of the table, its schema and its columns: set, removed, replaced."""
+
+import uuid
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.errors import CommitConflictError
+from lance_stream.verbs import configure
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("place", pa.struct([pa.field("zip", pa.string())])),
+        pa.field("photo", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
+    ]
+)
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """A table with one row, at version 1."""
+    rows = pa.table({"id": [1], "place": [{"zip": "10115"}], "photo": [b"x"]}, schema=SCHEMA)
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows, "2.1")
+
+
+def test_one_call_sets_three_maps_in_one_version(ds: Dataset) -> None:
+    """Readers never see a part of a change."""
+    after = ds.update_metadata(
+        {"owner": "ana"}, schema={"source": "shop"}, fields={"place.zip": {"pii": "true"}}
+    )
+    assert after.version == ds.version + 1
+    assert after.metadata == {"owner": "ana"}
+    assert after.schema.metadata == {b"source": b"shop"}
+    assert after.schema.field("place").type.field("zip").metadata == {b"pii": b"true"}
+    assert ds.checkout(None).metadata == after.metadata
+
+
+def test_none_removes_and_replace_clears(ds: Dataset) -> None:
+    """The two ways to get rid of an entry."""
+    ds = ds.update_metadata({"a": "1", "b": "2", "c": "3"})
+    assert ds.update_metadata({"a": None, "d": "4"}).metadata == {"b": "2", "c": "3", "d": "4"}
+    assert ds.update_metadata({"e": "5"}, replace=True).metadata == {"e": "5"}
+
+
+def test_replacing_one_map_keeps_the_others(ds: Dataset) -> None:
+    """A map that is not given does not change."""
+    ds = ds.update_metadata({"a": "1"}, schema={"b": "2"}, fields={"id": {"c": "3"}})
+    ds = ds.update_metadata(schema={}, replace=True)
+    assert (ds.metadata, ds.schema.metadata) == ({"a": "1"}, None)
+    assert ds.schema.field("id").metadata == {b"c": b"3"}
+
+
+def test_a_change_of_nothing_commits_nothing(ds: Dataset) -> None:
+    """As with all verbs."""
+    ds = ds.update_metadata({"a": "1"}, fields={"id": {"b": "2"}})
+    assert ds.update_metadata({"a": "1", "x": None}, fields={"id": {"b": "2"}}) is not None
+    assert ds.checkout(None).version == ds.version
+
+
+def test_metadata_change_no_row(ds: Dataset) -> None:
+    """A follower of the table has nothing to do."""
+    after = ds.update_metadata({"a": "1"}, schema={"b": "2"}, fields={"id": {"c": "3"}})
+    assert after.changes(ds.version).read_all().num_rows == 0
+    assert after.verify(deep=True) == []
+    assert after.append(ds.scan()).count_rows() == 2
+
+
+def test_a_restore_brings_metadata_back(ds: Dataset) -> None:
+    """Metadata are part of a version's content."""
+    ds = ds.update_metadata({"a": "1"}, schema={"b": "1"}, fields={"id": {"c": "1"}})
+    after = ds.update_metadata({"a": "2"}, schema={"b": "2"}, fields={"id": {"c": "2"}})
+    restored = after.restore(ds.version)
+    assert restored.metadata == ds.metadata
+    assert restored.schema.equals(ds.schema, check_metadata=True)
+
+
+def test_a_renamed_column_keeps_its_metadata(ds: Dataset) -> None:
+    """They belong to the field id, not to the name."""
+    ds = ds.update_metadata(fields={"id": {"unit": "1"}}).rename_columns({"id": "key"})
+    assert ds.schema.field("key").metadata == {b"unit": b"1"}
+
+
+@pytest.mark.parametrize("key", ["lance-encoding:blob", "ARROW:extension:name", "packed"])
+def test_how_values_are_stored_cannot_change(ds: Dataset, key: str) -> None:
+    """The reference accepts it, and cannot read the column any more."""
+    with pytest.raises(InvalidInputError, match="cannot change"):
+        ds.update_metadata(fields={"place": {key: "true"}})
+    with pytest.raises(InvalidInputError, match="lance-encoding:blob"):
+        ds.update_metadata(fields={"photo": {}}, replace=True)
+    assert ds.checkout(None).version == ds.version
+
+
+def test_unknown_encodings_of_a_column_are_refused(ds: Dataset) -> None:
+    """Otherwise the next append would fail."""
+    with pytest.raises(InvalidInputError, match="lance-encoding:compression"):
+        ds.update_metadata(fields={"place.zip": {"lance-encoding:compression": "gzip"}})
+    after = ds.update_metadata(fields={"place.zip": {"lance-encoding:compression": "zstd"}})
+    assert after.append(ds.scan()).to_table(["id", "place"]).num_rows == 2
+
+
+def test_a_primary_key_can_be_declared_once(ds: Dataset) -> None:
+    """Readers rely on it: its columns are never null, and it stays what it is."""
+    key = "lance-schema:unenforced-primary-key"
+    with pytest.raises(InvalidInputError, match="may be null"):
+        ds.update_metadata(fields={"place.zip": {key: "true"}})
+    after = ds.update_metadata(fields={"id": {key: "true"}})
+    with pytest.raises(InvalidInputError, match="primary key"):
+        after.update_metadata(fields={"id": {key: None}})
+
+
+def test_columns_are_named_by_path(ds: Dataset) -> None:
+    """A typing error is an error, not an entry for nobody."""
+    with pytest.raises(NotFoundError, match="'town' in 'place'"):
+        ds.update_metadata(fields={"place.town": {"a": "1"}})
+    with pytest.raises(InvalidInputError, match="twice"):
+        ds.update_metadata(fields={"place.zip": {"a": "1"}, "`place`.zip": {"a": "2"}})
+
+
+@pytest.mark.parametrize("entries", [None, "owner=ana", {"": "1"}, {"a": 1}, {1: "a"}])
+def test_metadata_are_text(ds: Dataset, entries: object) -> None:
+    """The format stores nothing else."""
+    with pytest.raises(InvalidInputError, match="metadata"):
+        ds.update_metadata(entries)  # type: ignore[arg-type]
+
+
+def test_concurrent_changes_of_other_entries_both_count(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the same entry of the table, or the same map of a schema or column, conflicts."""
+    race(ds, monkeypatch, lambda: ds.update_metadata({"b": "2"}, fields={"id": {"x": "1"}}))
+    after = ds.update_metadata({"a": "1"}, fields={"place": {"x": "1"}})
+    assert after.metadata == {"a": "1", "b": "2"}
+    assert after.schema.field("id").metadata == {b"x": b"1"}
+
+
+def test_concurrent_changes_of_one_entry_conflict(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later writer may not have wanted to undo the first one's change."""
+    race(ds, monkeypatch, lambda: ds.update_metadata({"a": "2"}))
+    with pytest.raises(CommitConflictError):
+        ds.update_metadata({"a": "1"})
+
+
+def race(ds: Dataset, monkeypatch: pytest.MonkeyPatch, other: Callable[[], Dataset]) -> None:
+    """Let another writer commit between the plan and the commit of the next update."""
+    commit = configure.commit_planned
+
+    def late(*args: object, **named: object) -> object:
+        monkeypatch.setattr(configure, "commit_planned", commit)
+        other()
+        return commit(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(configure, "commit_planned", late)
