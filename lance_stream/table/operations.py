@@ -5,7 +5,7 @@ An operation is plain data: what its writer planned. `apply` derives the next ve
 
 `OPERATIONS` maps the message's oneof field names to the classes. Fragments in an operation have
 the ids of the version it was planned on; new ones have id 0, and get their ids when they are
-committed.
+committed. Those of a Rewrite state the ids that they will have.
 
 Source:  transaction.proto, message Transaction, oneof operation.
 Differs: An operation that is not in the oneof is kept as `UnknownOperation`: it conflicts with

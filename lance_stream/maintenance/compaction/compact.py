@@ -15,8 +15,14 @@ Other writers continue meanwhile, and the prepared files are not lost:
     more than half of the rows deleted the group is dropped; it would be rewritten at once
     new indices on part of a group     the group is dropped, because they could not follow
 
+The transaction states the ids of the new fragments: readers of transactions, such as LanceDB's
+materialized views, learn from them that these fragments have no new rows. The ids follow those of
+the version that the attempt was planned on, so an attempt fails if another writer took them.
+
 Source: facts of the format, section 4; observed in the reference.
 Differs: The reference drops a compaction if one of its rows was deleted or changed meanwhile.
+         It reserves the ids by a version of its own (ReserveFragments); a compaction of ours is
+         one version.
 """
 
 import uuid
@@ -222,13 +228,12 @@ class _Followed:
     def new_fragments(self) -> list[Fragment]:
         return [each for group in self.groups for each in group.new_fragments]
 
-    @property
-    def has_deletion_files(self) -> bool:
-        return any(each.deletion_file is not None for each in self.new_fragments)
-
 
 def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) -> _Followed:
-    """Find what still applies to the newest version, and write the necessary deletion files."""
+    """Find what still applies to the newest version, and write the necessary deletion files.
+
+    The new fragments get the ids that they have if no fragment is added before the commit.
+    """
     covered_by = coverage_of(newest)
     found = [_still_there(newest, group) for group in prepared.groups]
     of_use = [
@@ -238,9 +243,6 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
         and len({covered_by(each.id) for each in old}) == 1
         and sum(map(len, dead)) <= MOST_DEAD_BEFORE_COMMIT * sum(each.physical_rows for each in new)
     ]
-    if not any(len(each) for _, _, dead in of_use for each in dead):
-        return _Followed(newest, tuple(RewriteGroup(old, new) for old, new, _ in of_use))
-    # A deletion file is named after its fragment, so the ids must be known first.
     ids = count((max_fragment_id(newest.manifest) or 0) + 1)
     made: list[Fragment] = []
     groups: list[RewriteGroup] = []
@@ -313,7 +315,7 @@ def _try_to_commit(followed: _Followed, environment: Environment) -> Committed |
             table.log,
             transaction,
             planned_on=table.manifest,
-            before_attempt=_ids_are_free(table) if followed.has_deletion_files else None,
+            before_attempt=_ids_are_free(table),
             backoff=_ONE_ATTEMPT,
             environment=environment,
         )
@@ -336,7 +338,7 @@ def _ids_are_free(table: TableVersion) -> BeforeAttempt:
     def check(newest: Manifest | None) -> str | None:
         if newest is not None and max_fragment_id(newest) != highest:
             raise RetryableConflictError(
-                "fragments have come since those of this compaction were given ids. Plan it again",
+                "another writer has taken the fragment ids of this compaction. Plan it again",
                 newest.version,
             )
         return None

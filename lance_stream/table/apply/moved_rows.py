@@ -36,8 +36,8 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
 
     Raises:
         IncompatibleConflictError: A replaced fragment does not exist.
-        InvalidInputError: A fragment is replaced twice, a new one has an id that is taken or lacks
-            its row ids and row versions, or a group does not have as many rows as before.
+        InvalidInputError: A fragment is replaced twice, a new one does not state a free id, or
+            lacks its row ids and row versions, or a group does not have as many rows as before.
     """
     groups = operation.groups or _one_group(operation)
     places = start.fragments.place_of
@@ -52,11 +52,11 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
         if places[old.id] in changes:
             raise InvalidInputError(f"fragment {old.id} is rewritten twice")
         changes[places[old.id]] = None
-    groups = _with_ids(start, groups)
+    new = [each for group in groups for each in group.new_fragments]
+    _check_ids(start, new)
     for group in groups:
         _check_group(start, group)
     left = start.fragments.replaced(changes)
-    new = [each for group in groups for each in group.new_fragments]
     made = replace(
         start,
         fragments=left.appended(new).sorted_by_id(),
@@ -79,25 +79,13 @@ def _one_group(operation: Rewrite) -> tuple[RewriteGroup, ...]:
     return (RewriteGroup(operation.old_fragments, operation.new_fragments),)
 
 
-def _with_ids(start: Manifest, groups: Sequence[RewriteGroup]) -> tuple[RewriteGroup, ...]:
-    """Give ids to the new fragments that have none; reserved ids are kept."""
-    highest = max_fragment_id(start)
-    next_id = 0 if highest is None else highest + 1
+def _check_ids(start: Manifest, new: Sequence[Fragment]) -> None:
+    """Raise unless each new fragment states an id, and it is free."""
     taken = set(start.fragments.ids)
-    done: list[RewriteGroup] = []
-    for group in groups:
-        new: list[Fragment] = []
-        for fragment in group.new_fragments:
-            given = fragment
-            if not fragment.id:
-                given = replace(fragment, id=next_id)
-                next_id += 1
-            if given.id in taken or given.id > MAX_FRAGMENT_ID:
-                raise InvalidInputError(f"a rewritten fragment cannot have the id {given.id}")
-            taken.add(given.id)
-            new.append(given)
-        done.append(RewriteGroup(group.old_fragments, tuple(new)))
-    return tuple(done)
+    for fragment in new:
+        if fragment.id in taken or not 0 < fragment.id <= MAX_FRAGMENT_ID:
+            raise InvalidInputError(f"a rewritten fragment cannot have the id {fragment.id}")
+        taken.add(fragment.id)
 
 
 def _check_group(start: Manifest, group: RewriteGroup) -> None:

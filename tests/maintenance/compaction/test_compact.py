@@ -11,6 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.backoff import Backoff
+from lance_stream.commit.committer import read_transaction
 from lance_stream.errors import (
     CommitUncertainError,
     InvalidInputError,
@@ -25,6 +26,7 @@ from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import Rewrite
 from lance_stream.write.planning import MAX_PLANS
 from tests.commit.tables import make_environment
 from tests.contracts.watched_stores import WatchedStore
@@ -84,9 +86,24 @@ def commit_and_check(prepared: Prepared, **given: Any) -> Compacted:
     assert content(done.table) == expected
     assert verify(done.table) == []
     assert files_of_no_version(done.table) == set()
-    if done.table.version > before.version and before.has_stable_row_ids:
-        assert feed(done.table, before.version) == 0
+    if done.table.version > before.version:
+        assert stated_ids(done.table) == added_ids(before, done.table)
+        if before.has_stable_row_ids:
+            assert feed(done.table, before.version) == 0
     return done
+
+
+def stated_ids(table: TableVersion) -> set[int]:
+    """Return the ids that the version's transaction, a compaction's, states of new fragments."""
+    transaction = read_transaction(table.log, table.manifest)
+    assert transaction is not None
+    assert isinstance(transaction.operation, Rewrite)
+    groups = transaction.operation.groups
+    return {fragment.id for group in groups for fragment in group.new_fragments}
+
+
+def added_ids(before: TableVersion, after: TableVersion) -> set[int]:
+    return set(after.manifest.fragments.ids) - set(before.manifest.fragments.ids)
 
 
 def test_compaction_changes_only_the_fragments() -> None:
@@ -317,9 +334,33 @@ def test_commits_follow_a_faster_writer() -> None:
     assert acts == []
     assert done.table.version == table.version + 6
     assert sizes(done.table) == [(1, 1), (1, 1), (9, 7)]
+    assert stated_ids(done.table) == added_ids(checkout(table, table.version + 5), done.table)
     assert [row["id"] for row in content(done.table)] == [2, 3, 5, 6, 7, 8, 9, 20, 21]
     assert files_of_no_version(checkout(table, None)) == set()
     assert verify(checkout(table, None)) == []
+
+
+def test_appends_that_take_its_ids_delay_a_compaction() -> None:
+    """The append comes after the ids were stated, and before the commit looks for newer versions.
+
+    No row was deleted, so the new fragments have no deletion file that would need the ids.
+    """
+    table = new_table()
+    appends = [rows(20), rows(21)]
+
+    def overtake(call: str, path: str) -> None:
+        if call == "create_once" and path.startswith("_transactions/") and appends:
+            Dataset(table).append(appends.pop())
+
+    store = WatchedStore(table.store, before=overtake)
+    done = commit_prepared(
+        Prepared(watched(table, store), prepare(table, RULES).groups),
+        environment=make_environment(),
+    )
+    assert sizes(done.table) == [(1, 1), (1, 1), (9, 9)]
+    assert stated_ids(done.table) == {5}
+    assert files_of_no_version(done.table) == set()
+    assert verify(done.table) == []
 
 
 def test_each_attempt_takes_its_own_turn() -> None:

@@ -138,7 +138,8 @@ def test_indices_follow_rows_they_fully_cover() -> None:
 def rewritten(old: Manifest, *fragment_ids: int, **given: Any) -> Rewrite:
     chosen = [each for each in old.fragments if each.id in fragment_ids]
     every = [row_id for each in chosen for row_id in ids(each)]
-    new = replace(moved(len(every), *every), **given)
+    next_id = (old.max_fragment_id or 0) + 1
+    new = replace(moved(len(every), *every), **{"id": next_id, **given})
     return Rewrite((RewriteGroup(tuple(chosen), (new,)),))
 
 
@@ -150,6 +151,7 @@ def test_rewritten_fragments_are_placed_by_id() -> None:
     assert made.max_fragment_id == 3
     without_reserve = then(old, rewritten(old, 0, 1))
     assert [each.id for each in without_reserve.fragments] == [3, 4]
+    assert without_reserve.max_fragment_id == 4
 
 
 def test_rewrites_that_lose_rows_are_refused() -> None:
@@ -158,9 +160,11 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
     fine = rewritten(old, 0, 1)
     (group,) = fine.groups
     for new, match in (
-        (moved(4, 0, 1, 2, 3), "5 rows of the fragments"),
+        (replace(moved(4, 0, 1, 2, 3), id=2), "5 rows of the fragments"),
         (replace(group.new_fragments[0], row_ids=None), "row ids"),
         (replace(group.new_fragments[0], id=1), "cannot have the id 1"),
+        (replace(group.new_fragments[0], id=0), "cannot have the id 0"),
+        (replace(group.new_fragments[0], id=1 << 32), "cannot have the id 4294967296"),
         (killing(group.new_fragments[0], 1), "5 rows of the fragments"),
         (killing(group.new_fragments[0], 5), "no live row"),
     ):
@@ -219,7 +223,7 @@ def test_rewrites_beside_moved_row_histories_are_refused() -> None:
 
 def test_indices_need_stable_ids_to_follow_rewrites() -> None:
     old = with_index(table(3, 2, stable=False), index("ids", X, 0, 1))
-    group = RewriteGroup(tuple(old.fragments), (new_fragment(5),))
+    group = RewriteGroup(tuple(old.fragments), (replace(new_fragment(5), id=2),))
     assert covered(then(old, Rewrite((group,)))) == {"ids": set()}
 
 
