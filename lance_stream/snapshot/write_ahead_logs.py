@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.indices import decode_index_section
 from lance_stream.table.manifest import Manifest
+from lance_stream.table.write_ahead_logs import has_write_ahead_log
 
-INDEX_NAME: Final = "__lance_mem_wal"
 FOLDER: Final = "_mem_wal"
 
 _warned: set[str] = set()
@@ -31,18 +30,6 @@ class UnmergedFiles(NamedTuple):
 
     num_files: int
     num_bytes: int
-
-
-def has_write_ahead_log(manifest: Manifest) -> bool:
-    """Return whether a table is written through a write-ahead log.
-
-    Raises:
-        CorruptDataError: Its index section is damaged.
-    """
-    section = manifest.index_section
-    if section is None or INDEX_NAME.encode() not in section:
-        return False
-    return any(each.name == INDEX_NAME for each in decode_index_section(section))
 
 
 def warn_of_unmerged_rows(log: VersionLog, manifest: Manifest) -> None:

@@ -27,8 +27,7 @@ from lance_stream.table.operations import (
     UpdateConfig,
     UpdateMode,
 )
-
-_LOG_INDEX = "__lance_mem_wal"
+from lance_stream.table.write_ahead_logs import WRITE_AHEAD_LOG
 
 
 def touched_fragments(operation: Operation) -> frozenset[int]:
@@ -243,7 +242,7 @@ def rewrites_indices_beside(ours: Rewrite, theirs: CreateIndex) -> bool:
 def has_log_index(ours: Operation, theirs: Operation) -> bool:
     """Whether one of them creates the index of a write-ahead log."""
     return any(
-        each.name == _LOG_INDEX
+        each.name == WRITE_AHEAD_LOG
         for operation in (ours, theirs)
         if isinstance(operation, CreateIndex)
         for each in operation.new_indices

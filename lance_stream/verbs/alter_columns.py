@@ -154,7 +154,7 @@ def alter_as_planned(
         altered = Altered.of(newest, plan(newest))
         if altered.fields == newest.schema.fields:
             return newest
-        check_may_write(newest.manifest)
+        check_may_write(newest.manifest, replace(newest.schema, fields=altered.fields))
         altered.check_nulls()
         operation = _operation(altered, files)
         check = unchanged_since(newest.manifest)

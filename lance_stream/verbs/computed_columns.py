@@ -81,9 +81,10 @@ def add_computed_columns(
         return checkout(table, None)
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
-        check_may_write(newest.manifest)
         schema = schema_with(newest, _additions(newest, expressions))
-        fragments = _merged(newest, _with_values(newest, schema, expressions), files)
+        computed = _with_values(newest, schema, expressions)
+        check_may_write(newest.manifest, schema if computed.expressions else None)
+        fragments = _merged(newest, computed, files)
         operation = Merge(fragments, schema, preserves_nullability=True)
         return commit_planned(newest, operation, environment=environment).table
 

@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.maintenance.verify import RULES
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.write_ahead_logs import FOLDER, INDEX_NAME
+from lance_stream.snapshot.write_ahead_logs import FOLDER
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.indices import IndexMetadata, encode_index_section
@@ -31,6 +31,7 @@ from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.table.tombstones import CONFIG_KEY
 from lance_stream.table.transaction import decode_transaction, encode_transaction
+from lance_stream.table.write_ahead_logs import WRITE_AHEAD_LOG
 from lance_stream.verbs.append import append
 from lance_stream.write.micro_batches import MicroBatch
 
@@ -147,7 +148,7 @@ def index_of(field_id: int = 0, dataset_version: int = 1, name: str = "an index"
 
 def with_write_ahead_log(ds: Dataset) -> Dataset:
     ds.table.store.write(f"{FOLDER}/a shard/1.lance", b"rows")
-    return rewritten(ds, index_section=index_of(name=INDEX_NAME))
+    return rewritten(ds, index_section=index_of(name=WRITE_AHEAD_LOG))
 
 
 def schema_of(ds: Dataset, **changed: Any) -> Schema:

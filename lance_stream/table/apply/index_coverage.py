@@ -32,10 +32,10 @@ from lance_stream.table.deletion_vectors import decode_bitmap
 from lance_stream.table.indices import IndexMetadata, decode_index_section, encode_index_section
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import RewriteGroup, RewrittenIndex
+from lance_stream.table.write_ahead_logs import WRITE_AHEAD_LOG
 
 FRAGMENT_REUSE = "__lance_frag_reuse"
-WRITE_AHEAD_LOG = "__lance_mem_wal"
-"""The names of indices that do not serve queries, but maintenance."""
+"""The name of the index that says where compactions have moved rows."""
 
 Indices = tuple[IndexMetadata, ...]
 

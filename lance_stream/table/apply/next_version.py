@@ -57,6 +57,7 @@ from lance_stream.table.operations import (
     UpdateConfig,
     operation_name,
 )
+from lance_stream.table.write_ahead_logs import check_rows_in_log, has_write_ahead_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def apply(
     made = APPLY[type(operation)](start, operation, _Given(creation, restored))
     if any(map(field_twice.may_have_field_twice, (manifest, restored))):
         made = field_twice.with_fields_once(made)
+    _check_rows_in_log(manifest, made)
     made = replace(
         made,
         timestamp_nanos=_later(commit.timestamp_nanos, manifest),
@@ -145,16 +147,32 @@ def apply(
     return replace(made, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
 
 
-def check_may_write(manifest: Manifest) -> None:
+def check_may_write(manifest: Manifest, schema: Schema | None = None) -> None:
     """Raise unless a next version can be created; also called before anything is written for it.
+
+    Args:
+        manifest: The version.
+        schema: The columns of the next one, if new ones get values, or types change.
 
     Raises:
         UnsupportedFeatureError: The table uses a feature that we may not write.
         CorruptDataError: New rows would get row ids that others have.
+        InvalidInputError: The table has a write-ahead log whose rows do not fit the columns.
     """
     check_writable(manifest)
+    if schema is not None:
+        check_rows_in_log(manifest, schema)
     if has_stable_row_ids(manifest) and not _is_ours(manifest):
         check_next_row_id(manifest)
+
+
+def _check_rows_in_log(before: Manifest | None, after: Manifest) -> None:
+    if before is None or before.schema.fields == after.schema.fields:
+        return
+    if not has_write_ahead_log(before) or not has_write_ahead_log(after):
+        return
+    files = (file for fragment in after.fragments for file in fragment.files)
+    check_rows_in_log(before, after.schema, {field for file in files for field in file.field_ids})
 
 
 def _is_ours(manifest: Manifest) -> bool:
