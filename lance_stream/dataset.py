@@ -39,7 +39,7 @@ from lance_stream.table.ledger import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.change_rules import ChangeRules, check_has_sequence
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules
 from lance_stream.verbs import (
     add_columns,
     alter_columns,
@@ -472,6 +472,8 @@ class Dataset:
         skip_unchanged: bool = False,
         tombstones: str | timedelta | None = None,
         expect: Expectations = None,
+        when_matched: str = UPDATE,
+        when_not_matched: str = INSERT,
     ) -> "Dataset":
         """Update the rows whose keys are in the data and insert the others, in one version.
 
@@ -498,6 +500,13 @@ class Dataset:
                 upsert with the same `on` and `sequence_by`.
             expect: As in `append`, over all columns of the data, those of `except_columns`
                 included. A row that deletes is only checked for its key.
+            when_matched: What a row does if the table has its key: "update"; "ignore", so that
+                only new keys are inserted; or a SQL condition over the row, `source.<column>`, and
+                the stored one, `target.<column>`, which is updated if the condition is true:
+                "source.price > target.price". Of several rows of a key, the newest one counts. Rows
+                that delete do so in any case.
+            when_not_matched: What a row does if the table lacks its key: "insert"; "ignore", so
+                that only existing rows are updated; or a condition over `source.<column>`.
 
         Raises:
             InvalidInputError: A key is null, or occurs twice without `sequence_by`; a column does
@@ -512,6 +521,8 @@ class Dataset:
             as_names(except_columns, "except_columns"),
             skip_unchanged,
             None if tombstones is None else parse_age(tombstones),
+            when_matched=when_matched,
+            when_not_matched=when_not_matched,
         )
         return Dataset(upsert.upsert(self.table, data, rules, checks=as_checks(expect)).table)
 

@@ -39,6 +39,7 @@ class Upserted:
         num_unchanged: How many rows would not have changed and were left untouched.
         num_late: How many incoming rows are older than others, of the batch or the table, or
             than a delete that the table remembers.
+        num_ignored: How many updates and inserts the rules left out.
         num_remembered: How many deletes of this batch the table remembers.
         fragments: The new fragments as they were written.
         was_already_committed: Whether the table already had the micro-batch; nothing was done.
@@ -54,6 +55,7 @@ class Upserted:
     num_deleted: int = 0
     num_unchanged: int = 0
     num_late: int = 0
+    num_ignored: int = 0
     num_remembered: int = 0
     fragments: tuple[Fragment, ...] = ()
     was_already_committed: bool = False

@@ -1,7 +1,10 @@
 """Which rows of a batch change, insert or delete rows of the table, and which are late.
 
-`decide` is a function of the batch and of what was found; `decide_changes` also reads the stored
-rows, if rows that would not change are to be left untouched.
+    decide              a function of the batch and of the matches: late, changed, new, deleted
+    _without_ignored    conditions of the user's rules, on the incoming and the stored row
+    _without_unchanged  rows that would not change, if they are to be left untouched
+
+The last two read stored rows, and only if the rules ask for it.
 """
 
 from typing import NamedTuple
@@ -10,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.expressions.predicates import Expression, evaluate_predicate
 from lance_stream.read.changed_rows import Addresses, read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.comparing import are_less, same_rows
-from lance_stream.upsert.incoming import Incoming
+from lance_stream.upsert.incoming import IGNORE, SOURCE, TARGET, Incoming
 from lance_stream.upsert.keys import Places
 from lance_stream.upsert.matching import THREADS, Matches, Workers
 from lance_stream.upsert.partial_structs import with_stored_parts
@@ -30,6 +34,8 @@ class Decision(NamedTuple):
         deleted: (k,) u64 addresses of the rows that are deleted, ascending.
         deleted_keys: (j,) i64, the deleted keys, whether or not the table has them.
         num_late: How many incoming rows are older than the stored one, or than a delete.
+        num_ignored: How many updates and inserts the rules leave out (`when_matched`,
+            `when_not_matched`).
     """
 
     changed: Addresses
@@ -38,6 +44,7 @@ class Decision(NamedTuple):
     deleted: Addresses
     deleted_keys: Places
     num_late: int
+    num_ignored: int = 0
 
 
 def decide(
@@ -97,11 +104,74 @@ def decide_changes(
         workers: What reads the table's data files.
     """
     is_undone = None if remembered is None else remembered.undone_keys(incoming)
-    decision = decide(incoming, matches, is_undone)
+    decision = _without_ignored(table, incoming, decide(incoming, matches, is_undone), workers)
     if not incoming.rules.skip_unchanged:
         return decision, 0
     changing = _without_unchanged(table, incoming, decision, workers)
     return changing, len(decision.changed) - len(changing.changed)
+
+
+def _without_ignored(
+    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
+) -> Decision:
+    """Return the decision without the updates and inserts that the rules leave out."""
+    updates = _updates(table, incoming, decision, workers)
+    inserts = _inserts(incoming, decision.inserted_rows)
+    return decision._replace(
+        changed=decision.changed[updates],
+        changed_rows=decision.changed_rows[updates],
+        inserted_rows=decision.inserted_rows[inserts],
+        num_ignored=int(np.count_nonzero(~updates) + np.count_nonzero(~inserts)),
+    )
+
+
+def _updates(
+    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
+) -> npt.NDArray[np.bool_]:
+    """Return (n,) which of the rows that would change are updated."""
+    condition = incoming.rules.matched_condition
+    if condition is None:
+        return np.full(len(decision.changed), incoming.rules.when_matched != IGNORE)
+    names = list(dict.fromkeys(path[1] for path in condition.paths if path[0] == TARGET))
+    if not names:
+        return _are_true(condition, incoming.source, decision.changed_rows)
+    updates: list[npt.NDArray[np.bool_]] = [np.empty(0, np.bool_)]
+    done = 0
+    for stored in read_rows(table, decision.changed, names, workers.read):
+        rows = decision.changed_rows[done : done + stored.num_rows]
+        done += stored.num_rows
+        updates.append(_are_true(condition, incoming.source, rows, stored))
+    return np.concatenate(updates)
+
+
+def _inserts(incoming: Incoming, rows: Places) -> npt.NDArray[np.bool_]:
+    """Return (m,) which of the rows without a stored row are inserted."""
+    condition = incoming.rules.not_matched_condition
+    if condition is None:
+        return np.full(len(rows), incoming.rules.when_not_matched != IGNORE)
+    return _are_true(condition, incoming.source, rows)
+
+
+def _are_true(
+    condition: Expression,
+    source: pa.RecordBatch,
+    rows: Places,
+    stored: pa.RecordBatch | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether a condition is true for incoming rows and the stored ones beside them."""
+    columns = {SOURCE: source.take(pa.array(rows)), TARGET: stored}
+    beside = pa.RecordBatch.from_pydict(
+        {
+            name: batch.to_struct_array()
+            for name, batch in columns.items()
+            if batch is not None and batch.num_columns
+        }
+    )
+    if not beside.num_columns:  # a constant
+        beside = pa.RecordBatch.from_pydict({SOURCE: pa.nulls(len(rows))})
+    is_true = evaluate_predicate(condition, beside).fill_null(False)
+    chosen: npt.NDArray[np.bool_] = is_true.to_numpy(zero_copy_only=False)
+    return chosen
 
 
 def _without_unchanged(

@@ -282,6 +282,7 @@ def _summed(
         num_deleted=sum(len(each.deleted) for each in decisions),
         num_unchanged=sum(each.written.num_unchanged for each in parts),
         num_late=sum(each.num_late for each in parts),
+        num_ignored=sum(each.num_ignored for each in decisions),
         num_remembered=sum(
             each.written.deletes.rows.num_rows for each in parts if each.written.deletes is not None
         ),

@@ -21,8 +21,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arguments import repeated_names
-from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import evaluate_predicate, named_twice, parse_predicate
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import (
+    Expression,
+    evaluate_predicate,
+    named_twice,
+    parse_expression,
+    parse_predicate,
+)
 from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.upsert.comparing import check_can_order
 from lance_stream.upsert.keys import (
@@ -49,6 +55,22 @@ START_AT: Final = "__START_AT"
 
 END_AT: Final = "__END_AT"
 """The column with the sequence at which a row of a history ends; null while it is current."""
+
+
+UPDATE: Final = "update"
+"""What a row does by default if the table has its key."""
+
+INSERT: Final = "insert"
+"""What it does by default if the table lacks its key."""
+
+IGNORE: Final = "ignore"
+"""Nothing."""
+
+SOURCE: Final = "source"
+"""What conditions call the incoming row, ..."""
+
+TARGET: Final = "target"
+"""... and the row of the table."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,11 @@ class UpsertRules:
             sequence; otherwise two such rows are an error.
         history: How the table keeps the history of its keys (`histories`); None if it keeps their
             current rows alone.
+        when_matched: What a row that does not delete does with the stored row of its key: `UPDATE`,
+            `IGNORE`, or a SQL condition over `source.<column>` and `target.<column>`, true if it
+            updates.
+        when_not_matched: What such a row does without a stored row: `INSERT`, `IGNORE`, or a
+            condition over `source.<column>`.
     """
 
     on: tuple[str, ...]
@@ -96,6 +123,22 @@ class UpsertRules:
     applies_changes: bool = False
     deletes_win: bool = False
     history: HistoryRules | None = None
+    when_matched: str = UPDATE
+    when_not_matched: str = INSERT
+
+    @property
+    def matched_condition(self) -> Expression | None:
+        """The condition of `when_matched`; None if it is none."""
+        return _condition_of(self.when_matched, UPDATE)
+
+    @property
+    def not_matched_condition(self) -> Expression | None:
+        """The condition of `when_not_matched`; None if it is none."""
+        return _condition_of(self.when_not_matched, INSERT)
+
+
+def _condition_of(value: str, default: str) -> Expression | None:
+    return None if value in (default, IGNORE) else parse_expression(value)
 
 
 @dataclass(frozen=True)
@@ -117,6 +160,8 @@ class Incoming:
         table: The table's columns that the rows were prepared for.
         partial: Those columns of `rows` that arrived without some of their parts, with the types
             they arrived in; those parts are null in `rows`.
+        source: (num_upserts,) those columns of the batch that the conditions of the rules name,
+            stored or not; in the table's types if they are stored.
     """
 
     rules: UpsertRules
@@ -130,6 +175,7 @@ class Incoming:
     num_late: int
     table: pa.Schema
     partial: Mapping[str, pa.DataType]
+    source: pa.RecordBatch
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:
@@ -153,6 +199,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
             or occurs twice without an order; a value does not fit the table.
     """
     own_keys = key_rows(batch, table, rules)
+    _check_conditions(batch.schema, table, rules)
     stored_names = _stored_names(batch, rules)
     check_known(stored_names, table.names)
     stored = pa.schema([each for each in table if each.name in stored_names])
@@ -174,11 +221,12 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     upserts = winners.rows[~deletes]
     row_of_key = np.full(lookup.num_keys, NOT_FOUND, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
+    rows = cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored)
     return Incoming(
         rules=rules,
         lookup=lookup,
         keys=tuple(_chosen(own_keys, winners.rows).columns),
-        rows=cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored),
+        rows=rows,
         row_of_key=row_of_key,
         sequence=_stored_sequence(batch, table, rules, winners.rows),
         order=None if by is None else _chosen(batch.select([by]), winners.rows).column(0),
@@ -186,6 +234,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         num_late=winners.num_late,
         table=table,
         partial=partial,
+        source=_named_by_conditions(batch, rows, upserts, rules),
     )
 
 
@@ -285,6 +334,57 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
     hidden = sorted(set(rules.on) & set(rules.except_columns))
     if hidden:
         raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
+
+
+def _check_conditions(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
+    """Raise unless the conditions of the rules can be evaluated.
+
+    Raises:
+        InvalidInputError: One is not a condition over the columns.
+        NotFoundError: It names a column that does not exist.
+    """
+    source = pa.field(SOURCE, pa.struct([_as_stored(each, table, rules) for each in batch]))
+    target = pa.field(TARGET, pa.struct(list(table)))
+    for argument, default, schema in (
+        ("when_matched", UPDATE, pa.schema([source, target])),
+        ("when_not_matched", INSERT, pa.schema([source])),
+    ):
+        value = getattr(rules, argument)
+        if value in (default, IGNORE):
+            continue
+        example = " > ".join(f"{each.name}.{rules.on[0]}" for each in schema)
+        try:
+            condition = parse_predicate(value, schema)
+            if any(len(path) < 2 for path in condition.paths):
+                raise InvalidInputError(f"{value!r} compares rows, which only columns can be")
+        except (InvalidInputError, NotFoundError) as error:
+            error.add_note(
+                f"{argument} is {default!r}, {IGNORE!r} or a condition that names columns of "
+                f"{' and '.join(schema.names)}, such as {example!r}"
+            )
+            raise
+
+
+def _as_stored(field: pa.Field, table: pa.Schema, rules: UpsertRules) -> pa.Field:
+    """Return a column of the batch as conditions see it: what is stored has the table's type."""
+    is_stored = field.name in table.names and field.name not in rules.except_columns
+    if not is_stored or partial_columns(pa.schema([field]), pa.schema([table.field(field.name)])):
+        return field
+    return table.field(field.name)
+
+
+def _named_by_conditions(
+    batch: pa.RecordBatch, rows: pa.RecordBatch, upserts: Places, rules: UpsertRules
+) -> pa.RecordBatch:
+    """Return the incoming columns that conditions name, of the rows that do not delete."""
+    conditions = (rules.matched_condition, rules.not_matched_condition)
+    paths = [path for each in conditions if each is not None for path in each.paths]
+    names = list(dict.fromkeys(path[1] for path in paths if path[0] == SOURCE))
+    unstored = _chosen(
+        batch.select([each for each in names if each in rules.except_columns]), upserts
+    )
+    columns = [(unstored if name in rules.except_columns else rows).column(name) for name in names]
+    return pa.RecordBatch.from_arrays(columns, names)
 
 
 def check_can_remember(

@@ -146,6 +146,7 @@ def upsert(
             num_deleted=len(decision.deleted),
             num_unchanged=num_unchanged,
             num_late=incoming.num_late + decision.num_late,
+            num_ignored=decision.num_ignored,
             num_remembered=0 if written.deletes is None else written.deletes.rows.num_rows,
             fragments=written.files,
         )

@@ -1,0 +1,189 @@
+"""Upserts that leave updates or inserts out: `when_matched` and `when_not_matched`."""
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.upsert import upsert as upserts
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.staged_rows import stage_rows, upsert_staged
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("price", pa.float64()),
+        pa.field("place", pa.struct([("zip", pa.string()), ("town", pa.string())])),
+    ]
+)
+
+
+def rows(prices: dict[int, float | None], zip_code: str = "1") -> pa.Table:
+    places = [{"zip": zip_code, "town": "t"} for _ in prices]
+    return pa.table({"id": [*prices], "price": [*prices.values()], "place": places}, schema=SCHEMA)
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Keys 1 and 2 in one fragment, key 3 in another."""
+    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows({1: 10, 2: 20}))
+    return made.append(rows({3: 30}))
+
+
+def prices(ds: Dataset) -> dict[int, float | None]:
+    table = ds.to_table(["id", "price"]).sort_by("id")
+    return dict(zip(table["id"].to_pylist(), table["price"].to_pylist(), strict=True))
+
+
+def test_ignoring_matches_inserts_only_new_keys(ds: Dataset) -> None:
+    """Events that may come twice are stored as they came first."""
+    after = ds.upsert(rows({2: 99, 4: 40}), "id", when_matched="ignore")
+    assert prices(after) == {1: 10, 2: 20, 3: 30, 4: 40}
+
+
+def test_ignoring_new_keys_updates_only_existing_rows(ds: Dataset) -> None:
+    """Corrections of rows that may have been deleted do not bring them back."""
+    after = ds.upsert(rows({2: 99, 4: 40}), "id", when_not_matched="ignore")
+    assert prices(after) == {1: 10, 2: 99, 3: 30}
+
+
+def test_a_condition_compares_a_row_with_the_stored_one(ds: Dataset) -> None:
+    """A null is no reason to update, as everywhere in SQL."""
+    data = rows({1: 5, 2: 25, 3: None, 4: 40})
+    after = ds.upsert(data, "id", when_matched="source.price > target.price")
+    assert prices(after) == {1: 10, 2: 25, 3: 30, 4: 40}
+
+
+def test_a_condition_selects_which_new_rows_are_inserted(ds: Dataset) -> None:
+    """It knows the incoming row alone."""
+    after = ds.upsert(rows({1: 5, 4: 40, 5: 50}), "id", when_not_matched="source.price > 45")
+    assert prices(after) == {1: 5, 2: 20, 3: 30, 5: 50}
+
+
+def test_without_any_effect_nothing_is_committed(ds: Dataset) -> None:
+    """As with every upsert that changes nothing."""
+    after = ds.upsert(rows({1: 5, 4: 4}), "id", when_matched="ignore", when_not_matched="ignore")
+    assert (after.version, prices(after)) == (ds.version, prices(ds))
+
+
+def test_ignored_rows_keep_ids_and_stamps(ds: Dataset) -> None:
+    """They are not part of the version, nor of its feed."""
+    after = ds.upsert(rows({1: 5, 2: 25}), "id", when_matched="source.price > target.price")
+    changes = after.changes(ds.version).read_all()
+    assert changes["id"].to_pylist() == [2, 2]
+    stamps = after.to_table(["id"], with_row_id=True, with_row_versions=True).sort_by("id")
+    assert stamps["_rowid"].to_pylist() == [0, 1, 2]
+    assert stamps["_row_last_updated_at_version"].to_pylist() == [1, 3, 2]
+
+
+def test_conditions_see_columns_that_are_not_stored(ds: Dataset) -> None:
+    """An operation or a priority belongs to the change, not to the row."""
+    data = rows({1: 5, 2: 6, 4: 7}).append_column("force", pa.array([True, False, False]))
+    after = ds.upsert(
+        data,
+        "id",
+        except_columns="force",
+        when_matched="source.force OR source.price > target.price",
+        when_not_matched="source.force",
+    )
+    assert prices(after) == {1: 5, 2: 20, 3: 30}
+
+
+def test_conditions_see_parts_of_structs(ds: Dataset) -> None:
+    """By their paths, on both sides."""
+    condition = "source.place.zip <> target.place.zip"
+    after = ds.upsert(rows({1: 5}, "2"), "id", when_matched=condition)
+    assert prices(after)[1] == 5
+    assert prices(after.upsert(rows({1: 7}, "2"), "id", when_matched=condition))[1] == 5
+
+
+def test_rows_that_delete_do_so_in_any_case(ds: Dataset) -> None:
+    """The condition is about updates; `delete_when` says which rows delete."""
+    data = rows({1: 0, 2: 99, 4: 40})
+    after = ds.upsert(data, "id", delete_when="price = 0", when_matched="ignore")
+    assert prices(after) == {2: 20, 3: 30, 4: 40}
+
+
+def test_the_newest_row_of_a_key_counts(ds: Dataset) -> None:
+    """Conditions come after the order: an older row does not stand in for the newest one."""
+    data = pa.concat_tables([rows({1: 15}), rows({1: 5})]).append_column("at", pa.array([1, 2]))
+    rules = {"sequence_by": "at", "except_columns": "at"}
+    after = ds.upsert(data, "id", **rules, when_matched="source.price > target.price")  # type: ignore[arg-type]
+    assert prices(after) == prices(ds)
+
+
+def test_unchanged_rows_are_skipped_after_conditions(ds: Dataset) -> None:
+    """Both rules leave rows untouched."""
+    data = rows({1: 10, 2: 25, 3: 5})
+    after = ds.upsert(data, "id", skip_unchanged=True, when_matched="source.price >= target.price")
+    assert after.changes(ds.version).read_all()["id"].to_pylist() == [2, 2]
+
+
+def test_all_rows_of_a_key_are_judged_apart(ds: Dataset) -> None:
+    """A table may have several: each is compared with the incoming row."""
+    doubled = ds.append(rows({1: 100}))
+    after = doubled.upsert(rows({1: 50}), "id", when_matched="source.price > target.price")
+    assert sorted(after.to_table(filter="id = 1")["price"].to_pylist()) == [50, 100]
+
+
+def test_a_concurrent_insert_of_the_key_is_seen(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan on the newer version decides: what another writer has inserted is matched."""
+    plan_update = upserts.plan_update
+
+    def late(*args: Any, **named: Any) -> Any:
+        monkeypatch.setattr(upserts, "plan_update", plan_update)
+        plan = plan_update(*args, **named)
+        ds.upsert(rows({4: 1, 1: 1}), "id")
+        return plan
+
+    monkeypatch.setattr(upserts, "plan_update", late)
+    after = ds.upsert(rows({4: 40, 1: 5}), "id", when_matched="source.price > 2 * target.price")
+    assert prices(after) == {1: 5, 2: 20, 3: 30, 4: 40}
+
+
+def test_parts_of_a_batch_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large batches are decided by ranges of keys, with the same function."""
+    monkeypatch.setattr("lance_stream.upsert.staged_rows.MAX_ROWS", 2)
+    data = rows({1: 5, 2: 25, 3: 35, 4: 40, 5: 50})
+    rules = UpsertRules(
+        ("id",), when_matched="source.price > target.price", when_not_matched="source.id = 5"
+    )
+    staged = stage_rows(data.to_batches(), ds.table.store, ds.schema, rules)
+    done = upsert_staged(ds.table, [staged], rules, data.column_names, None)
+    assert prices(Dataset(done.table)) == {1: 10, 2: 25, 3: 35, 5: 50}
+    assert (done.num_inserted, done.num_updated, done.num_ignored) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("when_matched", "price > 1"),
+        ("when_matched", "source.cost > target.price"),
+        ("when_matched", "source IS NOT NULL"),
+        ("when_matched", "source.price + 1"),
+        ("when_matched", "insert"),
+        ("when_matched", None),
+        ("when_not_matched", "target.price > 1"),
+        ("when_not_matched", "update"),
+        ("when_not_matched", True),
+    ],
+)
+def test_impossible_conditions_are_refused(ds: Dataset, argument: str, value: Any) -> None:
+    """Before anything is read; the note says what a condition may name."""
+    with pytest.raises((InvalidInputError, NotFoundError)) as raised:
+        ds.upsert(rows({1: 5}), "id", **{argument: value})
+    assert argument in "".join(raised.value.__notes__)
+
+
+def test_parts_that_the_data_lack_cannot_be_named(ds: Dataset) -> None:
+    """They would be null in every row."""
+    data = pa.table({"id": [1], "place": [{"zip": "2"}]})
+    with pytest.raises(NotFoundError, match="town"):
+        ds.upsert(data, "id", when_matched="source.place.town = 't'")
+    after = ds.upsert(data, "id", when_matched="source.place.zip <> target.place.zip")
+    assert after.to_table(filter="id = 1")["place"].to_pylist() == [{"zip": "2", "town": "t"}]
