@@ -269,10 +269,9 @@ def parse_data_file_names(
     are_right &= (digits[:, _BINARY_DIGITS:] < 16).all(axis=1)
     are_random[are_random] = are_right
     digits = digits[are_right]
-    pairs = digits[:, _BINARY_DIGITS:].reshape(len(digits), -1, 2)
+    high, low = digits[:, _BINARY_DIGITS::2], digits[:, _BINARY_DIGITS + 1 :: 2]
     found[are_random] = np.concatenate(
-        [np.packbits(digits[:, :_BINARY_DIGITS], axis=1), pairs[:, :, 0] << 4 | pairs[:, :, 1]],
-        axis=1,
+        [np.packbits(digits[:, :_BINARY_DIGITS], axis=1), high << 4 | low], axis=1
     )
     return are_random, found
 

@@ -4,8 +4,10 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from lance_stream import create_dataset
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.table.fragments import DataFile, Fragment, encode_fragment
@@ -110,3 +112,25 @@ def test_many_names_are_parsed_like_one() -> None:
     assert are_random.tolist() == [each is not None for each in expected]
     assert [row.tobytes() for row in found[are_random]] == [each for each in expected if each]
     assert 100 < int(are_random.sum()) < 300
+
+
+@pytest.mark.parametrize("name", ["part-0.lance", "123e4567-e89b-42d3-a456-426614174000.lance"])
+def test_no_fragment_has_random_name(name: str) -> None:
+    """The numpy path for many names also serves a selection without any random name."""
+    file = DataFile(name, (0, 1), (0, 1), (2, 1), 5)
+    fragments = FragmentList(
+        encode_fragment(Fragment(number, (file,), 9)) for number in range(module._FEW + 1)
+    )
+    columns = file_columns(fragments, np.arange(len(fragments)), 1)
+    assert columns == [file_column(fragment, 1) for fragment in fragments]
+
+
+def test_no_fragment_has_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upsert finds its keys in fragments whose computed column is a second data file."""
+    monkeypatch.setattr(module, "_FEW", 1)
+    table = create_dataset("memory://unnamed_files/t", pa.table({"id": [0], "x": [0]}))
+    for number in range(1, 4):
+        table = table.append(pa.table({"id": [number], "x": [number]}))
+    table = table.add_columns({"y": "x + 1"})
+    table = table.upsert(pa.table({"id": [3, 9], "x": [30, 90], "y": [0, 0]}), on=["id"])
+    assert sorted(table.to_table().column("x").to_pylist()) == [0, 1, 2, 30, 90]

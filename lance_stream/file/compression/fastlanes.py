@@ -167,7 +167,8 @@ def pack(values: Words, bits_per_packed: int) -> Words:
         if shift + bits_per_packed > narrow_bits:
             np.right_shift(source, narrow.type(narrow_bits - shift), out=planes[plane + 1])
     words = planes.reshape(bits_per_packed, parts, num_blocks, lanes).transpose(2, 0, 3, 1)
-    return np.ascontiguousarray(words).reshape(num_blocks, -1).view(word)
+    words_per_block = bits_per_packed * parts * lanes
+    return np.ascontiguousarray(words).reshape(num_blocks, words_per_block).view(word)
 
 
 def _narrow_word(

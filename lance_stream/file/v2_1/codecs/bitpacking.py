@@ -117,7 +117,9 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
         for width in by_width.tolist():
             places = np.flatnonzero(widths == width)
             first, stop = int(places[0]), int(places[-1]) + 1
-            words = joined(chosen(buffer, places)).view(word).reshape(len(places), -1)[:, 1:]
+            words_per_chunk = 1 + VALUES * width // self.bits_per_word
+            words = joined(chosen(buffer, places)).view(word)
+            words = words.reshape(len(places), words_per_chunk)[:, 1:]
             if stop - first == len(places):
                 fastlanes.unpack(words, width, values[first:stop])
             else:

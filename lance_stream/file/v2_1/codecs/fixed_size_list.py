@@ -263,7 +263,8 @@ def _rows(block: FixedSizeListBlock) -> FixedWidthBlock:
                     bits.reshape(block.num_values, items_per_row), axis=1, bitorder="little"
                 )
             )
-    parts.append(items.data.reshape(block.num_values, -1))
+    row_bytes = items_per_row * items.bits_per_value // 8
+    parts.append(items.data.reshape(block.num_values, row_bytes))
     rows = np.concatenate(parts, axis=1).reshape(-1)
     return FixedWidthBlock(codec.bits_per_row, block.num_values, rows)
 

@@ -116,7 +116,7 @@ def control_words(levels: Levels, bits_rep: int, bits_def: int) -> Bytes:
         words |= levels.definition.astype(words.dtype)
     if levels.repetition is not None:
         words |= levels.repetition.astype(words.dtype) << words.dtype.type(bits_def)
-    return words.view(np.uint8).reshape(levels.num_levels, -1)[:, :width]
+    return words.view(np.uint8).reshape(levels.num_levels, words.itemsize)[:, :width]
 
 
 def zip_fixed(levels: Levels, words: Bytes, values: FixedWidthBlock) -> tuple[Bytes, Places]:
