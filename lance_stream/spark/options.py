@@ -120,6 +120,7 @@ class WriteOptions:
         storage_options: Settings of its store.
         app_id: The app id under which the ledger keeps a stream's batches; None for the streaming
             query's own id.
+        late_start: Whether a later batch of a stream than its first one may create the table.
         txn_app_id: The app id under which the ledger keeps a batch write; None for none.
         txn_version: The number of that write; it increases from write to write.
         file_version: File version of the data files of a new table.
@@ -143,6 +144,7 @@ class WriteOptions:
     uri: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     app_id: str | None = None
+    late_start: bool = False
     txn_app_id: str | None = None
     txn_version: int | None = None
     file_version: str | None = None
@@ -260,8 +262,9 @@ def parse_write_options(options: Mapping[str, str], streaming: bool) -> WriteOpt
             "txnAppId and txnVersion go together: an app id for the writing program, and a number "
             "that increases from write to write"
         )
-    if not streaming and parsed.any_output_mode:
-        raise InvalidInputError("the option 'anyOutputMode' belongs to a stream")
+    for name in ("anyOutputMode", "lateStart"):
+        if not streaming and getattr(parsed, _WRITE_OPTIONS[name.lower()].attribute or ""):
+            raise InvalidInputError(f"the option {name!r} belongs to a stream")
     _check_mode(parsed)
     _check_bad_rows(parsed, streaming=streaming)
     return parsed
@@ -773,6 +776,7 @@ _WRITE_OPTIONS = _by_name(
     _Option("trustedLocations", "trusted_locations", _locations),
     _Option("branch", "branch", _text),
     _Option("appId", "app_id", _text),
+    _Option("lateStart", "late_start", _boolean),
     _Option("replaysMayDiffer", "replays_may_differ", _boolean),
     _Option("txnAppId", "txn_app_id", _text),
     _Option("txnVersion", "txn_version", _whole_number(0)),

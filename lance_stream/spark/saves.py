@@ -35,7 +35,13 @@ def stream_writer(
     check_mode(asked, streaming=True, overwrite=overwrite)
     overwrite = overwrite if asked.mode is None else asked.mode == "overwrite"
     job, checks = _plan(source, asked, schema, overwrite)
-    return StreamWriter(job, asked.app_id, may_differ=asked.replays_may_differ, checks=checks)
+    return StreamWriter(
+        job,
+        asked.app_id,
+        may_differ=asked.replays_may_differ,
+        late_start=asked.late_start,
+        checks=checks,
+    )
 
 
 def _plan(

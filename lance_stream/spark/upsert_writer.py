@@ -61,6 +61,7 @@ class UpsertJob:
         store: The table's.
         schema: The table's columns when the job was planned.
         config: Its ledger's entries then.
+        is_new: Whether there was no table then.
     """
 
     asked: WriteOptions
@@ -72,6 +73,7 @@ class UpsertJob:
     store: Store | None = None
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     config: Mapping[str, str] = field(default_factory=dict)
+    is_new: bool = False
 
     @property
     def uri(self) -> str:
@@ -137,7 +139,13 @@ def plan_upsert(
         case_sensitive,
     )
     table = _prepare(job)
-    return replace(job, store=table.store, schema=table.arrow_schema, config=ledger_entries(table))
+    return replace(
+        job,
+        store=table.store,
+        schema=table.arrow_schema,
+        config=ledger_entries(table),
+        is_new=not table.version,
+    )
 
 
 def stage(job: UpsertJob, batches: Iterable[pa.RecordBatch]) -> StagedRows:

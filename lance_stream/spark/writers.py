@@ -38,7 +38,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lance_stream.arguments import did_you_mean
-from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.spark.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.column_names import (
@@ -57,6 +57,7 @@ from lance_stream.upsert.staged_rows import StagedRows
 from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
 from lance_stream.write.batch_proofs import MicroBatch, fingerprint
 from lance_stream.write.fragments import write_fragments
+from lance_stream.write.micro_batches import check_may_create
 from lance_stream.write.row_checks import BadRows
 from lance_stream.write.row_digests import (
     NO_ROWS,
@@ -241,6 +242,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         app_id: The app id under which the ledger keeps the stream's batches; None for the
             streaming query's own id.
         may_differ: Whether a repeated batch may have different rows.
+        late_start: Whether a later batch than the first one may create the table.
         checks: What the rows are checked for; None if they are only cast.
     """
 
@@ -250,12 +252,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         app_id: str | None,
         *,
         may_differ: bool = False,
+        late_start: bool = False,
         checks: RowChecks | None = None,
     ) -> None:
         self.job = job
         self.checks = checks
         self.app_id = app_id
         self.may_differ = may_differ
+        self.late_start = late_start
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """Write the rows of one task; only compute their digest if the ledger has the batch id."""
@@ -277,11 +281,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         parts = _parts_of(messages, self.job)
         if parts:
             batch = self._identify(batchId, parts[0].query_id)
-            _commit(parts[0].job or self.job, parts, batch, self.checks)
+            job = parts[0].job or self.job
+            if job.is_new:
+                self._check_may_create(job, parts, batch)
+            _commit(job, parts, batch, self.checks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002  # the signature is Spark's
         """Delete the files that the tasks wrote, if no commit was tried."""
         _abort(messages, self.job)
+
+    def _check_may_create(self, job: Job, parts: Sequence[Part], batch: MicroBatch) -> None:
+        try:
+            check_may_create(job.uri, batch, late_start=self.late_start)
+        except NotFoundError:
+            _discard(parts, job)
+            raise
 
     def _identify(self, batch_id: int, query_id: str) -> MicroBatch:
         app_id = self.app_id or query_id
@@ -400,6 +414,7 @@ def _commit_rows(
     """Commit good rows; return whether a version is new, and whether the table had the batch."""
     if isinstance(job, UpsertJob):
         staged = [each.staged for each in parts if each.staged]
+        even_without_rows |= job.is_new  # as an append without rows creates the table, too
         made = commit_upsert(job, staged, batch, even_without_rows=even_without_rows)
         counts = (
             f"{made.num_rows} rows: {made.num_inserted} inserted, {made.num_updated} updated, "

@@ -215,8 +215,15 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         deletes = which_delete(batch, rules)[winners.rows]
     else:
         all_deletes = which_delete(batch, rules)
-        winning = all_deletes if rules.deletes_win else None
-        winners = newest_rows(batch, rules.on, lookup, by, winning)
+        winners = newest_rows(
+            batch,
+            rules.on,
+            lookup,
+            by,
+            all_deletes,
+            deletes_win=rules.deletes_win,
+            except_columns=rules.except_columns,
+        )
         deletes = all_deletes[winners.rows]
     upserts = winners.rows[~deletes]
     row_of_key = np.full(lookup.num_keys, NOT_FOUND, np.int64)

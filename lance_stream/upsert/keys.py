@@ -377,36 +377,44 @@ def newest_rows(
     names: Sequence[str],
     lookup: KeyLookup,
     sequence_by: str,
-    wins: npt.NDArray[np.bool_] | None = None,
+    deletes: npt.NDArray[np.bool_],
+    *,
+    deletes_win: bool = False,
+    except_columns: Sequence[str] = (),
 ) -> Winners:
     """Return the row with the largest sequence of each key.
 
     Args:
-        batch: The rows.
+        batch: (n,) rows.
         names: The key columns.
         lookup: The keys of the batch.
         sequence_by: The column that orders rows of one key.
-        wins: (n,) which rows are newer than others with the same sequence, and equal among each
-            other, whatever they hold; None for none.
+        deletes: (n,) which rows delete their key.
+        deletes_win: Whether a delete is newer than other rows with the same sequence.
+        except_columns: Columns that are not stored.
 
     Raises:
         InvalidInputError: A sequence is null; or two rows of a key share the largest one and
-            are not equal.
+            do not have the same effect: they store different rows, or only one of them deletes.
     """
     check_no_null_sequences(batch, names, sequence_by)
     ranks = dense_ranks(batch.column(sequence_by))
-    if wins is not None:
-        ranks = 2 * ranks + wins
+    if deletes_win:
+        ranks = 2 * ranks + deletes
     best = np.zeros(lookup.num_keys, np.int64)
     np.maximum.at(best, lookup.key_of_row, ranks)
     newest = np.flatnonzero(ranks == best[lookup.key_of_row])
     rows = np.full(lookup.num_keys, NOT_FOUND, np.int64)
     rows[lookup.key_of_row[newest]] = newest
     twins = newest[rows[lookup.key_of_row[newest]] != newest]
-    if wins is not None:
-        twins = twins[~wins[twins]]
+    others = rows[lookup.key_of_row[twins]]
+    both_delete = deletes[twins] & deletes[others]
+    twins, others = twins[~both_delete], others[~both_delete]
     if len(twins):
-        check_same(batch, names, sequence_by, twins, rows[lookup.key_of_row[twins]])
+        stored = (name for name in batch.schema.names if name not in except_columns)
+        effects = batch.select([*dict.fromkeys((*stored, sequence_by))])
+        effects = effects.append_column("delete", pa.array(deletes))
+        check_same(effects, names, sequence_by, twins, others)
     return Winners(rows, len(lookup.key_of_row) - len(rows))
 
 

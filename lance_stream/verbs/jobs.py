@@ -86,6 +86,11 @@ class WriteJob:
     left_out: tuple[str, ...] = ()
     rules: str = ""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether there was no table when the job was planned."""
+        return not self.version
+
     def has_committed(self, micro_batch: MicroBatch) -> bool:
         """Return whether the table had a micro-batch when the job was planned; sends no request.
 

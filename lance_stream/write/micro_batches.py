@@ -92,6 +92,33 @@ def find_committed(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledge
     return settle(table, _entry_at(table, version, micro_batch), micro_batch)
 
 
+def check_may_create(uri: str, micro_batch: MicroBatch, *, late_start: bool) -> None:
+    """Raise if a batch of a streaming query would create a table without the batches before it.
+
+    The first batch of a query creates its table, even without rows. So if there is no table at a
+    later batch, it was deleted, or moved, or the query wrote elsewhere before. Batch ids that are
+    not Spark's, without a query id, may begin anywhere.
+
+    Args:
+        uri: Where there is no table.
+        micro_batch: The batch.
+        late_start: Whether the user allows a later batch to create the table.
+
+    Raises:
+        NotFoundError: It would.
+    """
+    if late_start or not micro_batch.query_id or not micro_batch.batch_id:
+        return
+    raise NotFoundError(
+        f"there is no table at {uri} for batch {micro_batch.batch_id} of the stream "
+        f"{micro_batch.app_id}, although the first batch of a stream creates the table. A new one "
+        "would lack the rows of all earlier batches, so nothing was written. If the table was "
+        "moved or deleted, put it back; to read the source again, start the query with a new "
+        "checkpoint; if the table is to begin with this batch, set "
+        "create_options={'late_start': True}, or the format's option lateStart=true"
+    )
+
+
 def _entry_at(table: TableVersion, version: int, micro_batch: MicroBatch) -> ledger.LedgerEntry:
     """Return the entry of a batch that a version committed; without its rows if it is gone."""
     with suppress(NotFoundError, BadDataError):

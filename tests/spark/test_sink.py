@@ -189,24 +189,41 @@ def test_two_queries_with_own_ids_append(file_stream: Any, uri: str) -> None:
     assert ids_of(uri) == [0, 0, 1, 1]
 
 
-def test_an_empty_batch_writes_nothing(file_stream: Any, uri: str) -> None:
-    sink = lance_sink(uri)
+@pytest.mark.parametrize("arguments", [{}, {"mode": "upsert", "on": "id"}])
+def test_empty_first_batch_creates_table(
+    file_stream: Any, uri: str, arguments: dict[str, Any]
+) -> None:
+    """Later batches then know that a missing table was deleted; an empty one changes nothing."""
+    sink = lance_sink(uri, **arguments)
 
-    def empty(df: Any, batch_id: int) -> None:
+    def without_rows(df: Any, batch_id: int) -> None:
         sink(df.filter("id < 0"), batch_id)
 
     file_stream.add(rows(0))
-    file_stream.run(empty)
-    assert not Path(uri).exists()
+    file_stream.run(without_rows)
     assert sink.last_commit is not None
-    assert sink.last_commit.version is None
+    assert (sink.last_commit.version, sink.last_commit.rows_in) == (1, 0)
+    file_stream.forget_newest_commit()
+    file_stream.run(without_rows)
+    assert sink.last_commit.skipped
 
     file_stream.add(rows(1))
     file_stream.run(sink)
-    before = versions_of(uri)
     file_stream.add(rows(2))
-    file_stream.run(empty)
-    assert versions_of(uri) == before
+    file_stream.run(without_rows)
+    assert (ids_of(uri), versions_of(uri)) == ([1], 2)
+
+
+def test_deleted_table_is_not_recreated(file_stream: Any, uri: str) -> None:
+    """A restarted query would silently begin a table without the batches before."""
+    file_stream.add(rows(0))
+    file_stream.run(lance_sink(uri, app_id="a"))
+    shutil.rmtree(uri)
+    file_stream.add(rows(1))
+    with pytest.raises(Exception, match=r"no table at .* for batch 1 of the stream a,"):
+        file_stream.run(lance_sink(uri, app_id="a"))
+    assert not Path(uri).exists()
+    file_stream.run(lance_sink(uri, app_id="a", create_options={"late_start": True}))
     assert ids_of(uri) == [1]
 
 

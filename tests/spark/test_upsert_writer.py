@@ -372,7 +372,7 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
 def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows, streaming=True)
-    StreamWriter(job, "app").commit([written(job, rows, "old")], 5)
+    StreamWriter(job, "app", late_start=True).commit([written(job, rows, "old")], 5)
     job = planned(uri, rows, streaming=True)
     assert job.has_committed(MicroBatch("app", 5, "old"))
     with pytest.raises(InvalidInputError, match="comes from the streaming query new"):
@@ -455,3 +455,12 @@ def test_collated_columns_decide_no_delete(session: Any) -> None:
     schema: StructType = session.sql("SELECT 'd' COLLATE UTF8_LCASE AS op").schema
     with pytest.raises(InvalidInputError, match="UTF8_LCASE"):
         settle_condition("op = 'D'", schema, case_sensitive=False)
+
+
+def test_empty_first_batch_creates_upserted_table(uri: str) -> None:
+    """As an empty append does, so that a later batch can tell that a missing table was deleted."""
+    rows = pa.table({"id": [1, 2]})
+    job = planned(uri, rows, streaming=True)
+    StreamWriter(job, "app").commit([written(job, rows.slice(2), "query")], 0)
+    assert lance_stream.open_dataset(uri).count_rows() == 0
+    assert planned(uri, rows, streaming=True).has_committed(MicroBatch("app", 0, "query"))

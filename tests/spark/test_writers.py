@@ -328,13 +328,25 @@ def test_concurrent_drivers_commit_a_batch_once(uri: str) -> None:
 
 
 def test_new_queries_need_a_new_app_id(uri: str) -> None:
-    StreamWriter(plan_job(uri, rows(0).schema), "app").commit([written(uri, "old")], 5)
+    first = StreamWriter(plan_job(uri, rows(0).schema), "app", late_start=True)
+    first.commit([written(uri, "old")], 5)
     late = written(uri, "new")
     with pytest.raises(lance_stream.InvalidInputError, match="comes from the streaming query new"):
         StreamWriter(late.job, "app").commit([late], 3)
     assert ids_of(uri) == [0, 1]
     assert files_of(uri) == files_named(uri)
     assert late.job.has_committed(MicroBatch("app", 5, "old"))
+
+
+def test_later_batch_creates_no_table(uri: str) -> None:
+    """The table was deleted: a new one would lack the rows of the batches before."""
+    job = plan_job(uri, rows(0).schema)
+    part = written(uri, "query")
+    with pytest.raises(lance_stream.NotFoundError, match=r"for batch 5 of the stream app,"):
+        StreamWriter(job, "app").commit([part], 5)
+    assert files_of(uri) == set()
+    StreamWriter(job, "app", late_start=True).commit([written(uri, "query")], 5)
+    assert ids_of(uri) == [0, 1]
 
 
 # --- streams

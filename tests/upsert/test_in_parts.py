@@ -226,6 +226,29 @@ def test_identical_rows_may_repeat(way: Way, infinite: int) -> None:
         way(table, other, BY_SEQUENCE)
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+def test_columns_not_stored_decide_nothing(way: Way, deletes: bool) -> None:
+    """A change delivered twice has the same effect, whatever its Kafka offset is."""
+    rules = UpsertRules(("id",), "seq", "op = 'd'", except_columns=("op", "offset"))
+    op = ["d", "d"] if deletes else ["c", "u"]
+    rows = pa.table({"id": [1, 1], "seq": [5, 5], "x": [1, 1], "op": op, "offset": [7, 8]})
+    table = table_of(pa.table({"id": [1], "seq": [4], "x": [0]}))
+    done = way(table, rows, rules)
+    assert (done.num_updated, done.num_deleted) == ((0, 1) if deletes else (1, 0))
+    assert done.num_late == 1
+    mixed = rows.set_column(3, "op", pa.array(["u", "d"]))
+    with pytest.raises(InvalidInputError, match="which one is newer is ambiguous"):
+        way(table, mixed, rules)
+
+
+def test_deletes_need_no_equal_values(way: Way) -> None:
+    """A delete often carries the row before it, in one delivery complete and in another not."""
+    rules = UpsertRules(("id",), "seq", "op = 'd'", except_columns=("op",))
+    rows = pa.table({"id": [1, 1], "seq": [5, 5], "x": [0, None], "op": ["d", "d"]})
+    done = way(table_of(pa.table({"id": [1], "seq": [4], "x": [0]})), rows, rules)
+    assert (done.num_deleted, done.num_late) == (1, 1)
+
+
 def test_repeated_rows_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 

@@ -4,6 +4,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -169,6 +170,11 @@ def test_without_a_sequence_keys_are_unique() -> None:
     ]
 
 
+def none_of(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return that no row of a batch deletes its key."""
+    return np.zeros(batch.num_rows, np.bool_)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), unique=True, max_size=20))
 def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
     batch = pa.record_batch(
@@ -178,7 +184,7 @@ def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
         ],
         ["k", "seq"],
     )
-    winners = newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq")
+    winners = newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
     found = [rows[each] for each in winners.rows.tolist()]
     newest = {key: max(seq for other, seq in rows if other == key) for key, _ in rows}
     assert dict(found) == newest
@@ -191,17 +197,17 @@ def test_equal_sequences_need_equal_rows() -> None:
         {"k": [1, 1, 1, 2], "seq": [3, 3, 1, 1], "x": [float("nan"), float("nan"), 0.0, 0.0]}
     )
     lookup = KeyLookup([batch.column("k")])
-    assert newest_rows(batch, ["k"], lookup, "seq").num_late == 2
+    assert newest_rows(batch, ["k"], lookup, "seq", none_of(batch)).num_late == 2
     differs = batch.set_column(2, "x", pa.array([1.0, 2.0, 0.0, 0.0]))
     with pytest.raises(InvalidInputError, match=r"\(k=1\) have the same 'seq', 3"):
-        newest_rows(differs, ["k"], lookup, "seq")
+        newest_rows(differs, ["k"], lookup, "seq", none_of(batch))
 
 
 @pytest.mark.floors
 def test_a_row_without_a_sequence_is_refused() -> None:
     batch = pa.record_batch({"k": [1, 2], "seq": pa.array([1, None])})
     with pytest.raises(InvalidInputError, match=r"1 rows have no 'seq'.*\(k=2\)"):
-        newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq")
+        newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
 
 
 def test_keys_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

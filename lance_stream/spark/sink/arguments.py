@@ -34,7 +34,7 @@ from lance_stream.write.row_checks import Check
 if TYPE_CHECKING:
     from lance_stream.maintenance.indices.policy import FreshIndices
 
-CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids")
+CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids", "late_start")
 """What `create_options` may hold."""
 
 _TEXTS: Final[Mapping[str, str]] = {
@@ -464,10 +464,9 @@ def _check_creation(options: Mapping[str, Any]) -> None:
                     f"create_options['schema'] has no column {name!r}, which the primary key "
                     f"names; it has: {', '.join(schema.names)}"
                 )
-    if not isinstance(options.get("stable_row_ids", True), bool):
-        raise InvalidInputError(
-            f"stable_row_ids must be True or False, not {options['stable_row_ids']!r}"
-        )
+    for name in ("stable_row_ids", "late_start"):
+        if not isinstance(options.get(name, True), bool):
+            raise InvalidInputError(f"{name} must be True or False, not {options[name]!r}")
 
 
 def check_are_texts(given: Mapping[str, object]) -> None:

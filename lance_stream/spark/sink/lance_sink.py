@@ -41,7 +41,7 @@ from lance_stream.spark.sink.arguments import (
 from lance_stream.spark.sink.bad_rows import keep_committed_attempt
 from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
-from lance_stream.spark.sink.modes import MODES, Batch
+from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.remote import check_can_be_sent, check_has_app_id
 from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
@@ -106,8 +106,8 @@ def lance_sink(
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
     Each micro-batch becomes one version, exactly once: a batch that Spark repeats is skipped.
-    A batch that changes nothing creates no version. The first row creates the table, with stable
-    row ids.
+    A batch that changes nothing creates no version. The first batch of a query creates the table,
+    with stable row ids, even if it is empty.
 
     Columns are matched by name. A missing nullable column becomes null. An unknown column, a
     narrowing cast, or a null in a required column is refused, and nothing is written. The sink
@@ -154,7 +154,9 @@ def lance_sink(
             that the store's library finds: environment, profile, instance.
         create_options: Options for a new table: `schema` (a `pyarrow.Schema` to use instead of
             the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
-            `stable_row_ids`.
+            `stable_row_ids`, `late_start`. The last one, True, lets a later batch of a query
+            create the table, which then lacks the rows of earlier batches; by default that is an
+            error, because the table was probably deleted or moved.
         skip_unchanged: For upserts and changes: do not rewrite rows whose values stay the same.
         tombstones: For upserts with `sequence_by` and `delete_when`: how long deletes are
             remembered, for example "7 days". A late row that is not newer than the delete of its
@@ -479,9 +481,7 @@ def _write_once(batch: Batch, call: Call) -> SinkCommit:
     commit = SinkCommit(micro_batch.batch_id, micro_batch.app_id)
     with batch.phases("plan"):
         table = _open(arguments)
-    if table is None:
-        _check_never_there(batch)
-    else:
+    if table is not None:
         _warn_of_other_rules(table, batch)
     done = None if table is None else _skip(batch, table, commit, call)
     if done is not None:
@@ -496,25 +496,6 @@ def _write_once(batch: Batch, call: Call) -> SinkCommit:
         if done is None:
             raise
         return done
-
-
-def _check_never_there(batch: Batch) -> None:
-    """Raise if the table, which is not there, had an earlier batch of the stream.
-
-    Raises:
-        NotFoundError: It had.
-    """
-    last, own = batch.last, batch.micro_batch
-    if last is None or last.version is None or last.app_id != own.app_id:
-        return
-    if own.batch_id <= last.batch_id:  # another query begins, with the same app id
-        return
-    raise NotFoundError(
-        f"the table {batch.arguments.uri} is gone: batch {last.batch_id} of this stream is version "
-        f"{last.version} of it. A new one would lack the rows of that batch and of those before, "
-        f"so batch {own.batch_id} was not written. Put the table back; or start the "
-        "query with a new checkpoint, to read its source again"
-    )
 
 
 def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
@@ -561,10 +542,9 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
         table = batch.prepare_table(table)
     if table is None:  # no row, and no table
         return commit
-    mode = MODES[batch.arguments.mode]
     for _ in range(_MAX_PLANS - 1):
         try:
-            return mode(batch, table, commit)
+            return _apply(batch, table, commit)
         except TableReplacedError:
             if table.version:
                 raise
@@ -574,7 +554,15 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
             table = batch.prepare_table(_open(batch.arguments))
         if table is None:
             return commit
-    return mode(batch, table, commit)
+    return _apply(batch, table, commit)
+
+
+def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
+    """Write the rows to a version of the table; version 0 is created, even without rows."""
+    done = MODES[batch.arguments.mode](batch, table, commit)
+    if table.version or done.version is not None:
+        return done
+    return create_without_rows(batch, table, done)
 
 
 def _named(batch: Batch, table: TableVersion | None) -> Batch:

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StructType
 
-from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.read.scan import count_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import Size, quoted
@@ -50,11 +50,11 @@ from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable
 from lance_stream.write.fragments import delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.micro_batches import MicroBatch, check_may_create
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import Outcome
 from lance_stream.write.row_checks import CheckedBatches
-from lance_stream.write.row_digests import RowsDigest, digest_of
+from lance_stream.write.row_digests import NO_ROWS, RowsDigest, digest_of
 
 DELETES: Final = "_lance_stream_deletes"
 """A column of an upsert's batch that is not stored: whether the row is a delete."""
@@ -115,6 +115,7 @@ class Batch:
         if own.keeps_history:
             check_history_names(incoming.names)
         if table is None:
+            self._check_may_create()
             return self._create_for_rows(incoming)
         if own.keeps_history:
             check_has_history(table.arrow_schema)
@@ -168,6 +169,29 @@ class Batch:
             )
         return marked
 
+    def _check_may_create(self) -> None:
+        """Raise if the table must have been there before this batch.
+
+        Raises:
+            NotFoundError: This process has committed an earlier batch to it, or Spark's batch id
+                shows that there was one.
+        """
+        last, own = self.last, self.micro_batch
+        if (
+            last is not None
+            and last.version is not None
+            and last.app_id == own.app_id
+            and last.batch_id < own.batch_id
+        ):
+            raise NotFoundError(
+                f"the table {self.arguments.uri} is gone: batch {last.batch_id} of this stream is "
+                f"version {last.version} of it. A new one would lack the rows of that batch and of "
+                f"those before, so batch {own.batch_id} was not written. Put the table back; or "
+                "start the query with a new checkpoint, to read its source again"
+            )
+        late_start = bool(self.arguments.create_options.get("late_start"))
+        check_may_create(self.arguments.uri, own, late_start=late_start)
+
     def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:
         """Plan the new table; return None if that fails but there is no row that needs the table.
 
@@ -184,6 +208,7 @@ class Batch:
         """Plan the table that the batch's rows create."""
         own = self.arguments
         options = dict(own.create_options)
+        options.pop("late_start", None)
         schema = options.pop("schema", None)
         if schema is None:
             schema = incoming
@@ -227,6 +252,24 @@ def _append(table: TableVersion, fragments: Sequence[Fragment], identity: MicroB
     if fragments:
         return append_fragments(table, fragments, identity)
     return append_fragments(table, [], identity, even_without_rows=True)
+
+
+def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
+    """Create the table of a streaming query whose first batch has left no row to store.
+
+    Without it, a later batch could not tell a table that never was from one that was deleted.
+
+    Args:
+        batch: The batch; of a query of Spark's, or nothing is created.
+        table: Version 0 of the table.
+        commit: The outcome of the batch so far.
+    """
+    if not batch.micro_batch.query_id:
+        return commit
+    identity = batch.micro_batch if commit.rows_in else batch.with_rows(NO_ROWS)
+    with batch.phases("commit"):
+        done = append_fragments(table, [], identity, even_without_rows=True)
+    return replace(_committed(commit, done, ()), rows_in=commit.rows_in, rows_inserted=0)
 
 
 def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
