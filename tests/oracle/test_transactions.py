@@ -474,7 +474,10 @@ def _walk(message: Message, path: str) -> Iterator[tuple[str, Any]]:
         elif descriptor.type != FieldDescriptor.TYPE_MESSAGE:
             yield name, list(value) if _is_repeated(descriptor) else value
         else:
-            for part in value if _is_repeated(descriptor) else [value]:
+            parts = value if _is_repeated(descriptor) else [value]
+            if descriptor.name == "update_entries":  # pylance writes a hash map
+                parts = sorted(parts, key=lambda entry: entry.key)
+            for part in parts:
                 yield f"{name}[]", "present"
                 yield from _walk(part, f"{name}.")
 
