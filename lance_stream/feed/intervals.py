@@ -13,6 +13,7 @@ from lance_stream.caches import Cache
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import moment_at, nanos_of, with_zone
+from lance_stream.table.detached import check_is_attached
 
 CLOCK_SKEW: Final = 60 * 10**9
 """How many nanoseconds the clocks of a table's writers may differ by."""
@@ -35,6 +36,8 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
         raise InvalidInputError(
             f"the ends of an interval are version numbers, not {after!r} and {through!r}"
         )
+    for version in (table.version, first, last):
+        check_is_attached(version)
     if not 0 <= first <= last:
         raise InvalidInputError(
             f"changes after version {first} and through version {last} are not an interval: after "

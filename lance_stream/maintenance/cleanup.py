@@ -80,6 +80,7 @@ from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_t
 from lance_stream.snapshot.timestamps import nanos_of
 from lance_stream.storage.links import is_behind_link
 from lance_stream.storage.store import NUM_READERS, Store, StoredFile
+from lance_stream.table.detached import check_is_attached
 from lance_stream.table.feature_flags import check_writable
 from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
 from lance_stream.table.named_files import FOLDERS, FileKind, Nameable, nameable, names_of
@@ -277,6 +278,7 @@ def cleanup(
             file that a remaining one needs.
     """
     table = _as_its_branch(table)
+    check_is_attached(table.version)
     _check_references(table.refs)
     table.log.check_may_follow(table.manifest)
     check_is_at_home(table.refs)

@@ -138,10 +138,16 @@ def _timestamp(table: TableVersion) -> Broken:
         yield "manifest", "the version does not say when it was committed"
 
 
+def _last_number(table: TableVersion) -> int:
+    """Return the largest version number that a version may mention: its own, unless detached."""
+    return paths.MAX_U64 if paths.is_detached(table.version) else table.version
+
+
 def _manifest_names(table: TableVersion) -> Broken:
     names = table.store.list_names(paths.VERSIONS_DIRECTORY)
     paths.scheme_of(names)
     versions = {parsed.version for name in names if (parsed := paths.parse_manifest_name(name))}
+    versions |= {version for name in names if (version := paths.parse_detached_manifest_name(name))}
     if table.version not in versions:
         yield "manifest", f"no file of the table is named for version {table.version}"
 
@@ -154,7 +160,7 @@ def _transaction(table: TableVersion) -> Broken:
     if (
         transaction is not None
         and not is_clone  # whose first version has the number of its origin
-        and transaction.read_version >= manifest.version
+        and transaction.read_version >= _last_number(table)
     ):
         yield (
             "inline transaction",
@@ -186,7 +192,7 @@ def _indices(table: TableVersion) -> Broken:
     field_ids = {each.id for each in table.schema.walk()}
     for index in decode_index_section(table.manifest.index_section):
         where = f"index {index.name!r}"
-        if index.dataset_version > table.version:
+        if index.dataset_version > _last_number(table):
             yield where, f"it was built from version {index.dataset_version}, a later one"
         unknown = sorted(set(index.field_ids) - field_ids)
         if unknown:
@@ -195,7 +201,7 @@ def _indices(table: TableVersion) -> Broken:
 
 def _ledger(table: TableVersion) -> Broken:
     for app_id, entry in read_entries(table.manifest.config).items():
-        if entry.version is not None and entry.version > table.version:
+        if entry.version is not None and entry.version > _last_number(table):
             yield (
                 f"ledger entry of app id {app_id!r}",
                 f"it says that version {entry.version} took in batch {entry.batch_id}, but this "
@@ -348,7 +354,7 @@ def _deletion_files(table: TableVersion) -> Broken:
             continue
         if not len(dead):
             yield where, "the deletion file holds no offset"
-        if fragment.deletion_file.read_version >= table.version:
+        if fragment.deletion_file.read_version >= _last_number(table):
             yield (
                 where,
                 f"it was planned on version {fragment.deletion_file.read_version}, but this is "
@@ -418,7 +424,7 @@ def _row_versions(table: TableVersion) -> Broken:
                 yield where, f"{name}: {error}"
                 continue
             sequences[name] = sequence
-            if len(sequence.versions) and int(sequence.versions.max()) > table.version:
+            if len(sequence.versions) and int(sequence.versions.max()) > _last_number(table):
                 yield (
                     where,
                     f"{name}: a row has version {int(sequence.versions.max())}, but this is "

@@ -22,6 +22,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import get_tag
 from lance_stream.snapshot.timestamps import nanos_of, timestamp_of, with_zone
 from lance_stream.snapshot.write_ahead_logs import warn_of_unmerged_rows
+from lance_stream.table.detached import check_is_attached
 from lance_stream.table.feature_flags import check_readable
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import branch_directory
@@ -139,14 +140,30 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     )
 
 
+def newest_to_write(table: TableVersion) -> TableVersion:
+    """Return the newest version of a table, to plan a write on it.
+
+    Args:
+        table: Any version of its history.
+
+    Raises:
+        NotFoundError: The table no longer exists.
+        InvalidInputError: The version is detached.
+    """
+    check_is_attached(table.version)
+    return checkout(table, None)
+
+
 def newest_of_same(table: TableVersion) -> TableVersion:
     """Return the newest version of the table that a version belongs to.
 
     Raises:
         NotFoundError: The table no longer exists.
+        InvalidInputError: The version is detached.
         TableReplacedError: Another table is there now: the table was deleted and re-created, or
             restored from a copy.
     """
+    check_is_attached(table.version)
     try:
         look = table.log.look()
     except NotFoundError:

@@ -77,7 +77,7 @@ _MANIFEST = ".manifest"
 _TAG = ".json"
 _V2_DIGITS = 20
 _V2_LENGTH = _V2_DIGITS + len(_MANIFEST)
-_MAX_U64 = (1 << 64) - 1
+MAX_U64 = (1 << 64) - 1
 _DETACHED = 1 << 63
 _RANDOM_BYTES = 16
 _BINARY_DIGITS = 24
@@ -114,7 +114,7 @@ class DeletionFileName(NamedTuple):
 
 def is_detached(version: int) -> bool:
     """Return whether a version is not part of its table's history."""
-    return bool(version & _DETACHED)
+    return version >= _DETACHED
 
 
 def manifest_name(version: int, scheme: NamingScheme = NamingScheme.V2) -> str:
@@ -123,12 +123,12 @@ def manifest_name(version: int, scheme: NamingScheme = NamingScheme.V2) -> str:
     Raises:
         InvalidInputError: The version is not a u64.
     """
-    if not 0 <= version <= _MAX_U64:
+    if not 0 <= version <= MAX_U64:
         raise InvalidInputError(f"{version} is not a version")
     if is_detached(version):
         return f"d{version}{_MANIFEST}"
     if scheme is NamingScheme.V2:
-        return f"{_MAX_U64 - version:0{_V2_DIGITS}}{_MANIFEST}"
+        return f"{MAX_U64 - version:0{_V2_DIGITS}}{_MANIFEST}"
     return f"{version}{_MANIFEST}"
 
 
@@ -147,7 +147,7 @@ def parse_manifest_name(name: str) -> ManifestName | None:
         return None
     number = int(digits)
     if len(digits) == _V2_DIGITS:
-        version, scheme = _MAX_U64 - number, NamingScheme.V2
+        version, scheme = MAX_U64 - number, NamingScheme.V2
     else:
         version, scheme = number, NamingScheme.V1
     return ManifestName(version, scheme) if 0 <= version < _DETACHED else None
@@ -175,7 +175,7 @@ def parse_detached_manifest_name(name: str) -> int | None:
     if digits == name or not digits.startswith("d") or not _is_number(digits[1:]):
         return None
     version = int(digits[1:])
-    return version if _DETACHED <= version <= _MAX_U64 else None
+    return version if _DETACHED <= version <= MAX_U64 else None
 
 
 def scheme_of(names: Iterable[str]) -> NamingScheme | None:

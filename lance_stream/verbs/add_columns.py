@@ -40,7 +40,7 @@ from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.identity import is_list
 from lance_stream.schema.logical_types import STRUCT, is_fixed_size_list_of_structs
 from lance_stream.schema.projections import find, split_path
-from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.opening import newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Merge
 from lance_stream.verbs.create import new_schema
@@ -260,7 +260,7 @@ def _add(
     entries: Entries | None = None,
 ) -> TableVersion:
     def attempt() -> TableVersion:
-        newest = checkout(table, None)
+        newest = newest_to_write(table)
         new = missing(newest)
         if not new:
             return newest

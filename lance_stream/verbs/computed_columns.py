@@ -40,7 +40,7 @@ from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find, split_path
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.opening import newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import DataFile, Fragment
@@ -78,7 +78,7 @@ def add_computed_columns(
     as_mapping(columns, "new columns must map text to text, {'total': 'price * quantity'}")
     expressions = {name: parse_expression(text) for name, text in columns.items()}
     if not expressions:
-        return checkout(table, None)
+        return newest_to_write(table)
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
         schema = schema_with(newest, _additions(newest, expressions))

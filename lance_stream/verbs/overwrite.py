@@ -21,7 +21,7 @@ from lance_stream.file.type_support import check_types
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.extension_types import storage_type
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import checkout, newest_of_same
+from lance_stream.snapshot.opening import newest_of_same, newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
@@ -52,7 +52,7 @@ def overwrite(
         environment: The clock and randomness; sleeps between two attempts.
         checks: Conditions that each row has to meet.
     """
-    table = checkout(table, None)
+    table = newest_to_write(table)
     if micro_batch is not None:
         committed = find_committed(table, micro_batch)
         if committed is not None:

@@ -6,9 +6,10 @@ reading its manifest and publishing the new one.
 
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
-from lance_stream.snapshot.opening import VersionSpec, checkout
+from lance_stream.snapshot.opening import VersionSpec, checkout, newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
+from lance_stream.table.detached import check_is_attached
 from lance_stream.table.operations import Restore
 from lance_stream.write.micro_batches import KEEPS_LEDGER
 from lance_stream.write.planning import commit_planned, planning_again
@@ -27,9 +28,10 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
         CommitError: Every attempt conflicted with other commits.
     """
     number = _number_of(table, version)
+    check_is_attached(number)
 
     def attempt() -> TableVersion:
-        newest = checkout(table, None)
+        newest = newest_to_write(table)
         kept = {KEEPS_LEDGER: "true"}
         return commit_planned(newest, Restore(number), properties=kept).table
 

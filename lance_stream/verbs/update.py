@@ -25,7 +25,7 @@ from lance_stream.read.changed_rows import (
     without_rows,
 )
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.opening import newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Update, UpdateMode
 from lance_stream.upsert.in_place import (
@@ -69,7 +69,7 @@ def update(
         raise InvalidInputError("an update needs at least one column and its expression")
 
     def attempt() -> TableVersion:
-        newest = checkout(table, None)
+        newest = newest_to_write(table)
         expressions = _expressions(newest, values)
         addresses = chosen_rows(newest, "true" if where is None else where)
         if not len(addresses):

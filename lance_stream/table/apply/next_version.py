@@ -24,6 +24,7 @@ from lance_stream.table.apply import (
     stable_row_ids,
     versions,
 )
+from lance_stream.table.detached import check_is_attached
 from lance_stream.table.feature_flags import (
     STABLE_ROW_IDS,
     check_writable,
@@ -157,8 +158,10 @@ def check_may_write(manifest: Manifest, schema: Schema | None = None) -> None:
     Raises:
         UnsupportedFeatureError: The table uses a feature that we may not write.
         CorruptDataError: New rows would get row ids that others have.
-        InvalidInputError: The table has a write-ahead log whose rows do not fit the columns.
+        InvalidInputError: The version is detached; or the table has a write-ahead log whose rows
+            do not fit the columns.
     """
+    check_is_attached(manifest.version)
     check_writable(manifest)
     if schema is not None:
         check_rows_in_log(manifest, schema)

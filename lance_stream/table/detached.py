@@ -1,0 +1,30 @@
+"""Detached versions: versions beside the history of a table, which the reference makes on request.
+
+    _versions/d{version}.manifest     a random number with its highest bit set
+
+No version follows a detached one, and it follows no other: it is a version's content with one
+transaction applied. It is opened by its number, or by a tag, and read like any other version. Its
+row ids may be those of other rows in the history.
+
+Source:  lance/src/io/commit.rs of release 14 (`do_commit_detached_transaction`), and experiments.
+Differs: The reference restores a detached version, and creates branches from it, so that a row id
+         belongs to different rows of one history. Its writes fail with an internal error.
+"""
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.table.paths import is_detached
+
+
+def check_is_attached(version: int) -> None:
+    """Raise if a version is detached, and so can only be read.
+
+    Raises:
+        InvalidInputError: It is.
+    """
+    if is_detached(version):
+        raise InvalidInputError(
+            f"version {version} is detached: it is beside the table's history, so it can be read "
+            "and tagged, but not be written to, followed, cleaned up, restored or branched from. "
+            "Check out the newest version (ds.checkout(None)) for that; to take over the rows, "
+            "append, upsert or overwrite with those of the detached version (scan())"
+        )
