@@ -45,6 +45,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Merge
 from lance_stream.verbs.create import new_schema
 from lance_stream.verbs.schema_changes import first_free_id
+from lance_stream.write.after_commit import after_commit
 from lance_stream.write.casting import check_castable
 from lance_stream.write.planning import commit_operation, planning_again
 
@@ -276,7 +277,9 @@ def _add(
         )
         if isinstance(result, Skipped):
             raise InvalidInputError(f"no column was added: {result.reason}")
-        return table.at(result.manifest)
+        committed = table.at(result.manifest)
+        after_commit(committed)
+        return committed
 
     return planning_again(attempt)
 

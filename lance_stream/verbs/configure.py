@@ -27,6 +27,7 @@ from lance_stream.schema.projections import find
 from lance_stream.snapshot.opening import newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.config import update_config as apply_update
+from lance_stream.table.auto_cleanup import check_auto_cleanup
 from lance_stream.table.lineage_limits import check_entries
 from lance_stream.table.operations import MapUpdate, UpdateConfig
 from lance_stream.write.planning import commit_planned, planning_again
@@ -38,6 +39,7 @@ def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> Tab
     """Set or remove config entries; see `Dataset.update_config`."""
     update = _map_update("config", entries, replace=False)
     check_entries(entries)
+    check_auto_cleanup(entries)
     return _update(table, lambda _: UpdateConfig(config=update))
 
 

@@ -28,6 +28,7 @@ from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
 from lance_stream.table.apply import Commit, Creation, apply
+from lance_stream.table.auto_cleanup import check_auto_cleanup
 from lance_stream.table.lineage_limits import check_entries
 from lance_stream.table.manifest import DataFormat
 from lance_stream.table.operations import Overwrite
@@ -252,6 +253,7 @@ def check_config(config: Mapping[str, str]) -> dict[str, str]:
                 f"config must be a mapping from text to text, but has {key!r}: {value!r}"
             )
     check_entries(config)
+    check_auto_cleanup(config)
     return dict(config)
 
 

@@ -41,6 +41,7 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Append, Operation, Overwrite, Update, operation_name
 from lance_stream.table.transaction import Transaction
+from lance_stream.write.after_commit import after_commit
 from lance_stream.write.fragments import delete_files
 from lance_stream.write.micro_batches import (
     MicroBatch,
@@ -227,7 +228,9 @@ def commit_planned(
     if not isinstance(result, Skipped):
         if staged is not None and result.manifest.version > table.version + 1:
             delete_deletion_files(table.store, _superseded(staged, result.manifest))
-        return Outcome(table.at(result.manifest), is_new=True, attempts=result.attempts)
+        committed_table = table.at(result.manifest)
+        after_commit(committed_table, environment)
+        return Outcome(committed_table, is_new=True, attempts=result.attempts)
     if staged is not None:
         staged.delete(table.store)
     now = table if result.manifest is None else table.at(result.manifest)

@@ -65,6 +65,7 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Rewrite, RewriteGroup
 from lance_stream.table.transaction import Transaction
+from lance_stream.write.after_commit import after_commit
 from lance_stream.write.fragments import delete_files
 from lance_stream.write.planning import MAX_PLANS, planning_again
 
@@ -204,8 +205,12 @@ def commit_prepared(
             if not any(file.path in kept for file in each.files)
         ],
     )
+    table = followed.table
+    if committed is not None:
+        table = table.at(committed.manifest)
+        after_commit(table, environment)
     return Compacted(
-        followed.table if committed is None else followed.table.at(committed.manifest),
+        table,
         sum(len(each.old_fragments) for each in followed.groups),
         len(followed.new_fragments),
         len(prepared.groups) - len(followed.groups),

@@ -1,0 +1,62 @@
+"""The cleanup that a table's config asks for, after a commit of this process.
+
+It is an ordinary `cleanup`: it keeps what tags, branches and consumers protect, and the files of
+commits under way. The version before the commit stays, too: its readers began a moment ago.
+
+The commit has succeeded, so no failure of the cleanup fails it; the same failure of a table is
+logged once. The next cleanup removes what this one has left.
+
+Source:  the reference's auto_cleanup_hook; observed in pylance 14.
+Differs: The reference removes nothing if one of the old versions has a tag.
+"""
+
+import logging
+from typing import Final
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.maintenance.cleanup import CleanupRules, cleanup
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.auto_cleanup import due_cleanup
+
+_LEAST_RETAINED: Final = 2
+"""The new version, and the one that it follows."""
+
+_MAX_LOGGED: Final = 1000
+
+_log = logging.getLogger(__name__)
+_logged: set[tuple[str, str]] = set()
+
+
+def clean_up_if_due(table: TableVersion, environment: Environment = MACHINE) -> None:
+    """Clean up a table if its config asks for it after this version.
+
+    Args:
+        table: The version that was committed.
+        environment: The clock.
+    """
+    try:
+        due = due_cleanup(table.manifest.config, table.version)
+        if due is None:
+            return
+        rules = CleanupRules(due.older_than, max(due.retain_versions, _LEAST_RETAINED))
+        report = cleanup(table, rules, environment=environment)
+    except Exception as error:  # whatever it is, the commit has succeeded
+        _log_failure(table.uri, error)
+        return
+    _log.info("automatic cleanup of %s after version %d: %s", table.uri, table.version, report)
+
+
+def _log_failure(uri: str, error: Exception) -> None:
+    failure = (uri, f"{type(error).__name__}: {error}")
+    if failure in _logged:
+        return
+    if len(_logged) >= _MAX_LOGGED:
+        _logged.clear()
+    _logged.add(failure)
+    _log.warning(
+        "the automatic cleanup of %s failed, and old versions may be left: %s. The commit before "
+        "it succeeded. Correct or remove the config entries lance.auto_cleanup.*, or run "
+        "ds.cleanup() to see the error; this is logged once",
+        *failure,
+        exc_info=error,
+    )
