@@ -438,6 +438,10 @@ class Dataset:
     def overwrite(self, data: ArrowInput, *, expect: Expectations = None) -> "Dataset":
         """Replace all rows and columns of the table.
 
+        Columns of the same names and types keep their ids and all that the new rows do not declare,
+        such as the primary key. What the new rows declare is stored: metadata, extension types,
+        blobs, and that a column has no nulls.
+
         Args:
             data: As in `append`.
             expect: As in `append`.

@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 
 
 def assign_ids(schema: Schema, first_id: int = 0) -> Schema:
-    """Return the schema with every field numbered, depth first, from `first_id` on."""
+    """Return the schema with all fields without ids numbered, depth first, from `first_id` on."""
     numbers = count(first_id)
     return replace(schema, fields=tuple(_numbered(each, numbers) for each in schema.fields))
 
 
 def _numbered(each: Field, numbers: Iterator[int]) -> Field:
-    own = next(numbers)
-    return replace(
-        each, id=own, children=tuple(_numbered(child, numbers) for child in each.children)
-    )
+    field_id = next(numbers) if each.id == UNASSIGNED_ID else each.id
+    children = tuple(_numbered(child, numbers) for child in each.children)
+    return replace(each, id=field_id, children=children)

@@ -209,8 +209,18 @@ def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Sc
         raise InvalidInputError("a table needs at least one column")
     given = from_arrow(schema)
     check_new_columns(given.fields)
-    for each in given.fields:
-        check_encoding_options(each)
+    return numbered_schema(given, version, first_id)
+
+
+def numbered_schema(given: Schema, version: FileVersion, first_id: int = 0) -> Schema:
+    """Return columns as a table of a file version stores them, those without ids numbered.
+
+    Raises:
+        InvalidInputError: A type cannot be stored, or metadata request an unknown encoding.
+        UnsupportedFeatureError: A type is not supported yet.
+    """
+    for column in given.fields:
+        check_encoding_options(column)
     tree = assign_ids(with_blobs_of(given, version), first_id)
     to_arrow(tree)  # rejects what cannot be read back
     return tree

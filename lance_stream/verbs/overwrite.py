@@ -1,8 +1,9 @@
 """Overwrites: replaces all rows of a table, and possibly its schema.
 
 Row ids and fragment ids continue counting; the change feed shows all old rows as deleted and all
-new ones as inserted. Config, base paths and the file version are kept. So is the schema, with its
-primary key and nullability, if the new rows have the same columns of the same types.
+new ones as inserted. Config, base paths and the file version are kept. So are the columns, with
+their ids and the primary key, if the new rows have the same ones of the same types; what the new
+rows declare about them is added (`schema.declarations`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,8 +19,8 @@ from lance_stream.errors import (
     InvalidInputError,
 )
 from lance_stream.file.type_support import check_types
-from lance_stream.schema.arrow_schemas import to_arrow
-from lance_stream.schema.extension_types import storage_type
+from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
+from lance_stream.schema.declarations import with_declarations
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import newest_of_same, newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
@@ -27,7 +28,7 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Overwrite
 from lance_stream.verbs.append import check_is_compatible
-from lance_stream.verbs.create import new_schema
+from lance_stream.verbs.create import new_schema, numbered_schema
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
@@ -58,10 +59,7 @@ def overwrite(
         if committed is not None:
             return Outcome(table, is_new=False, already_committed_in=committed.version)
     rows = read_input(data)
-    schema = table.schema
-    if not _has_same_columns(rows.schema, table.arrow_schema):
-        # field ids continue, so that a column never matches a data file of an older version
-        schema = new_schema(rows.schema, table.file_version, table.schema.max_field_id() + 1)
+    schema = _schema_for(table, rows.schema)
     check_types(schema.fields, table.file_version)
     target = replace(write_target(table), schema=schema)
     batches: Iterable[pa.RecordBatch] = rows
@@ -123,7 +121,15 @@ def overwrite_fragments(
     return done
 
 
-def _has_same_columns(one: pa.Schema, other: pa.Schema) -> bool:
-    return bool(
-        one.names == other.names and [storage_type(each) for each in one.types] == other.types
-    )
+def _schema_for(table: TableVersion, rows: pa.Schema) -> Schema:
+    """Return the columns of a table after an overwrite with some rows.
+
+    Field ids continue, so that a column never matches a data file of an older version.
+    """
+    first_id = table.schema.max_field_id() + 1
+    declared = with_declarations(table.schema, from_arrow(rows))
+    if declared is None:
+        return new_schema(rows, table.file_version, first_id)
+    if declared == table.schema:
+        return table.schema
+    return numbered_schema(declared, table.file_version, first_id)

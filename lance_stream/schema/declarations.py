@@ -1,0 +1,102 @@
+"""What new rows declare about columns that a table already has.
+
+Rows that replace a table's rows may have the same columns, and declare more about them. What they
+declare is stored; what they do not mention is kept:
+
+    metadata of the schema and of fields    key by key
+    an extension type                       replaces another one, with its parameters
+    a blob column                           large_binary columns become one; one stays one
+    a column without nulls                  becomes one; one stays one, since a nullable column is
+                                            what Arrow has when nothing is declared
+    a primary key                           replaces the table's
+
+Source: observed in the reference.
+Differs: The reference replaces all declarations, so rows without any drop the table's primary key.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lance_stream.schema.arrow_schemas import (
+    PRIMARY_KEY_METADATA,
+    PRIMARY_KEY_POSITION_METADATA,
+    field_to_arrow,
+)
+from lance_stream.schema.blobs import EXTENSION_METADATA_KEY, as_v1
+from lance_stream.schema.fields import BLOB_KEY, EXTENSION_NAME_KEY, Field, Schema
+
+_EXTENSION = (EXTENSION_NAME_KEY, EXTENSION_METADATA_KEY)
+_PRIMARY_KEY = (PRIMARY_KEY_METADATA, PRIMARY_KEY_POSITION_METADATA)
+
+
+def with_declarations(table: Schema, given: Schema) -> Schema | None:
+    """Return a table's columns with what new rows declare about them.
+
+    Args:
+        table: The table's columns.
+        given: The columns of the rows, without ids.
+
+    Returns:
+        The columns with the table's ids; columns that become blobs are as in tables up to 2.1. None
+        if the rows have other columns: other names, another order or other types.
+    """
+    if table.names != given.names:
+        return None
+    columns: Iterable[Field] = table.fields
+    if any(field.primary_key_position is not None for field in given.walk()):
+        columns = map(_without_key, columns)
+    fields = tuple(
+        _declared(column, field) for column, field in zip(columns, given.fields, strict=True)
+    )
+    if None in fields:
+        return None
+    return Schema(fields, {**table.metadata, **given.metadata})  # type: ignore[arg-type]  # has no None
+
+
+def _declared(column: Field, given: Field) -> Field | None:
+    """Return a column with what a field of the same type declares; None if the types differ."""
+    old, new = as_v1(column), as_v1(given)
+    if old.name != new.name or len(old.children) != len(new.children):
+        return None
+    if not old.children and field_to_arrow(old).type != field_to_arrow(new).type:
+        return None
+    if old.children and old.logical_type != new.logical_type:
+        return None
+    children = tuple(
+        _declared(part, other) for part, other in zip(old.children, new.children, strict=True)
+    )
+    if None in children:
+        return None
+    metadata = dict(old.metadata)
+    if EXTENSION_NAME_KEY in new.metadata:
+        metadata = {key: value for key, value in metadata.items() if key not in _EXTENSION}
+    metadata |= new.metadata
+    if column.is_blob_v2:
+        metadata = {key: value for key, value in metadata.items() if key != BLOB_KEY}
+        kept = {key: column.metadata[key] for key in _EXTENSION if key in column.metadata}
+        return replace(
+            column, nullable=column.nullable and new.nullable, metadata={**metadata, **kept}
+        )
+    return replace(
+        old,
+        logical_type=new.logical_type if new.extension_name else old.logical_type,
+        nullable=old.nullable and new.nullable,
+        children=children,  # type: ignore[arg-type]  # has no None
+        metadata=metadata,
+        extension_name=new.extension_name or old.extension_name,
+        primary_key_position=(
+            old.primary_key_position
+            if new.primary_key_position is None
+            else new.primary_key_position
+        ),
+    )
+
+
+def _without_key(column: Field) -> Field:
+    metadata = {key: value for key, value in column.metadata.items() if key not in _PRIMARY_KEY}
+    return replace(
+        column,
+        metadata=metadata,
+        primary_key_position=None,
+        children=tuple(map(_without_key, column.children)),
+    )

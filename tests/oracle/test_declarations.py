@@ -1,0 +1,167 @@
+"""What rows declare about their columns, beside names and types, in every way to make a table."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+
+pytestmark = pytest.mark.oracle
+
+KEY = "lance-schema:unenforced-primary-key"
+BLOB = {"lance-encoding:blob": "true"}
+UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.UUID(int=7).bytes], pa.binary(16)))
+
+
+def table_of(field: pa.Field, value: Any, metadata: dict[str, str] | None = None) -> pa.Table:
+    """Return one row of two columns."""
+    schema = pa.schema([("id", pa.int64()), field], metadata)
+    column = value if isinstance(value, pa.Array) else pa.array([value], field.type)
+    return pa.Table.from_arrays([pa.array([1]), column], schema=schema)
+
+
+DECLARATIONS = {
+    "schema metadata": table_of(pa.field("x", pa.int32()), 1, {"owner": "us"}),
+    "field metadata": table_of(pa.field("x", pa.int32(), metadata={"unit": "m"}), 1),
+    "encoding": table_of(
+        pa.field("x", pa.string(), metadata={"lance-encoding:compression": "zstd"}), "a"
+    ),
+    "extension type": table_of(pa.field("x", pa.uuid()), UUIDS),
+    "blob": table_of(pa.field("x", pa.large_binary(), metadata=BLOB), b"bytes"),
+    "no nulls": table_of(pa.field("x", pa.int32(), nullable=False), 1),
+    "primary key": table_of(pa.field("x", pa.int32(), nullable=False, metadata={KEY: "true"}), 1),
+    "part of a struct": table_of(
+        pa.field("x", pa.struct([pa.field("y", pa.int32(), False, {"unit": "m"})])), {"y": 1}
+    ),
+    "extension in a list": table_of(
+        pa.field("x", pa.list_(pa.field("item", pa.uuid(), metadata={"unit": "m"}))),
+        pa.ListArray.from_arrays([0, 1], UUIDS),
+    ),
+}
+
+
+def bare(schema: pa.Schema) -> pa.Schema:
+    """Return the same columns, with names and storage types only."""
+
+    def bare_field(field: pa.Field) -> pa.Field:
+        return pa.field(field.name, bare_type(field.type))
+
+    def bare_type(kind: pa.DataType) -> pa.DataType:
+        if isinstance(kind, pa.BaseExtensionType):
+            return bare_type(kind.storage_type)
+        if pa.types.is_struct(kind):
+            return pa.struct([bare_field(part) for part in kind])
+        if pa.types.is_list(kind):
+            return pa.list_(bare_field(kind.value_field))
+        return kind
+
+    return pa.schema([bare_field(field) for field in schema])
+
+
+MAKERS: dict[str, Callable[[str, pa.Table], Dataset]] = {
+    "created with rows": lance_stream.create_dataset,
+    "created empty": lambda uri, rows: lance_stream.create_dataset(uri, rows.schema).append(rows),
+    "overwritten": lambda uri, rows: lance_stream.create_dataset(uri, bare(rows.schema)).overwrite(
+        rows
+    ),
+    "overwritten with itself": lambda uri, rows: lance_stream.create_dataset(uri, rows).overwrite(
+        rows
+    ),
+    "overwritten with other columns": lambda uri, rows: lance_stream.create_dataset(
+        uri, pa.schema([("z", pa.int8())])
+    ).overwrite(rows),
+}
+
+
+@pytest.mark.parametrize("how", MAKERS)
+@pytest.mark.parametrize("declaration", DECLARATIONS)
+@pytest.mark.parametrize("file_version", ["2.1", "2.2"])
+def test_declarations_are_stored_as_pylance_stores_them(
+    tmp_path: Path, declaration: str, how: str, file_version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers get their units, keys and types back, whichever way the rows came in."""
+    monkeypatch.setattr("lance_stream.verbs.create.DEFAULT_FILE_VERSION", version_of(file_version))
+    rows = DECLARATIONS[declaration]
+    theirs = lance.write_dataset(rows, tmp_path / "theirs", data_storage_version=file_version)
+    ds = MAKERS[how](str(tmp_path / "ours"), rows)
+    ours = lance.dataset(tmp_path / "ours")
+    assert ours.data_storage_version == theirs.data_storage_version
+    assert ours.schema.equals(theirs.schema, check_metadata=True)
+    assert ds.to_table().equals(rows)
+    assert ds.verify(deep=True) == []
+
+
+def version_of(name: str) -> Any:
+    from lance_stream.file.versions import FileVersion
+
+    return FileVersion.parse(name)
+
+
+@pytest.mark.parametrize("declaration", [name for name in DECLARATIONS if name != "blob"])
+def test_added_columns_keep_their_declarations(tmp_path: Path, declaration: str) -> None:
+    """As when a table is created, except for what existing rows without values cannot fulfil."""
+    field = DECLARATIONS[declaration].schema.field("x")
+    if not field.nullable:
+        field = field.with_nullable(True).with_metadata({"unit": "m"})
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), pa.table({"id": [1]})).add_columns(field)
+    assert ds.schema.field("x").equals(field, check_metadata=True)
+
+
+def test_undeclared_properties_outlive_an_overwrite(tmp_path: Path) -> None:
+    """Rows without a key or metadata would otherwise drop those of the table, as in pylance."""
+    for name, rows in DECLARATIONS.items():
+        ds = lance_stream.create_dataset(str(tmp_path / name), rows)
+        plain = rows.cast(bare(rows.schema)) if name != "extension in a list" else rows
+        before = ds.table.schema
+        assert ds.overwrite(plain).table.schema == before
+        assert lance.dataset(tmp_path / name).count_rows() == 1
+
+
+def test_changed_declarations_keep_field_ids(tmp_path: Path) -> None:
+    """A reader of the change feed follows the columns, and other entries stay."""
+    metadata = {"unit": "m", "ARROW:extension:name": "ours", "ARROW:extension:metadata": "1"}
+    field = pa.field("x", pa.int32(), metadata=metadata)
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), table_of(field, 1, {"a": "1", "b": "2"}))
+    ids = [field.id for field in ds.table.schema.walk()]
+    changed = pa.field("x", pa.int32(), metadata={"ARROW:extension:name": "other", "note": "n"})
+    after = ds.overwrite(table_of(changed, 2, {"b": "3"}))
+    assert [field.id for field in after.table.schema.walk()] == ids
+    assert after.schema.metadata == {b"a": b"1", b"b": b"3"}
+    assert after.schema.field("x").metadata == {
+        b"unit": b"m",
+        b"ARROW:extension:name": b"other",
+        b"note": b"n",
+    }
+    changes = after.changes(0).read_all()
+    assert changes.column("x").to_pylist() == [1, 1, 2]
+    assert changes.column("_change_type").to_pylist() == ["insert", "delete", "insert"]
+
+
+def test_another_primary_key_replaces_the_old_one(tmp_path: Path) -> None:
+    """Two keys at once would be one key of two columns."""
+    rows = DECLARATIONS["primary key"]
+    old = rows.schema.set(0, pa.field("id", pa.int64(), False, {KEY: "true"}))
+    old = old.set(1, pa.field("x", pa.int32()))
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), old).overwrite(rows)
+    keys = [f.name for f in ds.table.schema.fields if f.primary_key_position is not None]
+    assert keys == ["x"]
+
+
+def test_blob_columns_are_made_by_an_overwrite(tmp_path: Path) -> None:
+    """The mark decides how bytes are stored, so the versions before keep theirs."""
+    rows = DECLARATIONS["blob"]
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), bare(rows.schema))
+    first = ds.append(rows.cast(bare(rows.schema)))
+    after = first.overwrite(rows).append(rows)
+    (blob, _) = after.take_blobs("x", [0, 1])
+    assert blob is not None
+    assert blob.read() == b"bytes"
+    assert first.to_table().column("x").to_pylist() == [b"bytes"]
+    assert after.restore(first.version).verify(deep=True) == []
+    assert after.changes(0).read_all().column("x").to_pylist() == [b"bytes"] * 4
