@@ -77,6 +77,10 @@ class AppendedRows:
                 rows = self._rows(fragment, first, last)
                 yield reads.unit(place_of[fragment.id], INSERT, **rows)
 
+    def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the same: there are no updates, of which earlier releases counted the pairs."""
+        return self.units(start, stop)
+
     def _rows(self, fragment: Fragment, first: int, last: int) -> dict[str, Any]:
         """Return which rows are a fragment's live rows `first` to `last`, counted from 0."""
         if fragment.deletion_file is None:

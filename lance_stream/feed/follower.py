@@ -114,6 +114,10 @@ class Step(Protocol):
         """Yield the work units that read them."""
         ...
 
+    def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units between positions of an earlier release."""
+        ...
+
 
 def all_columns_of(last: TableVersion) -> FeedColumns:
     """Return all columns of the last version of a batch."""
@@ -217,6 +221,8 @@ class TableFollower:
         }
         if start.is_snapshot:
             end = self._advance_snapshot(history, start, limits, through)
+        elif start.counts_pairs:
+            end = history.position(start.version + 1)  # from there on, row changes are counted
         elif limits.is_none:
             in_part = start.num_delivered and self.rules.feed.is_net  # net changes cannot be split
             end = history.position(start.version + 1 if in_part else through)
@@ -391,7 +397,9 @@ class TableFollower:
         units: list[ChangeUnit] = []
         for step, is_bridge in steps:
             stop = end.num_delivered if step.newer.version == part else None
-            units += step.units(0 if is_bridge else first, stop)
+            first = 0 if is_bridge else first
+            counts_pairs = (first and start.counts_pairs) or (stop and end.counts_pairs)
+            units += step.units_by_pairs(first, stop) if counts_pairs else step.units(first, stop)
             first = 0
         return units
 
@@ -553,6 +561,8 @@ class TableFollower:
             rows = Snapshot(history.at(position.version)).num_rows - position.num_delivered
         elif position.is_snapshot:
             return Snapshot(history.newest).num_rows
+        if position.counts_pairs:
+            return None  # until the next batch
         counted = 0
         for version in [each for each in self._rows_of if each <= position.version]:
             del self._rows_of[version]

@@ -36,6 +36,8 @@ class Position:
         num_delivered: How many of the next version's row changes have been delivered as well (see
             `steps`), or how many live rows of a snapshot, in scan order.
         is_snapshot: Whether rows of a snapshot are being delivered.
+        counts_pairs: Whether `num_delivered` counts an update as one row change, as positions
+            inside a version did in earlier releases.
         mark: The version's mark (`table.version_marks.mark_of`); empty for version 0, and if
             unknown. Inside a version, that version's mark follows (see `joined_marks`).
         columns: The field ids of the follower's columns in the version (in version 1 for
@@ -47,6 +49,7 @@ class Position:
     num_delivered: int = 0
     is_snapshot: bool = False
     mark: str = ""
+    counts_pairs: bool = False
     columns: Mapping[str, int | None] | None = field(default=None, compare=False)
 
     @property

@@ -1,16 +1,23 @@
 """What one version changed, counted and split into work units before any data is read.
 
-A step's row changes are in the feed's order: deleted rows, updated rows, inserted rows. An update
-is one row change even if it gives two rows, so wherever a step is split, the pre-image and the
-post-image stay together. The number of a row change is therefore a stable position within a
-version, the same for every reader: a stream that stops within a large version records how many it
-has delivered.
+A step's row changes are in the feed's order: deleted rows, pre-images, post-images, inserted rows.
+An update is two row changes, even for a reader that does not want pre-images. So the number of a
+row change is a stable position within a version, the same for every reader: a stream that stops
+within a large version records how many it has delivered.
+
+All rows that a version removes precede all rows that it adds, however the version is split. That is
+what makes a split safe for a consumer that applies changes by key: after `SET id = id + 1`, the
+pre-image of one row has the key of another row's post-image, and must not remove it.
+
+Earlier releases counted an update as one row change, and kept its two images together (see
+`units_by_pairs`). Such a position may still be in a checkpoint.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -32,8 +39,12 @@ from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
-from lance_stream.table.diff import RowsOfFragment, TableChanges, UpdatedRows
+from lance_stream.table.diff import RowsOfFragment, TableChanges, U64s, UpdatedRows
 from lance_stream.table.row_addresses import unpack_addresses
+
+RowsT = TypeVar("RowsT", RowsOfFragment, UpdatedRows)
+
+_NO_ADDRESSES: Final[U64s] = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -58,11 +69,11 @@ class VersionChanges:
 
     @cached_property
     def num_row_changes(self) -> int:
-        """How many rows were deleted, updated or inserted."""
-        return self.changed.num_changes
+        """How many rows were deleted, updated (each counts twice) or inserted."""
+        return self.changed.num_changes + self._kinds[1]
 
     def num_rows(self, start: int = 0, stop: int | None = None) -> int:
-        """How many rows some of the row changes give: an update may give two.
+        """How many rows some of the row changes give: a pre-image may give none.
 
         Args:
             start: The first row change, from 0.
@@ -71,9 +82,12 @@ class VersionChanges:
         deletes, updates = self._kinds
         stop = self.num_row_changes if stop is None else min(stop, self.num_row_changes)
         start = min(start, stop)
-        updated = max(min(stop, deletes + updates) - max(start, deletes), 0)
-        gives_two = self.rules.pre_images or not self.rules.compute_updates
-        return stop - start + (updated if gives_two else 0)
+        pre_images = max(min(stop, deletes + updates) - max(start, deletes), 0)
+        return stop - start - (0 if self._gives_pre_images else pre_images)
+
+    @property
+    def _gives_pre_images(self) -> bool:
+        return self.rules.pre_images or not self.rules.compute_updates
 
     @cached_property
     def _kinds(self) -> tuple[int, int]:
@@ -92,33 +106,68 @@ class VersionChanges:
             stop: One past the last; None for all.
         """
         stop = self.num_row_changes if stop is None else stop
-        deletes, start, stop = _cut(self.changed.deletes, start, stop)
-        updates, start, stop = _cut(self.changed.updates, start, stop)
-        inserts, start, stop = _cut(self.changed.inserts, start, stop)
-        before = [(DELETE, RowsOfFragment(*each[:2])) for each in deletes]
-        if self.rules.pre_images or not self.rules.compute_updates:
-            name = UPDATE_PREIMAGE if self.rules.compute_updates else DELETE
-            before += [(name, each) for each in self._rows_before(updates)]
-        name = UPDATE_POSTIMAGE if self.rules.compute_updates else INSERT
-        now = [(name, RowsOfFragment(*each[:2])) for each in updates]
-        now += [(INSERT, RowsOfFragment(*each[:2])) for each in inserts]
-        if self.older is not None:
-            yield from self._read_in(self.older, before)
-        yield from self._read_in(self.newer, now)
+        deletes, updates = self._kinds
+        before = slice(max(start - deletes, 0), max(min(stop - deletes, updates), 0))
+        after = deletes + updates
+        yield from self._read(
+            _cut(self.changed.deletes, start, stop),
+            self._addresses_before[before] if before.start < before.stop else _NO_ADDRESSES,
+            _cut(self.changed.updates, start - after, stop - after),
+            _cut(self.changed.inserts, start - after - updates, stop - after - updates),
+        )
 
-    def _rows_before(self, updates: Sequence[RowsOfFragment | UpdatedRows]) -> list[RowsOfFragment]:
-        """Return where updated rows are in the older version."""
-        addresses = [each.addresses_before for each in updates if isinstance(each, UpdatedRows)]
-        if self.older is None or not addresses:
-            return []
-        fragment_ids, offsets = unpack_addresses(np.sort(np.concatenate(addresses)))
+    def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units between two positions that count an update as one row change.
+
+        Args:
+            start: How many deletes, updates and inserts come before.
+            stop: The same of those to read as well; None for all.
+        """
+        deletes, updates = self._kinds
+        stop = self.changed.num_changes if stop is None else stop
+        pairs = _cut(self.changed.updates, start - deletes, stop - deletes)
+        after = deletes + updates
+        yield from self._read(
+            _cut(self.changed.deletes, start, stop),
+            _sorted_addresses(pairs),
+            pairs,
+            _cut(self.changed.inserts, start - after, stop - after),
+        )
+
+    @cached_property
+    def _addresses_before(self) -> U64s:
+        """(num_updates,) u64, row addresses of the pre-images, in the feed's order."""
+        return _sorted_addresses(self.changed.updates)
+
+    def _read(
+        self,
+        deletes: Iterable[RowsOfFragment],
+        pre_images: U64s,
+        post_images: Iterable[UpdatedRows],
+        inserts: Iterable[RowsOfFragment],
+    ) -> Iterator[ChangeUnit]:
+        computes = self.rules.compute_updates
+        removed = [(DELETE, each) for each in deletes]
+        if self._gives_pre_images:
+            name = UPDATE_PREIMAGE if computes else DELETE
+            removed += [(name, each) for each in self._rows_at(pre_images)]
+        name = UPDATE_POSTIMAGE if computes else INSERT
+        added = [(name, RowsOfFragment(each.fragment, each.offsets)) for each in post_images]
+        added += [(INSERT, each) for each in inserts]
+        if self.older is not None:
+            yield from self._read_in(self.older, removed)
+        yield from self._read_in(self.newer, added)
+
+    def _rows_at(self, addresses: U64s) -> Iterator[RowsOfFragment]:
+        """Yield the rows of the older version at ascending addresses."""
+        if self.older is None or not len(addresses):
+            return
+        fragment_ids, offsets = unpack_addresses(addresses)
         fragments = self.older.manifest.fragments
-        found = []
         for fragment_id in np.unique(fragment_ids).tolist():
             low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
             fragment = fragments[fragments.place_of[fragment_id]]
-            found.append(RowsOfFragment(fragment, offsets[low:high].astype(np.uint32)))
-        return found
+            yield RowsOfFragment(fragment, offsets[low:high].astype(np.uint32))
 
     def _read_in(
         self, table: TableVersion, rows: Iterable[tuple[str, RowsOfFragment]]
@@ -174,21 +223,20 @@ def check_has_feed(table: TableVersion) -> None:
         )
 
 
-def _cut(
-    parts: Sequence[RowsOfFragment] | Sequence[UpdatedRows], start: int, stop: int
-) -> tuple[list[RowsOfFragment | UpdatedRows], int, int]:
-    """Return the parts' rows from `start` to `stop`, and both counted from the parts' end."""
-    chosen: list[RowsOfFragment | UpdatedRows] = []
+def _cut(parts: Sequence[RowsT], start: int, stop: int) -> list[RowsT]:
+    """Return the parts' rows from `start` to `stop`, counted over all parts."""
+    chosen: list[RowsT] = []
     for each in parts:
         num_rows = len(each.offsets)
         rows = slice(max(start, 0), max(min(stop, num_rows), 0))
         if rows.start == 0 and rows.stop == num_rows:
             chosen.append(each)
         elif rows.start < rows.stop:
-            chosen.append(
-                UpdatedRows(each.fragment, each.offsets[rows], each.addresses_before[rows])
-                if isinstance(each, UpdatedRows)
-                else RowsOfFragment(each.fragment, each.offsets[rows])
-            )
+            arrays: Any = each[1:]
+            chosen.append(type(each)(each.fragment, *(array[rows] for array in arrays)))
         start, stop = start - num_rows, stop - num_rows
-    return chosen, start, stop
+    return chosen
+
+
+def _sorted_addresses(updates: Sequence[UpdatedRows]) -> U64s:
+    return np.sort(np.concatenate([_NO_ADDRESSES, *(each.addresses_before for each in updates)]))

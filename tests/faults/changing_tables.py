@@ -31,7 +31,6 @@ class Writer:
     Args:
         uri: The table, which is made with a few rows.
         dice: Chance.
-        moves_keys: Whether keys go from row to row.
 
     Attributes:
         ds: The newest version.
@@ -39,10 +38,9 @@ class Writer:
         changes: What the feed said of each version when it was new.
     """
 
-    def __init__(self, uri: str, dice: random.Random, *, moves_keys: bool = True) -> None:
+    def __init__(self, uri: str, dice: random.Random) -> None:
         self.ds = create_table(uri, SCHEMA, primary_key=["id"])
         self.dice = dice
-        self.moves_keys = moves_keys
         self.next_id = 0
         self.states: dict[int, Content] = {1: {}}
         self.changes: list[dict[str, Any]] = []
@@ -72,7 +70,7 @@ class Writer:
         elif verb == "again":  # as other rows
             gone = [each for each in range(self.next_id) if each not in self.states[n]]
             self.keep(ds.append(rows(gone[:3], f"again {n}")))
-        elif verb == "move" and self.moves_keys:  # keys of rows go to others
+        elif verb == "move":  # keys of rows go to others
             self.keep(ds.update({"id": "id + 1"}, where=f"id >= {self.next_id - 4}"))
             self.next_id += 1
         elif verb == "compact":

@@ -95,7 +95,7 @@ def test_a_crashing_query_delivers_changes_once(
     """
     dice, options, folder = random.Random(5), OPTIONS[name], folder_on(kind, request)
     is_cut = "maxRowsPerTrigger" in options or "maxBytesPerTrigger" in options
-    writer = Writer(f"{folder}/source", dice, moves_keys=not is_cut)
+    writer = Writer(f"{folder}/source", dice)
     replica, checkpoint = Replica(f"{folder}/replica"), Checkpoint()
     died_at: Counter[str] = Counter()
     num_whole = 0

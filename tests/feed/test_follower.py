@@ -138,12 +138,38 @@ def test_each_change_comes_once_under_any_limits(
 HISTORY = make_history(f"memory://{uuid.uuid4()}/table")
 
 
-def test_both_images_share_a_batch(ds: Dataset) -> None:
-    """A limit never separates the pre-image of an update from its post-image."""
-    batches = batches_from(follow(ds), Position(3), Limits(rows=1))
-    images = [sum(each[1].startswith("update") for each in batch) for batch in batches]
-    assert set(images) <= {0, 2}
-    assert 2 in images
+def test_removed_rows_precede_added_rows_in_every_split(ds: Dataset) -> None:
+    """A later batch of a version cannot remove a key that an earlier one has added."""
+    batches = batches_from(follow(ds.update({"id": "id + 1"})), Position(5), Limits(rows=1))
+    types = [change[1] for change in joined(batches)]
+    assert types == ["update_preimage"] * 6 + ["update_postimage"] * 6
+    assert len(batches) == 12
+
+
+@pytest.mark.parametrize("with_pre_images", [True, False])
+@pytest.mark.parametrize("num_delivered", [1, 2, 3, 4])
+def test_positions_of_earlier_releases_keep_their_meaning(
+    num_delivered: int, with_pre_images: bool
+) -> None:
+    """They count an update as one change: the rest of the version follows, each change once."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(1, 2, 3, 4))
+    ds = ds.upsert(rows(2, 3, 4, 5), on="id")
+    rules = FollowerRules(FeedRules(pre_images=with_pre_images))
+    followed = follow(ds, rules)
+    inside = Position(1, num_delivered, counts_pairs=True)
+    before = read(followed, Position(1), inside)
+    updated = [2, 3, 4][:num_delivered]
+    assert [change[2] for change in before if change[1] == "update_postimage"] == updated
+    assert [change[2] for change in before if change[1] == "update_preimage"] == (
+        updated if with_pre_images else []
+    )
+    assert followed.behind(inside).rows in (None, 0)
+    end, *later = steps_from(followed, inside, Limits(rows=1))[1:] or [inside]
+    if num_delivered < 4:
+        assert (end, later) == (Position(2, mark=followed.after(2).mark), [])
+        assert sorted(before + read(followed, inside, end)) == sorted(
+            read(followed, Position(1), end)
+        )
 
 
 def test_large_versions_are_split_small_ones_combined(ds: Dataset) -> None:

@@ -45,7 +45,7 @@ def record(folder: Path, options: dict[str, str]) -> None:
         writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
 
     run()
-    table.delete("id = 1").update({"name": "'new'"}, where="id = 2").append(rows(4, 5, 6))
+    table.delete("id = 1").update({"name": "'new'"}, where="id >= 2").append(rows(4, 5, 6))
     run()
     spark.stop()
     (folder / "batches.json").write_text(json.dumps({"options": options, "batches": batches}))

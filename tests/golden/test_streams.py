@@ -33,7 +33,9 @@ def shown(batch: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def test_there_is_a_checkpoint_of_each_format() -> None:
-    assert [path.name for path in RECORDED] == [f"format_{each}.tar.xz" for each in (1, 2, 3)]
+    assert [path.name for path in RECORDED] == [
+        f"format_{each}.tar.xz" for each in ("1", "2", "3", "3_updates", "4")
+    ]
 
 
 def test_recorded_batches_can_be_replayed(recorded: Path) -> None:

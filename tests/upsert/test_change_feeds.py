@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.follower import FollowerRules, TableFollower
+from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.rules import FeedRules
 from lance_stream.upsert.change_feeds import BRINGS, last_changes
 from lance_stream.upsert.keys import KeyLookup
 from tests.sampling import ALL_CASES
@@ -145,9 +149,11 @@ def test_unchanged_rows_can_be_skipped(empty_table: lance_stream.Dataset, tmp_pa
 
 Step = tuple[str, int, int]
 
+VERBS = ["append", "update", "move", "swap", "delete", "upsert", "overwrite", "restore"]
+
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
     st.tuples(
-        st.sampled_from(["append", "update", "move", "delete", "upsert", "overwrite", "restore"]),
+        st.sampled_from(VERBS),
         st.integers(0, 9),
         st.integers(0, 9),
     ),
@@ -167,6 +173,9 @@ def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
         return ds.update({"x": f"'updated {other}'"}, where=f"id % 3 = {one % 3}")
     if verb == "move":  # every key becomes another row's
         return ds.update({"id": f"id + {1 + one % 2}"})
+    if verb == "swap":  # pairs of rows get each other's key
+        low, high = min(known, default=0), top - 1
+        return ds.update({"id": f"{low + high} - id"})
     if verb == "delete":
         return ds.delete(f"id % 4 = {one % 4}")
     if verb == "upsert":
@@ -192,6 +201,50 @@ def test_replicas_match_after_any_batching(steps: Sequence[Step], data: st.DataO
         after = through
     at_once = new_table()
     assert content(at_once.apply_changes(source.changes(0), on="id")) == content(source)
+
+
+LIMITS = st.builds(
+    Limits,
+    versions=st.none() | st.integers(1, 3),
+    rows=st.none() | st.integers(1, 7),
+    size_bytes=st.none() | st.integers(1, 2000),
+)
+
+
+@settings(max_examples=30 if ALL_CASES else 12)
+@given(steps=STEPS, limits=LIMITS, by_updates=st.booleans())
+def test_replicas_match_under_any_limits(
+    steps: Sequence[Step], limits: Limits, by_updates: bool
+) -> None:
+    """A batch may end inside a version that moves keys from row to row.
+
+    So does a replica that applies the rows one by one in their order, and one whose batches are
+    all delivered twice.
+    """
+    source = new_table()
+    for step in steps:
+        source = do(source, step)
+    followed = TableFollower(source.uri, None, FollowerRules(FeedRules(compute_updates=by_updates)))
+    replica, row_by_row = new_table(), dict[int, str]()
+    start, delivered = Position(0), list[dict[str, Any]]()
+    while (end := followed.advance(start, limits)) != start:
+        batches = list(read_changes(followed.units(start, end)))
+        for delivery in [batches, batches] if batches else []:
+            replica = replica.apply_changes(pa.Table.from_batches(delivery), on="id")
+        for change in (row for batch in batches for row in batch.to_pylist()):
+            delivered.append(change)
+            if BRINGS[change["_change_type"]]:
+                row_by_row[change["id"]] = change["x"]
+            else:
+                del row_by_row[change["id"]]
+        if not end.num_delivered:
+            expected = content(source.checkout(end.version))
+            assert content(replica) == expected
+            assert dict(sorted(row_by_row.items())) == {row["id"]: row["x"] for row in expected}
+        start = end
+    assert start.version == source.version
+    feed = source.changes(0, compute_updates=by_updates).read_all().to_pylist()
+    assert delivered == feed, "limits change neither the rows nor their order"
 
 
 @settings(max_examples=25 if ALL_CASES else 10)

@@ -1,19 +1,20 @@
 """Positions of the change feed as Spark's offsets, which Spark stores in checkpoints.
 
-    {"columns": null, "format": 3, "mark": "", "position": 0, "snapshot": true, "version": 0}
+    {"columns": null, "format": 4, "mark": "", "position": 0, "snapshot": true, "version": 0}
         nothing is read yet; a snapshot comes first
-    {"columns": {}, "format": 3, "mark": "5f...", "position": 1000, "snapshot": true, "version": 7}
+    {"columns": {}, "format": 4, "mark": "5f...", "position": 1000, "snapshot": true, "version": 7}
         the first 1,000 rows of a snapshot of version 7 are read
-    {"columns": {"`x`": 4}, "format": 3, "mark": "5f.../9a...", "position": 250, ...}
-        all changes through version 7 are read, and the first 250 of version 8; older releases
-        stored the mark of version 7 only. The query's column x is field 4 there
+    {"columns": {"`x`": 4}, "format": 4, "mark": "5f.../9a...", "position": 250, ...}
+        all changes through version 7 are read, and the first 250 of version 8 (see `feed.steps`);
+        older releases stored the mark of version 7 only. The query's column x is field 4 there
 
 `columns` maps the query's columns to their field ids in the version, unless their names match: {}
 if all names match, null if that was not known yet.
 
 Spark compares offsets as strings, so the keys are always in the same (alphabetical) order. `format`
-is for future releases: an offset of an unknown format is refused, not misread. Format 1 had neither
-mark nor position, and format 2 had no columns; both are still read.
+is for future releases: an offset of an unknown format is refused, not misread. Earlier formats are
+still read: format 1 had neither mark nor position, format 2 had no columns, and in formats 2 and 3
+the two images of an update counted as one change.
 """
 
 from collections.abc import Mapping
@@ -22,12 +23,16 @@ from typing import Any, Final, TypeGuard
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.feed.positions import Position
 
-FORMAT: Final = 3
+FORMAT: Final = 4
+
+_COUNTS_PAIRS: Final = {2, 3}
+"""The formats that count an update as one change."""
 
 _KEYS: Final = {
     1: {"format", "snapshot", "version"},
     2: {"format", "mark", "position", "snapshot", "version"},
     3: {"columns", "format", "mark", "position", "snapshot", "version"},
+    4: {"columns", "format", "mark", "position", "snapshot", "version"},
 }
 """The keys of an offset, by format."""
 
@@ -74,7 +79,8 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
             f"the checkpoint holds {dict(stored)!r}, which is not an offset of a Lance change "
             "feed. Does it belong to another query?"
         )
-    return Position(version, num_delivered, snapshot, mark, columns)
+    counts_pairs = form in _COUNTS_PAIRS and num_delivered > 0 and not snapshot
+    return Position(version, num_delivered, snapshot, mark, counts_pairs, columns)
 
 
 def _are_columns(value: Any) -> bool:

@@ -15,17 +15,17 @@ from lance_stream.spark.feed.offsets import parse_offset, to_offset
     [
         (
             Position(0, is_snapshot=True),
-            '{"columns": null, "format": 3, "mark": "", "position": 0, "snapshot": true, '
+            '{"columns": null, "format": 4, "mark": "", "position": 0, "snapshot": true, '
             '"version": 0}',
         ),
         (
             Position(7, 1000, is_snapshot=True, mark="5f00", columns={}),
-            '{"columns": {}, "format": 3, "mark": "5f00", "position": 1000, "snapshot": true, '
+            '{"columns": {}, "format": 4, "mark": "5f00", "position": 1000, "snapshot": true, '
             '"version": 7}',
         ),
         (
             Position(7, 250, mark="5f00/9a00", columns={"`x`": 4, "`a`.`b`": None}),
-            '{"columns": {"`a`.`b`": null, "`x`": 4}, "format": 3, "mark": "5f00/9a00", '
+            '{"columns": {"`a`.`b`": null, "`x`": 4}, "format": 4, "mark": "5f00/9a00", '
             '"position": 250, "snapshot": false, "version": 7}',
         ),
     ],
@@ -47,7 +47,7 @@ def test_offsets_have_a_stable_text(position: Position, text: str) -> None:
         ),
         (
             '{"format": 2, "mark": "5f00", "position": 250, "snapshot": false, "version": 7}',
-            Position(7, 250, mark="5f00"),
+            Position(7, 250, mark="5f00", counts_pairs=True),
         ),
     ],
 )
@@ -56,9 +56,23 @@ def test_offsets_of_earlier_formats_are_read(text: str, position: Position) -> N
     assert (read, read.columns) == (position, None)
 
 
+@pytest.mark.parametrize(
+    ("position", "is_snapshot", "counts_pairs"),
+    [(250, False, True), (0, False, False), (250, True, False)],
+)
+def test_pairs_are_counted_in_format_3(
+    position: int, is_snapshot: bool, counts_pairs: bool
+) -> None:
+    """Only a position inside a version has another meaning in later formats."""
+    stored = {"columns": {}, "mark": "", "position": position, "snapshot": is_snapshot}
+    read = parse_offset({**stored, "format": 3, "version": 7})
+    assert read == Position(7, position, is_snapshot, counts_pairs=counts_pairs)
+    assert read.columns == {}
+
+
 def test_offsets_of_newer_releases_are_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="format 4"):
-        parse_offset({"format": 4, "rows": 4})
+    with pytest.raises(UnsupportedFeatureError, match="format 5"):
+        parse_offset({"format": 5, "rows": 4})
 
 
 @pytest.mark.parametrize(
@@ -77,9 +91,10 @@ def test_offsets_of_newer_releases_are_refused() -> None:
         {"format": 2, "mark": "", "position": -1, "snapshot": False, "version": 7},
         {"format": 2, "mark": None, "position": 0, "snapshot": False, "version": 7},
         {"format": 3, "mark": "", "position": 0, "snapshot": False, "version": 7},
+        {"format": 4, "mark": "", "position": 0, "snapshot": False, "version": 7},
         {
             "columns": {"x": "4"},
-            "format": 3,
+            "format": 4,
             "mark": "",
             "position": 0,
             "snapshot": False,
