@@ -41,7 +41,7 @@ from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.jobs import check_is_asked_for, is_committed, ledger_entries
 from lance_stream.verbs.widen_columns import widen_columns
-from lance_stream.write.casting import check_castable
+from lance_stream.write.casting import check_rows_fit
 from lance_stream.write.micro_batches import MicroBatch
 
 _log = logging.getLogger("lance_stream.spark.writers")
@@ -256,7 +256,7 @@ def _prepare(job: UpsertJob) -> TableVersion:
     if adds_columns:
         table = add_missing_columns(table, job.incoming, case_sensitive=job.case_sensitive)
     wanted = [each for each in table.arrow_schema if each.name in job.incoming.names]
-    check_castable(job.incoming, pa.schema(wanted))  # missing columns keep their values
+    check_rows_fit(job.incoming, pa.schema(wanted))  # missing columns keep their values
     return table
 
 

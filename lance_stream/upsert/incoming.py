@@ -29,6 +29,7 @@ from lance_stream.expressions.predicates import (
     parse_expression,
     parse_predicate,
 )
+from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.upsert.comparing import check_can_order
 from lance_stream.upsert.keys import (
@@ -305,6 +306,7 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
     repeated = repeated_names(batch.names)
     if repeated:
         raise InvalidInputError(f"the column {repeated[0]!r} occurs more than once")
+    check_not_computed(sorted(set(batch.names) - set(rules.except_columns)), table)
     _check_there("the key column", rules.on, table, "the table")
     _check_there("the key column", rules.on, batch, "the data")
     twice = repeated_names(table.names)

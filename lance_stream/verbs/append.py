@@ -29,7 +29,7 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Append
 from lance_stream.write.arrow_input import ArrowInput, can_be_read_twice, read_input
-from lance_stream.write.casting import check_castable
+from lance_stream.write.casting import check_rows_fit
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome, commit_planned, planning_again
@@ -133,7 +133,7 @@ def write_input(
         InvalidInputError: They do not fit its columns, or a check; no file is left behind.
     """
     rows: Iterable[pa.RecordBatch] = (reader := read_input(data))
-    check_castable(reader.schema, table.arrow_schema)
+    check_rows_fit(reader.schema, table.arrow_schema)
     if checks:
         rows = refuse_bad_rows(rows, table.arrow_schema, checks, table.uri)
     return write_fragments(rows, write_target(table), uploads)

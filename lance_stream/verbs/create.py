@@ -23,6 +23,7 @@ from lance_stream.schema.arrow_schemas import (
     to_arrow,
 )
 from lance_stream.schema.column_names import check_new_columns
+from lance_stream.schema.computed_columns import check_declarations_hold
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.table_version import TableVersion
@@ -221,6 +222,7 @@ def numbered_schema(given: Schema, version: FileVersion, first_id: int = 0) -> S
     """
     for column in given.fields:
         check_encoding_options(column)
+    check_declarations_hold(None, given)
     tree = assign_ids(with_blobs_of(given, version), first_id)
     to_arrow(tree)  # rejects what cannot be read back
     return tree

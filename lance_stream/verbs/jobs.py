@@ -30,6 +30,7 @@ from lance_stream.errors import (
 )
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
+from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
@@ -47,7 +48,7 @@ from lance_stream.verbs.create import (
 )
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.verbs.widen_columns import widen_columns
-from lance_stream.write.casting import check_castable
+from lance_stream.write.casting import check_castable, check_rows_fit
 from lance_stream.write.fragments import WriteTarget, delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome
@@ -174,7 +175,7 @@ def plan_job(
             table = widen_columns(table, incoming, may_have_new=add_columns)
             target = write_target(table)
         known = [each for each in table.arrow_schema if each.name in incoming.names]
-        check_castable(pa.schema(known) if add_columns else incoming, table.arrow_schema)
+        check_rows_fit(pa.schema(known) if add_columns else incoming, table.arrow_schema)
         if add_columns:  # which also checks the types
             table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
             target = write_target(table)
@@ -338,6 +339,7 @@ def _columns_after(
     The columns are kept if the rows have the same ones, in any order, and can be cast to them: this
     preserves what the rows' producer does not know (a list's fixed size, a sign, a key).
     """
+    check_not_computed(incoming.names, table.arrow_schema)
     if sorted(incoming.names) == sorted(table.arrow_schema.names):
         with suppress(InvalidInputError):
             check_castable(incoming, table.arrow_schema)

@@ -20,6 +20,7 @@ from lance_stream.errors import (
 )
 from lance_stream.file.type_support import check_types
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
+from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.declarations import with_declarations
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import newest_of_same, newest_to_write
@@ -59,6 +60,7 @@ def overwrite(
         if committed is not None:
             return Outcome(table, is_new=False, already_committed_in=committed.version)
     rows = read_input(data)
+    check_not_computed(rows.schema.names, table.arrow_schema)
     schema = _schema_for(table, rows.schema)
     check_types(schema.fields, table.file_version)
     target = replace(write_target(table), schema=schema)

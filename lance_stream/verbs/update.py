@@ -24,6 +24,7 @@ from lance_stream.read.changed_rows import (
     with_kept_lineage,
     without_rows,
 )
+from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.opening import newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
@@ -105,6 +106,7 @@ def update(
 
 def _expressions(table: TableVersion, values: Mapping[str, str]) -> dict[str, Expression]:
     names = table.schema.names
+    check_not_computed(values, table.arrow_schema)
     for name in values:
         if name not in names:
             raise NotFoundError(f"the table has no column {name!r}; it has: {', '.join(names)}")

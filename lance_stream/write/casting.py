@@ -37,12 +37,23 @@ import pyarrow.compute as pc
 
 from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import BLOB_KEY
 from lance_stream.write.dictionary_nulls import holds_dictionaries, settle_nulls
 
 
 class ForbiddenNullError(InvalidInputError):
     """A column that must not be null contains a null."""
+
+
+def check_rows_fit(incoming: pa.Schema, table: pa.Schema) -> None:
+    """Raise unless a user's rows can be stored in a table, as far as their columns show.
+
+    Raises:
+        InvalidInputError: As `check_castable`; or they have a column that LanceDB computes.
+    """
+    check_not_computed(incoming.names, table)
+    check_castable(incoming, table)
 
 
 def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:

@@ -48,7 +48,7 @@ from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.verbs.widen_columns import widen_columns
-from lance_stream.write.casting import check_castable
+from lance_stream.write.casting import check_castable, check_rows_fit
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch, check_may_create
 from lance_stream.write.phases import Phases
@@ -233,7 +233,7 @@ def _check_fits(incoming: pa.Schema, table: TableVersion, *, is_partial: bool) -
     wanted = table.arrow_schema
     if is_partial:  # missing columns keep their values
         wanted = pa.schema([each for each in wanted if each.name in incoming.names])
-    check_castable(incoming, wanted)
+    check_rows_fit(incoming, wanted)
 
 
 def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from lance_stream.schema.computed_columns import check_declarations_hold
 from lance_stream.schema.fields import Schema
 from lance_stream.table.apply import (
     columns,
@@ -136,6 +137,8 @@ def apply(
     if any(map(field_twice.may_have_field_twice, (manifest, restored))):
         made = field_twice.with_fields_once(made)
     _check_rows_in_log(manifest, made)
+    if not isinstance(operation, Overwrite | Restore):
+        check_declarations_hold(start.schema, made.schema)
     made = replace(
         made,
         timestamp_nanos=_later(commit.timestamp_nanos, manifest),
@@ -159,12 +162,13 @@ def check_may_write(manifest: Manifest, schema: Schema | None = None) -> None:
         UnsupportedFeatureError: The table uses a feature that we may not write.
         CorruptDataError: New rows would get row ids that others have.
         InvalidInputError: The version is detached; or the table has a write-ahead log whose rows
-            do not fit the columns.
+            do not fit the columns, or a column that LanceDB could no longer compute.
     """
     check_is_attached(manifest.version)
     check_writable(manifest)
     if schema is not None:
         check_rows_in_log(manifest, schema)
+        check_declarations_hold(manifest.schema, schema)
     if has_stable_row_ids(manifest) and not _is_ours(manifest):
         check_next_row_id(manifest)
 
