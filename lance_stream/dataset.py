@@ -350,7 +350,8 @@ class Dataset:
         """Return the blobs of some rows as files that load nothing, in the requested order.
 
         Args:
-            column: A blob column: one with the metadata `lance-encoding:blob`.
+            column: A blob column: one with the metadata `lance-encoding:blob`; or a path to one in
+                structs.
             row_offsets: As in `take`.
             row_ids: As in `take`.
 

@@ -21,7 +21,9 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeatureError
+from lance_stream.file.nested_arrays import holds_blobs, items_of
 from lance_stream.schema.blobs import DEDICATED, EXTERNAL, INLINE, PACKED
+from lance_stream.schema.fields import Field
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.storage.store import Store
 from lance_stream.storage.trust import check_is_no_link
@@ -154,6 +156,33 @@ def read_blobs(places: BlobSpans) -> pa.Array:
         [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)],
         missing,
     )
+
+
+def sizes_of_blobs(field: Field, array: pa.Array, most: int) -> npt.NDArray[np.uint64]:
+    """Return how many bytes the blobs of each row have, at any depth.
+
+    Args:
+        field: The column, with descriptions.
+        array: Its values.
+        most: The largest size that is returned for a blob: a description may state any number.
+    """
+    sizes: npt.NDArray[np.uint64] = np.zeros(len(array), np.uint64)
+    if field.is_blob:
+        place = array.type.get_field_index("size")
+        stated = array.field(place).fill_null(0).to_numpy(zero_copy_only=False)
+        sizes += np.minimum(stated, most).astype(np.uint64)
+    elif holds_blobs(field) and pa.types.is_struct(array.type):
+        for place, child in enumerate(field.children):
+            sizes += sizes_of_blobs(child, array.field(place), most)
+    elif holds_blobs(field):
+        items = items_of(array)
+        sums = np.append(np.uint64(0), np.cumsum(sizes_of_blobs(field.children[0], items, most)))
+        if pa.types.is_fixed_size_list(array.type):
+            offsets = np.arange(len(array) + 1) * array.type.list_size
+        else:
+            offsets = array.offsets.to_numpy() - array.offsets[0].as_py()
+        sizes += np.diff(sums[offsets])
+    return sizes
 
 
 def read_range(file: FileOfBlobs, start: int, stop: int) -> memoryview:

@@ -6,16 +6,19 @@ requests for many small reads.
 """
 
 import io
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
-from lance_stream.arguments import did_you_mean
-from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
+from lance_stream.errors import BadDataError, InvalidInputError
 from lance_stream.read.blob_places import FileOfBlobs, blob_places, read_range
 from lance_stream.read.take import Numbers, addresses_of
-from lance_stream.schema.blobs import description_of
+from lance_stream.schema.blobs import described
 from lance_stream.schema.fields import Field
+from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.projections import find, narrowed
 from lance_stream.table.row_addresses import unpack_addresses
 
 if TYPE_CHECKING:
@@ -109,35 +112,41 @@ def take_blobs(
     row_ids: Numbers | None = None,
 ) -> list[BlobFile | None]:
     """Return the blobs of some rows, in the requested order; see `Dataset.take_blobs`."""
-    field = _blob_column(table, column)
+    path = _blob_path(table, column)
     addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
     wanted, inverse = np.unique(addresses, return_inverse=True)
     fragment_ids, offsets = unpack_addresses(wanted)
     found: list[tuple[FileOfBlobs | None, int, int] | None] = []
     for fragment_id in np.unique(fragment_ids).tolist():
         low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
-        found += _of_fragment(table, field, fragment_id, offsets[low:high].astype(np.uint64))
+        found += _of_fragment(table, path, fragment_id, offsets[low:high].astype(np.uint64))
     return [_opened(found[place]) for place in inverse.tolist()]
 
 
-def _blob_column(table: "TableVersion", column: str) -> Field:
-    for each in table.schema.fields:
-        if each.name == column:
-            if each.is_blob:
-                return each
-            blobs = [other.name for other in table.schema.fields if other.is_blob]
-            raise InvalidInputError(
-                f"the column {column!r} has no blobs; ones with blobs: {', '.join(blobs) or 'none'}"
-            )
-    raise NotFoundError(
-        f"there is no column {column!r}{did_you_mean(column, table.schema.names)}; there are: "
-        f"{', '.join(table.schema.names)}"
-    )
+def _blob_path(table: "TableVersion", column: str) -> tuple[Field, ...]:
+    """Return a blob column, after the structs around it, from the outermost on."""
+    path = find(table.schema, column)
+    if not path[-1].is_blob or any(each.logical_type != STRUCT for each in path[:-1]):
+        blobs = list(_blob_names(table.schema.fields))
+        raise InvalidInputError(
+            f"the column {column!r} has no blobs; ones with blobs: {', '.join(blobs) or 'none'}"
+        )
+    return path
+
+
+def _blob_names(fields: Sequence[Field], above: str = "") -> Iterator[str]:
+    """Yield the paths of all blob columns that are not in lists."""
+    for field in fields:
+        if field.is_blob:
+            yield above + field.name
+        elif field.logical_type == STRUCT:
+            yield from _blob_names(field.children, f"{above}{field.name}.")
 
 
 def _of_fragment(
-    table: "TableVersion", field: Field, fragment_id: int, offsets: Any
+    table: "TableVersion", path: Sequence[Field], fragment_id: int, offsets: Any
 ) -> list[tuple[FileOfBlobs | None, int, int] | None]:
+    field = path[-1]
     fragment = table.manifest.fragments.by_id(fragment_id)
     file = next(
         (each for each in (fragment.files if fragment else ()) if field.id in each.field_ids), None
@@ -145,7 +154,9 @@ def _of_fragment(
     if file is None:  # the column was added later
         return [None] * len(offsets)
     try:
-        (descriptions,) = table.files.take(file, [description_of(field)], offsets)
+        (descriptions,) = table.files.take(file, [described(narrowed(path))], offsets)
+        for _ in path[1:]:
+            descriptions = pc.struct_field(descriptions, 0)  # null where the struct is
         places = blob_places(descriptions, file, table.files)
     except BadDataError as error:
         error.add_note(f"column {field.name!r} of the data file {file.path!r}")

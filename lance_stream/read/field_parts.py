@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.nested_arrays import items_of, with_items
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import MAP, STRUCT
@@ -156,16 +157,9 @@ def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[Part]) -> 
             f"the lists of {field.name!r} are in {len(parts)} files of one fragment, which "
             "disagree on their lengths"
         )
-    held = [Part(part.field.children[0], _items_of(part.array)) for part in parts]
+    held = [Part(part.field.children[0], items_of(part.array)) for part in parts]
     items = assemble(field.children[0], held, len(held[0].array))
-    if pa.types.is_fixed_size_list(arrow):
-        mask = first.is_null() if first.null_count else None
-        return pa.FixedSizeListArray.from_arrays(items, type=arrow, mask=mask)
-    offsets = pc.subtract(first.offsets, first.offsets[0])
-    bitmap = pc.is_valid(first).buffers()[1] if first.null_count else None
-    return pa.Array.from_buffers(
-        arrow, len(first), [bitmap, offsets.buffers()[1]], children=[items]
-    )
+    return with_items(arrow, first, items)
 
 
 def _are_as_long(one: pa.Array, other: pa.Array) -> bool:
@@ -173,12 +167,3 @@ def _are_as_long(one: pa.Array, other: pa.Array) -> bool:
         return bool(one.is_null().equals(other.is_null()))
     starts, others = (pc.subtract(each.offsets, each.offsets[0]) for each in (one, other))
     return bool(starts.equals(others) and one.is_null().equals(other.is_null()))
-
-
-def _items_of(lists: pa.Array) -> pa.Array:
-    """Return the items of all lists, including those behind null lists."""
-    if pa.types.is_fixed_size_list(lists.type):
-        size = lists.type.list_size
-        return lists.values.slice(lists.offset * size, len(lists) * size)
-    first, last = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
-    return lists.values.slice(first, last - first)

@@ -34,15 +34,16 @@ from lance_stream.errors import (
 )
 from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
 from lance_stream.file.arrow_blocks import array_from_numpy
+from lance_stream.file.nested_arrays import map_blobs
 from lance_stream.file.versions import FileVersion
-from lance_stream.read.blob_places import blob_places, read_blobs
+from lance_stream.read.blob_places import blob_places, read_blobs, sizes_of_blobs
 from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesses
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
 from lance_stream.read.row_ranges import RowRanges, bounded_leaves
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
 from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
 from lance_stream.schema.arrow_schemas import field_to_arrow
-from lance_stream.schema.blobs import description_of, is_description
+from lance_stream.schema.blobs import described, is_description
 from lance_stream.schema.fields import Field, as_in_file
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import project
@@ -359,9 +360,7 @@ class FragmentReader:
             if not held:
                 continue
             is_apart = not _holds_bytes_itself(data_file)
-            wanted = [
-                description_of(part) if is_apart and _has_bytes(part) else part for _, part in held
-            ]
+            wanted = [described(part) if is_apart else part for _, part in held]
             try:
                 pages = self._pages_of(data_file)  # opens the file, once for all threads
                 self._check_num_rows(data_file)
@@ -376,8 +375,8 @@ class FragmentReader:
                 )
                 raise
             for (place, part), array in zip(held, arrays, strict=True):
-                if is_apart and _has_bytes(part):
-                    array = self._bytes_of(part, data_file, array)
+                if is_apart:
+                    array = map_blobs(part, array, partial(self._bytes_of, data_file))
                 parts[place].append(Part(part, array))
         return [
             self._checked(field, assemble(field, pieces, selection.num_rows))
@@ -447,7 +446,7 @@ class FragmentReader:
             part.id: {child.id for child in part.children}
             for each in self._unit.schema.fields
             for part in each.walk()
-            if part.children and not each.is_blob
+            if part.children and not part.is_blob
         }
         for file, held in zip(self._fragment.files, found, strict=True):
             if file.file_version >= (2, 1) and any(
@@ -471,7 +470,9 @@ class FragmentReader:
                 f"of version {self._unit.version} should have {expected}"
             )
 
-    def _bytes_of(self, field: Field, file: DataFile, descriptions: pa.Array) -> pa.Array:
+    def _bytes_of(self, file: DataFile, field: Field, descriptions: pa.Array) -> pa.Array:
+        if is_description(field):
+            return descriptions
         try:
             return read_blobs(blob_places(descriptions, file, self._unit.files))
         except BadDataError as error:
@@ -486,10 +487,8 @@ class FragmentReader:
         sizes = np.zeros(selection.num_rows, np.uint64)
         for field in self._output:
             if _has_bytes(field):
-                (descriptions,) = self._columns([description_of(field)], selection)
-                place = descriptions.type.get_field_index("size")
-                some = descriptions.field(place).fill_null(0).to_numpy(zero_copy_only=False)
-                sizes += np.minimum(some, BATCH_BYTES).astype(np.uint64)
+                (descriptions,) = self._columns([described(field)], selection)
+                sizes += sizes_of_blobs(described(field), descriptions, BATCH_BYTES)
         before = np.cumsum(sizes)
         if not len(before) or int(before[-1]) <= BATCH_BYTES:
             yield selection
@@ -593,8 +592,8 @@ def _holds_bytes_itself(file: DataFile) -> bool:
 
 
 def _has_bytes(field: Field) -> bool:
-    """Return whether a column is a blob column to be returned as bytes."""
-    return field.is_blob and not is_description(field)
+    """Return whether a column has blobs, at any depth, that are returned as bytes."""
+    return any(part.is_blob and not is_description(part) for part in field.walk())
 
 
 def _rows_apart(selection: Selection) -> float:

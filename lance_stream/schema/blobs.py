@@ -113,13 +113,14 @@ def description_of(field: Field) -> Field:
 
 def with_descriptions(schema: Schema) -> Schema:
     """Return a schema with blob columns replaced by their descriptions."""
-    return replace(
-        schema,
-        fields=tuple(
-            description_of(each) if each.is_blob and not is_description(each) else each
-            for each in schema.fields
-        ),
-    )
+    return replace(schema, fields=tuple(map(described, schema.fields)))
+
+
+def described(field: Field) -> Field:
+    """Return a column with descriptions in place of its blobs, at any depth."""
+    if field.is_blob:
+        return field if is_description(field) else description_of(field)
+    return replace(field, children=tuple(map(described, field.children)))
 
 
 def as_v2(field: Field) -> Field:

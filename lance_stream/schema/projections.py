@@ -72,6 +72,14 @@ def find(schema: Schema, column: str) -> tuple[Field, ...]:
     return tuple(found)
 
 
+def narrowed(path: Sequence[Field]) -> Field:
+    """Return a column without the parts that are not on a path, which `find` returned."""
+    field = path[-1]
+    for parent in reversed(path[:-1]):
+        field = replace(parent, children=(field,))
+    return field
+
+
 def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
     """Return the ids of fields and all their descendants, by path."""
     found: dict[Path, int] = {}

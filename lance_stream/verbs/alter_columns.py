@@ -43,7 +43,7 @@ from lance_stream.schema.column_names import check_new_name
 from lance_stream.schema.fields import EXTENSION_NAME_KEY, LINEAGE_IDS, Field, Schema
 from lance_stream.schema.identity import same_fields
 from lance_stream.schema.logical_types import STRUCT
-from lance_stream.schema.projections import find
+from lance_stream.schema.projections import find, narrowed
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.schema.widening import is_wider
 from lance_stream.snapshot.table_version import TableVersion
@@ -229,7 +229,7 @@ class Altered:
         """
         for column in self.tightened:
             path = find(self.table.schema, column)
-            whole = _narrowed(path)
+            whole = narrowed(path)
             wanted = field_to_arrow(_with_nullability((whole,), {path[-1].id: False})[0])
             units = [
                 unit_of(self.table, place, fields=(whole,))
@@ -378,14 +378,6 @@ def _check_identified(
             f"the column {lost[0]!r} could not be identified in older versions if several columns "
             "were cast and renamed at once; rename them in a second call"
         )
-
-
-def _narrowed(path: Sequence[Field]) -> Field:
-    """Return a column without the parts that are not on a path."""
-    own = path[-1]
-    for each in reversed(path[:-1]):
-        own = replace(each, children=(own,))
-    return own
 
 
 # --- the new files

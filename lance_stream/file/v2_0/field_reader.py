@@ -10,6 +10,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.column_table import ColumnTable
 from lance_stream.file.columns import ColumnMetadata, holds_blobs
 from lance_stream.file.file_metadata import FileMetadata
+from lance_stream.file.nested_arrays import map_blobs
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.read_fields import read_field
@@ -75,7 +76,7 @@ class FieldReader:
             field_id: self._paged_column(index, field_id) for field_id, index in columns.items()
         }
         array = yield from read_field(field, paged, self._metadata.num_rows, rows)
-        return _with_nulls(array) if field.is_blob else array
+        return map_blobs(field, array, _with_nulls)
 
     def _paged_column(self, index: int, field_id: int) -> PagedColumn:
         # Another field may name the same column, in a manifest that is forged or damaged.
@@ -105,7 +106,7 @@ def _check_descriptions(field: Field, column: ColumnMetadata) -> None:
         )
 
 
-def _with_nulls(descriptions: pa.Array) -> pa.Array:
+def _with_nulls(_: Field, descriptions: pa.Array) -> pa.Array:
     """Return the descriptions, with those of nulls set to null."""
     positions, sizes = (descriptions.field(place) for place in (0, 1))
     missing = pc.and_(pc.equal(sizes, 0), pc.not_equal(positions, 0))

@@ -8,8 +8,8 @@ size u64), packed. A null has size 0 and a nonzero position, its levels:
 An empty value has position 0 and size 0.
 
 Source:  encodings21.BlobLayout in the proto.
-Differs: No page has repetition levels other than those of nulls. Blobs in lists are
-         refused.
+Differs: The reference writes blobs in lists without the lengths of the lists, and fails to read
+         them. We refuse them.
 """
 
 from typing import Protocol
@@ -54,17 +54,13 @@ class BlobPage:
         leaf: The page's column.
 
     Raises:
-        CorruptDataError: The layers are not the column's, or its type is not that of descriptions.
-        UnsupportedFeatureError: The blobs are in lists.
+        CorruptDataError: The layers are not the column's.
     """
 
     def __init__(self, message: pb.BlobLayout, inner: InnerPage, leaf: LeafColumn) -> None:
-        check_is_description(leaf)
         self._inner = inner
         self._layers = layers_of(tuple(message.layers))
         check_layers(self._layers, leaf.is_list)
-        if self._layers.max_repetition:
-            raise UnsupportedFeatureError("blobs in lists are not read")
 
     def read(self, rows: RowsAsked) -> Asking[LeafRows]:
         """Read some rows, like the inner layout."""
@@ -97,6 +93,19 @@ def check_is_description(leaf: LeafColumn) -> None:
         or [each.type for each in arrow_type] != [pa.uint64()] * 2
     ):
         raise CorruptDataError(f"blobs are stored in a column of the type {arrow_type}")
+
+
+def check_is_not_in_list(leaf: LeafColumn) -> None:
+    """Check that a column of descriptions is not in lists.
+
+    Raises:
+        UnsupportedFeatureError: It is.
+    """
+    if any(leaf.is_list):
+        raise UnsupportedFeatureError(
+            "blobs in lists are not read from files of version 2.1, which do not have the lengths "
+            "of the lists; pylance does not read them either. Write the rows again in version 2.2"
+        )
 
 
 def in_blob_layout(encoding: bytes, *, nullable: bool) -> bytes:

@@ -22,7 +22,11 @@ from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.columns import Page, unpack_encoding
-from lance_stream.file.v2_1.layouts.blob import BlobPage, check_is_description
+from lance_stream.file.v2_1.layouts.blob import (
+    BlobPage,
+    check_is_description,
+    check_is_not_in_list,
+)
 from lance_stream.file.v2_1.layouts.constant import ConstantPage
 from lance_stream.file.v2_1.layouts.full_zip import FullZipPage
 from lance_stream.file.v2_1.layouts.leaf_rows import (
@@ -52,6 +56,7 @@ class OpenPage(Protocol):
 
 def _open_blob_page(message: pb.BlobLayout, page: Page, leaf: LeafColumn) -> BlobPage:
     check_is_description(leaf)
+    check_is_not_in_list(leaf)
     inner = replace(leaf, is_list=(False,))
     return BlobPage(message, _open_layout(message.inner_layout, page, inner), leaf)
 
