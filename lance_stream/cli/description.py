@@ -16,6 +16,9 @@ from lance_stream.table.ledger import read_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.tombstones import read_tombstones
 
+_EXTENSION = "ARROW:extension:"
+"""Metadata that say no more than the type of a column."""
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -130,6 +133,7 @@ def _metadata(ds: Dataset) -> list[dict[str, Any]]:
         {"of": of, "column": column, "key": key, "value": value.decode(errors="replace")}
         for of, column, entries in maps
         for key, value in sorted(entries.items())
+        if not key.startswith(_EXTENSION)
     ]
 
 

@@ -26,6 +26,7 @@ from lance_stream.errors import DerivedFunctionError, InvalidInputError, LanceSt
 from lance_stream.expressions.predicates import quote_path
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.json_columns import with_text
 from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
@@ -357,6 +358,7 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
         # A square array of a row in each column would have the right shape.
         parts = [call(declaration, inputs.slice(0, 1)), call(declaration, inputs.slice(1))]
         return one_batch_of(pa.Table.from_batches(parts))
+    inputs = with_text(inputs)
     arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
     try:
         given = _evaluated(declaration.function(*arguments))

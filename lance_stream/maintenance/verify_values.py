@@ -6,13 +6,15 @@ all the same.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 
-from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.errors import BadDataError, NotFoundError, UnsupportedFeatureError
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.scan import plan_scan
 from lance_stream.read.units import WorkUnit
+from lance_stream.schema.json_columns import with_text
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import decode_fragment
 
@@ -66,5 +68,7 @@ def _num_rows(unit: WorkUnit, *, nullable: bool) -> int:
         batch.validate(full=True)
         if not nullable and batch.column(0).null_count:
             raise pa.ArrowInvalid(f"{batch.column(0).null_count} nulls, though it is not nullable")
+        with suppress(UnsupportedFeatureError):  # valid, though JSON has no such value
+            with_text(batch)
         num_rows += batch.num_rows
     return num_rows

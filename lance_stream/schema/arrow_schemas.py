@@ -3,12 +3,14 @@
 Users see the Arrow schema; the tree is stored. Field ids are not assigned here (see `field_ids`):
 the tree of an Arrow schema has none.
 
+JSON text (arrow.json) is a column of binary JSON (`json_columns`).
+
 A map is one field, below it one struct that is never null (`entries`), below that key and value.
 
 Source:  file.proto, messages Field and Schema.
 Differs: The reference drops the name and nullability of a fixed-size list's items and a
          dictionary's order, and turns views into plain types; so do we, because the format cannot
-         represent them. It converts JSON text to its own binary JSON; we only store binary JSON.
+         represent them.
 """
 
 from collections.abc import Mapping
@@ -29,15 +31,13 @@ from lance_stream.schema.fields import (
     Field,
     Schema,
 )
+from lance_stream.schema.json_columns import STORED_NAME, TEXT_NAME
 
 PRIMARY_KEY_METADATA = "lance-schema:unenforced-primary-key"
 """Field metadata that makes a column part of the table's (unenforced) primary key."""
 
 PRIMARY_KEY_POSITION_METADATA = "lance-schema:unenforced-primary-key:position"
 """Field metadata with a column's 1-based place in a key of several columns."""
-
-_JSON_EXTENSION = "lance.json"
-_JSON_TEXT_EXTENSIONS = frozenset({"arrow.json"})
 
 
 def from_arrow(schema: pa.Schema) -> Schema:
@@ -63,6 +63,9 @@ def field_from_arrow(arrow: pa.Field) -> Field:
     """Return the tree of one Arrow field, without field ids."""
     arrow = storage_field(arrow)
     metadata = _with_one_spelling(_metadata_from_arrow(arrow.metadata))
+    if metadata.get(names.EXTENSION_NAME) == TEXT_NAME.encode() and _is_text(arrow.type):
+        arrow = arrow.with_type(pa.large_binary())
+        metadata[names.EXTENSION_NAME] = STORED_NAME.encode()
     extension_name = metadata.get(names.EXTENSION_NAME, b"").decode()
     try:
         logical_type, children = _describe(arrow.type, extension_name)
@@ -77,6 +80,13 @@ def field_from_arrow(arrow: pa.Field) -> Field:
         metadata=metadata,
         extension_name=extension_name,
         primary_key_position=_primary_key_position(arrow.name, metadata),
+    )
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow)
     )
 
 
@@ -167,7 +177,7 @@ def _field_to_arrow(each: Field) -> pa.Field:
     nullable = each.nullable or pa.types.is_null(arrow)
     metadata = dict(each.metadata)
     if each.logical_type == names.JSON:
-        metadata.setdefault(names.EXTENSION_NAME, _JSON_EXTENSION.encode())
+        metadata.setdefault(names.EXTENSION_NAME, STORED_NAME.encode())
     if each.extension_name:
         metadata.setdefault(names.EXTENSION_NAME, each.extension_name.encode())
     return pa.field(each.name, arrow, nullable, metadata=_metadata_to_arrow(metadata))
@@ -186,13 +196,13 @@ def has_narrow_indices(each: Field) -> bool:
 
 
 def _describe(arrow: pa.DataType, extension_name: str) -> tuple[str, tuple[Field, ...]]:
-    if extension_name in _JSON_TEXT_EXTENSIONS:
+    if extension_name in (STORED_NAME, TEXT_NAME):
+        if extension_name == STORED_NAME and pa.types.is_large_binary(arrow):
+            return names.JSON, ()
         raise InvalidInputError(
-            "JSON text is not stored as such: pass it as plain strings (`column.storage`), or as "
-            f"binary JSON, a large_binary of the extension type {_JSON_EXTENSION!r}"
+            f"a column of the extension type {extension_name} is {arrow}, but JSON is text: "
+            "pa.json_(), or a string with the metadata ARROW:extension:name of 'arrow.json'"
         )
-    if extension_name == _JSON_EXTENSION and pa.types.is_large_binary(arrow):
-        return names.JSON, ()
     if pa.types.is_struct(arrow):
         return names.STRUCT, tuple(field_from_arrow(each) for each in arrow)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):

@@ -5,7 +5,8 @@
                       ARROW:extension:metadata
 
 Within lance-stream, columns always have storage types. Types that are registered with pyarrow are
-returned to users as such; names of other types stay in the metadata.
+returned to users as such; names of other types stay in the metadata. JSON columns are returned as
+text (`json_columns`).
 
 Source: "Extension Types" in Arrow's format; the Arrow C data interface, struct ArrowSchema.
 """
@@ -16,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError
+from lance_stream.schema.json_columns import text_schema, with_text
 from lance_stream.schema.logical_types import EXTENSION_METADATA, EXTENSION_NAME
 
 _SHOWN: Final = 200
@@ -61,6 +63,7 @@ def with_extensions(schema: pa.Schema) -> pa.Schema:
     Raises:
         CorruptDataError: One does not fit its storage or its parameters.
     """
+    schema = text_schema(schema)
     # Through the C data interface: that is where pyarrow looks names up.
     try:
         return pa.schema(schema)
@@ -104,8 +107,8 @@ def table_with_extensions(table: pa.Table) -> pa.Table:
 
 
 def batch_with_extensions(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with those extension types that are registered with pyarrow; no copy."""
-    return pa.record_batch(batch)
+    """Return a batch with those extension types that are registered; only JSON is converted."""
+    return pa.record_batch(with_text(batch))
 
 
 class _ArrowSchema(ctypes.Structure):

@@ -253,6 +253,6 @@ def as_in_file(each: Field, whole: Field, held: Container[int]) -> Field:
 def _encoding_hint(logical_type: str) -> int:
     if logical_type.startswith("dict:"):
         return _DICTIONARY
-    if logical_type in {"string", "binary", "large_string", "large_binary"}:
+    if logical_type in {"string", "binary", "large_string", "large_binary", "json"}:
         return _VAR_BINARY
     return 0 if logical_type in {"struct", "null"} else _PLAIN

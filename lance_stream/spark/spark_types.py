@@ -16,6 +16,7 @@ Spark has fewer types than Arrow. Each Arrow type is *carried* by one that Spark
     large_list, fixed_size_list                        list               array
     map                                                map                map
     dictionary, extension types                        their values, their storage
+    JSON                                               string             string
 
 All other types are their own carriers. The sink restores what a carrier loses (a list's fixed size,
 a sign, a unit, a zone): it casts to the table's own type.
@@ -32,6 +33,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.schema.json_columns import text_schema, with_text
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 
 _MAX_SPARK_PRECISION = 38
@@ -112,7 +114,7 @@ def carrier_schema(schema: pa.Schema) -> pa.Schema:
     Raises:
         UnsupportedFeatureError: Spark has no type for a column; the message names it.
     """
-    return pa.schema([_carrier_field(each) for each in schema])
+    return pa.schema([_carrier_field(each) for each in text_schema(schema)])
 
 
 def spark_schema(carried: pa.Schema) -> spark.StructType:
@@ -133,6 +135,7 @@ def to_spark(batch: pa.RecordBatch, carried: pa.Schema) -> pa.RecordBatch:
             since Spark read it.
     """
     columns = []
+    batch = with_text(batch)
     for each in carried:
         places = batch.schema.get_all_field_indices(each.name)
         if len(places) > 1:

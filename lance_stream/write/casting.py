@@ -20,6 +20,7 @@ types, dictionaries), and widening casts.
     struct                                     struct, its parts matched by name
     null                                       any column; nulls are checked as values
     struct (data, uri, ...)                    blobs, if each value has data and no URI
+    string, large, view, dictionary            JSON, if each value is one
 
 `check_castable` rejects what the types alone reveal, before any file is written: an unknown
 column, a missing non-nullable column, a narrowing type. `cast_batch` rejects what only the values
@@ -39,6 +40,7 @@ from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import BLOB_KEY
+from lance_stream.schema.json_columns import as_jsonb, is_json
 from lance_stream.write.dictionary_nulls import holds_dictionaries, settle_nulls
 
 
@@ -130,7 +132,7 @@ def cast_column(column: pa.Array, wanted: pa.Field) -> pa.Array:
         return column
     if _is_blob_input(column.type, wanted):
         column = _bytes_of_blobs(column, wanted.name)
-    column = _cast(column, wanted.type, wanted.name)
+    column = _cast(column, wanted, wanted.name)
     _check_nulls(column, wanted, wanted.name)
     return column
 
@@ -138,7 +140,8 @@ def cast_column(column: pa.Array, wanted: pa.Field) -> pa.Array:
 def _is_plain(wanted: pa.Field) -> bool:
     """Return whether a column of a field's type fits as it is, whatever its values."""
     kind = wanted.type
-    return wanted.nullable and kind.num_fields == 0 and not pa.types.is_dictionary(kind)
+    has_one_form = kind.num_fields == 0 and not pa.types.is_dictionary(kind)
+    return wanted.nullable and has_one_form and not is_json(wanted)
 
 
 def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -> None:
@@ -164,7 +167,7 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
         return
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
-    if pa.types.is_null(incoming):
+    if pa.types.is_null(incoming) or (is_json(wanted) and _fits(incoming, pa.string())):
         return
     if pa.types.is_struct(incoming) and pa.types.is_struct(target):
         _check_names([each.name for each in incoming], list(target), where=f"{path}.")
@@ -188,7 +191,7 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
             _check_type(entries.field(place).type, part, f"{path}.{part.name}")
         return
     if not _fits(incoming, target):
-        raise _mismatch(incoming, target, path)
+        raise _mismatch(incoming, "JSON" if is_json(wanted) else target, path)
 
 
 def _is_blob_input(incoming: pa.DataType, wanted: pa.Field) -> bool:
@@ -221,7 +224,7 @@ def _bytes_of_blobs(array: pa.Array, path: str) -> pa.Array:
     return data.take(pa.array(np.arange(len(array)), mask=is_null))
 
 
-def _mismatch(incoming: pa.DataType, target: pa.DataType, path: str) -> InvalidInputError:
+def _mismatch(incoming: pa.DataType, target: object, path: str) -> InvalidInputError:
     return InvalidInputError(
         f"column {path!r} is {incoming}, but {target} in the table, and a cast could change or "
         "lose values; cast the column yourself if that is intended"
@@ -301,13 +304,16 @@ def _is_list(arrow: pa.DataType) -> bool:
 # --- checks of values
 
 
-def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
-    if array.type.equals(target) and not holds_dictionaries(target):
-        return array
+def _cast(array: pa.Array, wanted: pa.Field, path: str) -> pa.Array:
+    target = wanted.type
     if isinstance(array, pa.ExtensionArray):
-        return _cast(array.storage, target, path)
+        return _cast(array.storage, wanted, path)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
+    if is_json(wanted):
+        return _cast_json(array, path)
+    if array.type.equals(target) and not holds_dictionaries(target):
+        return array
     try:
         if pa.types.is_struct(target):
             return _cast_struct(array, target, path)
@@ -325,11 +331,18 @@ def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
         ) from None
 
 
+def _cast_json(array: pa.Array, path: str) -> pa.Array:
+    try:
+        return as_jsonb(array)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"column {path!r}: {error}") from None
+
+
 def _cast_struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.Array:
     names = [each.name for each in array.type]
     given = array.flatten()  # null where the struct is
     parts = [
-        _cast(given[names.index(part.name)], part.type, f"{path}.{part.name}")
+        _cast(given[names.index(part.name)], part, f"{path}.{part.name}")
         if part.name in names
         else pa.nulls(len(array), part.type)
         for part in target
@@ -351,11 +364,11 @@ def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if array.type.equals(target) and not holds_dictionaries(target):
         return array
     if pa.types.is_fixed_size_list(target):
-        items = _cast(_items_of_vectors(array), item.type, f"{path}.item")
+        items = _cast(_items_of_vectors(array), item, f"{path}.item")
         mask = array.is_null() if array.null_count else None
         return pa.FixedSizeListArray.from_arrays(items, type=target, mask=mask)
     offsets, visible = _visible_items(array)
-    items = _cast(visible, item.type, f"{path}.item")
+    items = _cast(visible, item, f"{path}.item")
     return _of_items(array, target, offsets, items)
 
 
@@ -413,7 +426,7 @@ def _cast_map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
     offsets, entries = _visible_items(array)
     given = entries.flatten()
     parts = [
-        _cast(given[place], part.type, f"{path}.{part.name}")
+        _cast(given[place], part, f"{path}.{part.name}")
         for place, part in enumerate((target.key_field, target.item_field))
     ]
     if entries.null_count or parts[0].null_count:

@@ -72,18 +72,3 @@ def test_extension_types_and_metadata_agree(tmp_path: Path, file_version: str) -
     assert expected.to_pylist() == table.to_pylist()
     trees = [lance_stream.open_dataset(uri).table.schema for uri in (theirs, ours)]
     assert tree_of(trees[0]) == tree_of(trees[1])
-
-
-def test_binary_json_is_kept_as_stored(tmp_path: Path) -> None:
-    theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
-    text = pa.field("j", pa.string(), metadata={"ARROW:extension:name": "arrow.json"})
-    values = ['{"a":1,"b":[1.5,null,"x"]}', None, "3"]
-    lance.write_dataset(pa.table([values], schema=pa.schema([text])), theirs)
-    stored = lance_stream.open_dataset(theirs).to_table()
-    assert stored.schema.field("j").type == pa.large_binary()
-    assert stored.schema.field("j").metadata[b"ARROW:extension:name"] == b"lance.json"
-    lance_stream.create_dataset(ours, stored.schema).append(stored)
-    assert lance_stream.open_dataset(ours).to_table().equals(stored)
-    assert lance.dataset(ours).to_table().equals(lance.dataset(theirs).to_table())
-    trees = [lance_stream.open_dataset(uri).table.schema for uri in (theirs, ours)]
-    assert tree_of(trees[0]) == tree_of(trees[1])

@@ -10,6 +10,7 @@ from lance_stream.schema import arrow_schemas
 from lance_stream.schema.extension_types import with_extensions
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Field, fields_from_proto, fields_to_proto
+from lance_stream.schema.json_columns import text_schema
 
 LEAVES = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -234,10 +235,28 @@ def test_binary_json_has_its_own_type() -> None:
     assert arrow_schemas.field_to_arrow(replace(stored, metadata={})).equals(schema.field(0))
 
 
-def test_json_text_names_the_remedy() -> None:
-    text = pa.field("j", pa.string(), metadata={"ARROW:extension:name": "arrow.json"})
-    with pytest.raises(InvalidInputError, match="plain strings"):
-        arrow_schemas.from_arrow(pa.schema([text]))
+@pytest.mark.floors
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_json_text_is_stored_as_binary_json(text: pa.DataType) -> None:
+    """Users give and get text; releases of pyarrow without `json_` by the field's metadata."""
+    field = pa.field("j", text, metadata={"ARROW:extension:name": "arrow.json", "k": "v"})
+    tree = arrow_schemas.from_arrow(pa.schema([field]))
+    (stored,) = tree.fields
+    assert stored.logical_type == "json"
+    assert stored.metadata == {"ARROW:extension:name": b"lance.json", "k": b"v"}
+    (shown,) = text_schema(arrow_schemas.to_arrow(tree))
+    assert shown.equals(field.with_type(pa.string()), check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "arrow"),
+    [("arrow.json", pa.int64()), ("arrow.json", pa.large_binary()), ("lance.json", pa.string())],
+)
+def test_json_of_other_types_names_the_remedy(name: str, arrow: pa.DataType) -> None:
+    """JSON is text to users, and binary in files."""
+    field = pa.field("j", arrow, metadata={"ARROW:extension:name": name})
+    with pytest.raises(InvalidInputError, match="JSON is text"):
+        arrow_schemas.from_arrow(pa.schema([field]))
 
 
 @pytest.mark.floors

@@ -1,0 +1,89 @@
+"""JSON columns between the text that users see and the bytes that are stored."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
+from lance_stream.schema.extension_types import batch_with_extensions
+from lance_stream.schema.json_columns import as_jsonb, with_text
+from lance_stream.write.casting import cast_batch
+
+JSON = pa.field("item", pa.string(), metadata={"ARROW:extension:name": "arrow.json"})
+
+NESTED = {
+    "column": (JSON, ['{"a":1}', None, "[]"]),
+    "struct": (
+        pa.field("x", pa.struct([JSON, ("n", pa.int64())])),
+        [{"item": "1", "n": 1}, None, {"item": None, "n": 2}],
+    ),
+    "list": (pa.field("x", pa.list_(JSON)), [["1", None], None, [], ['{"b":[2]}']]),
+    "large list": (pa.field("x", pa.large_list(JSON)), [["1"], None, ["2", "3"]]),
+    "map": (pa.field("x", pa.map_(pa.string(), JSON)), [[("k", "1")], None, [("l", None)]]),
+    "list of structs": (
+        pa.field("x", pa.list_(pa.struct([JSON, ("n", pa.int64())]))),
+        [[{"item": "1", "n": 1}, None], None, [{"item": None, "n": None}]],
+    ),
+}
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("kind", NESTED)
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_nested_json_comes_back(kind: str, start: int) -> None:
+    """Whatever it is part of, and in slices, whose offsets do not begin at 0."""
+    field, values = NESTED[kind]
+    schema = pa.schema([field.with_name("x")])
+    stored = to_arrow(from_arrow(schema))
+    batch = cast_batch(pa.RecordBatch.from_pylist([{"x": v} for v in values], schema), stored)
+    shown = batch_with_extensions(batch.slice(start))
+    shown.validate(full=True)
+    assert shown.column(0).to_pylist() == values[start:]
+
+
+def test_values_behind_nulls_are_not_read() -> None:
+    """Arrow lets them be anything, and so do other writers."""
+    field = to_arrow(from_arrow(pa.schema([pa.field("x", pa.struct([JSON]))]))).field(0)
+    hidden = pa.StructArray.from_arrays(
+        [pa.array([b"no JSONB", b"\x80\0\0\0"], pa.large_binary())],
+        fields=list(field.type),
+        mask=pa.array([True, False]),
+    )
+    batch = pa.RecordBatch.from_arrays([hidden], schema=pa.schema([field]))
+    assert with_text(batch).column(0).to_pylist() == [None, {"item": "[]"}]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        pa.array(["1", None, '{"a": 1}']),
+        pa.array(["1", None, '{"a": 1}'], pa.large_string()),
+        pa.array(["1", None, '{"a": 1}'], pa.string_view()),
+        pa.array(["1", None, '{"a": 1}']).dictionary_encode(),
+    ],
+    ids=lambda texts: str(texts.type),
+)
+def test_all_kinds_of_text_are_encoded(texts: pa.Array) -> None:
+    """The same bytes from each."""
+    assert as_jsonb(texts).equals(as_jsonb(pa.array(["1", None, '{"a":1}'])))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[b'{"a":1}'], [b" 1"], [b""], [b"\x20\x00"], [None, b"[1,2,3]"], [b"\x80\0\0\0", b"7"]],
+)
+def test_text_in_bytes_is_no_binary_json(values: Any) -> None:
+    """Otherwise nobody could read the column."""
+    for kind in (pa.binary(), pa.large_binary()):
+        with pytest.raises(InvalidInputError, match="binary JSON"):
+            as_jsonb(pa.array(values, kind))
+
+
+def test_binary_json_is_kept_as_it_is() -> None:
+    """It may contain values that JSON text cannot express."""
+    infinity = bytes.fromhex("200000002000000120")
+    values = pa.array([infinity, None, b"\x40\0\0\0"], pa.large_binary())
+    assert as_jsonb(values).equals(values)
+    assert as_jsonb(values.slice(1)).equals(values.slice(1))
