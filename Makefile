@@ -17,7 +17,7 @@ WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
 ALL_FLOORS   = --spark-processes $(SPARK_JOBS) -m "not slow" $(ON_FLOORS) $(WITH_SPARK)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
-HISTORIES   := oracle.three_writers faults.store_histories faults.replaced_histories \
+HISTORIES   := histories oracle.three_writers faults.store_histories faults.replaced_histories \
 	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
 	upsert.concurrent_histories \
 	oracle.column_histories oracle.cleanup_histories oracle.index_histories oracle.filter_histories \

@@ -46,7 +46,7 @@ from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from lance_stream.write.batch_proofs import MicroBatch
-from tests import histories
+from tests import seeded_runs as histories
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 
 SCHEMA: Final = pa.schema(

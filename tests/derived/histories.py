@@ -25,7 +25,7 @@ from lance_stream.derived import derivation
 from lance_stream.derived.derivation import Derivation, derive
 from lance_stream.derived.fingerprints import fingerprints_of
 from lance_stream.errors import CommitConflictError
-from tests import histories
+from tests import seeded_runs as histories
 
 SCHEMA = pa.schema(
     [

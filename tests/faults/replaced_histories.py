@@ -50,7 +50,7 @@ from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.jobs import commit_job, plan_job
 from lance_stream.write.fragments import write_fragments, write_target
 from lance_stream.write.micro_batches import MicroBatch
-from tests import histories
+from tests import seeded_runs as histories
 
 STEPS: Final = 25
 COLUMNS: Final = (("id", "name"), ("place", "who"))

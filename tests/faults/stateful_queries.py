@@ -53,7 +53,7 @@ from lance_stream import open_dataset
 from lance_stream.errors import NotFoundError
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink.reports import SinkCommit
-from tests import histories
+from tests import seeded_runs as histories
 from tests.faults.killed_processes import TESTS
 
 STEPS: Final = 5

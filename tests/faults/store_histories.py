@@ -34,7 +34,7 @@ from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from lance_stream.write.micro_batches import MicroBatch
-from tests import histories
+from tests import seeded_runs as histories
 from tests.faults.drivers import SCHEMA
 from tests.faults.faulty_places import Options, through
 from tests.servers.buckets import Bucket

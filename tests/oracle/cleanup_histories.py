@@ -43,7 +43,7 @@ from lance.fragment import write_fragments
 from lance_stream import BadDataError, Dataset, LanceStreamError, NotFoundError, open_dataset
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
 from lance_stream.storage.local_store import LocalStore
-from tests import histories
+from tests import seeded_runs as histories
 
 SCHEMA: Final = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.int64())])
 CALLS: Final = (

@@ -32,7 +32,7 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed import columns_of_versions
-from tests import histories
+from tests import seeded_runs as histories
 from tests.spark.feed.query_runs import KilledError, Query
 
 LEAVES = {

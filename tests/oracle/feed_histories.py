@@ -29,7 +29,7 @@ import lance
 import pyarrow as pa
 
 import lance_stream
-from tests import histories
+from tests import seeded_runs as histories
 
 STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 NAMES = "abcde"

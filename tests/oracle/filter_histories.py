@@ -34,7 +34,7 @@ import lance_stream
 from lance_stream import InvalidInputError
 from lance_stream.read.scan import check_filter
 from lance_stream.upsert.in_place_costs import FragmentCosts
-from tests import histories
+from tests import seeded_runs as histories
 from tests.eager_indices import eager_indices, no_indices
 
 NAN: Final = float("nan")

@@ -36,7 +36,7 @@ from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.maintenance.indices.freshen import commit_built, names_to_build, request_of
 from lance_stream.upsert.in_place_costs import FragmentCosts
-from tests import histories
+from tests import seeded_runs as histories
 from tests.eager_indices import eager_indices
 from tests.oracle.indexed_table import WORDS, IndexedTable
 

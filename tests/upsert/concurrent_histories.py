@@ -41,7 +41,7 @@ from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_index import LostRunError
 from lance_stream.upsert.remembered_keys import Known, RememberedKeys
 from lance_stream.upsert.upsert import upsert
-from tests import histories
+from tests import seeded_runs as histories
 from tests.contracts.watched_stores import WatchedStore
 from tests.upsert.keyed_tables import use_small_runs
 from tests.upsert.small_runs import restart

@@ -29,7 +29,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from tests import histories
+from tests import seeded_runs as histories
 from tests.upsert.running_parts import upsert_by_parts, upsert_staged_rows
 
 # --- values of keys and sequences

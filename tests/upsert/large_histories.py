@@ -45,7 +45,7 @@ from lance_stream.upsert.staged_rows import RANGE_THREADS, discard_staged, upser
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_digests import digest_of
-from tests import histories
+from tests import seeded_runs as histories
 from tests.upsert.keyed_tables import use_small_runs
 from tests.upsert.running_parts import RangeProcesses
 from tests.upsert.small_runs import restart

@@ -1,0 +1,273 @@
+"""Verbs that change rows."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+
+import lance_stream
+from tests.histories.life import Life, Line, in_list, unchanged
+from tests.histories.model import KEY, KINDS, State
+from tests.histories.steps import Choices, DoesNotFit, action
+
+HIDDEN_LINEAGE = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "9"}
+
+
+@action(weight=0)
+def create(life: Life, choose: Choices) -> None:
+    """The first step of each life."""
+    life.is_stable = not choose.happens("unstable", 0.15)
+    life.file_version = choose("file_version", lambda dice: dice.choice(["2.0", "2.1", "2.2"]))
+    columns = choose("columns", life.draw_columns)
+    is_hidden = choose.happens("hidden_lineage", 0.2)
+    config = HIDDEN_LINEAGE if is_hidden else {}
+    line = Line(life, str(Path(life.folder) / "t"))
+    if any(kind not in life.kinds() for _, kind in columns):
+        raise DoesNotFit("file version")
+    empty = life.new_state(columns)
+    rows = choose("rows", lambda dice: life.draw_new_rows(empty, dice, 20))
+    rows = life.fitting_new_rows(empty, rows)
+    data = empty.table(rows)
+    way = choose("way", lambda dice: dice.choice(["empty", "rows", "pylance"]))
+
+    def full(_state: State, at: int) -> State:
+        return life.inserted(empty, rows, at)
+
+    if way == "pylance":
+        lance.write_dataset(
+            data,
+            line.root,
+            max_rows_per_file=7,
+            enable_stable_row_ids=life.is_stable,
+            data_storage_version=life.file_version,
+        )
+    else:
+        lance_stream.create_dataset(
+            line.root,
+            empty.schema if way == "empty" else data,
+            life.file_version,
+            stable_row_ids=life.is_stable,
+            config=config,
+        )
+    life.lines.append(line)
+    if way == "empty":
+        line.advance(lambda _state, _at: empty)
+        line.ours().append(data)
+    line.advance(full)
+    if way == "pylance" and config:
+        line.pylance().update_config(config)
+        line.advance(unchanged)
+
+
+@action(weight=5)
+def append(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    rows = choose("rows", lambda dice: life.draw_new_rows(line.now, dice))
+    rows = life.fitting_new_rows(line.now, rows)
+    data = line.now.table(rows)
+    line.write(
+        choose,
+        lambda ds: ds.append(data),
+        lambda state, at: life.inserted(state, rows, at),
+        pylance=lambda ds: lance.write_dataset(data, ds, mode="append"),
+        rivals=("delete", "configure", "compact"),
+    )
+
+
+@action(weight=3)
+def append_many(life: Life, choose: Choices) -> None:
+    """Appends rows one by one: many small fragments."""
+    line = life.line(choose)
+    rows = choose("rows", lambda dice: life.draw_new_rows(line.now, dice, 5))
+    for key, values in life.fitting_new_rows(line.now, rows).items():
+        line.ours().append(line.now.table({key: values}))
+        line.advance(lambda state, at: life.inserted(state, {key: values}, at), look=False)  # noqa: B023
+
+
+@action(weight=5)
+def upsert(life: Life, choose: Choices) -> None:
+    """Updates some rows and inserts others, mostly with all columns, else with some."""
+    line, now = life.line(choose), None
+    now = line.now
+    names = choose(
+        "names",
+        lambda dice: (
+            now.names
+            if dice.random() < 0.6
+            else dice.sample(now.names, dice.randint(0, len(now.names)))
+        ),
+    )
+
+    def draw(dice: Any) -> dict[int, Any]:
+        keys = life.draw_keys(dice, 8)
+        if dice.random() < 0.5:
+            keys += life.draw_new_keys(dice, 3)
+        columns = [column for column in now.columns if column.name in names]
+        return {key: life.draw_values(columns, dice) for key in keys}
+
+    rows = life.fitting_rows(now, choose("rows", draw))
+    if not rows:
+        raise DoesNotFit("no rows")
+    required = {c.name for c in now.columns if c.is_required}
+    lacks = any(not required <= values.keys() for values in rows.values())
+    if lacks and not rows.keys() <= now.rows.keys():
+        raise DoesNotFit("a required column")
+    skips = choose.happens("skip_unchanged", 0.2)
+    data = now.table(rows, names)
+
+    def build(state: State, at: int) -> State:
+        changed = rows
+        if skips:
+            changed = {
+                key: values
+                for key, values in rows.items()
+                if key not in state.rows
+                or {**state.shown(state.rows[key]), **values} != state.shown(state.rows[key])
+            }
+        return life.upserted(state, changed, at)
+
+    def by_pylance(ds: Any) -> None:
+        merge = ds.merge_insert(KEY).when_matched_update_all()
+        merge.when_not_matched_insert_all().execute(data)
+
+    is_whole = set(names) == set(now.names)
+    line.write(
+        choose,
+        lambda ds: ds.upsert(data, on=KEY, skip_unchanged=skips),
+        build,
+        pylance=by_pylance if is_whole and not skips and len(data) else None,
+        rivals=("configure", "compact", "delete") if not lacks else ("configure", "compact"),
+    )
+
+
+@action(weight=3)
+def delete(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    where = choose(
+        "where",
+        lambda dice: (
+            dice.choice(
+                [
+                    life.draw_keys(dice),
+                    life.draw_keys(dice),
+                    life.draw_keys(dice, 20),
+                    "all",
+                    "none",
+                ]
+            )
+            if dice.random() < 0.8
+            else dice.randrange(life.next_key + 1)
+        ),
+    )
+    if isinstance(where, int):
+        condition, keys = f"{KEY} < {where}", set(range(where))
+    elif isinstance(where, list):
+        condition, keys = in_list(where), set(where)
+    else:
+        condition = f"{KEY} >= 0" if where == "all" else f"{KEY} < 0"
+        keys = set(range(life.next_key)) if where == "all" else set()
+    line.write(
+        choose,
+        lambda ds: ds.delete(condition),
+        lambda state, _: state.without(keys),
+        pylance=lambda ds: ds.delete(condition),
+        rivals=("configure", "compact", "delete"),
+    )
+
+
+@action(weight=3)
+def update(life: Life, choose: Choices) -> None:
+    """Adds one to a column of numbers."""
+    line = life.line(choose)
+    numbers = [c.name for c in line.now.columns if KINDS[c.kind].is_number]
+    name = choose.one_of("column", numbers)
+    limit = choose("limit", lambda dice: dice.randint(0, life.next_key + 1))
+    column = line.now.column(name)
+    assert column is not None
+    sql = {"int32": "INT", "int64": "BIGINT", "float32": "FLOAT", "float64": "DOUBLE"}
+    where = f"{KEY} >= {limit}"
+    cast = f"CAST({name} + 1 AS {sql[column.kind]})"
+
+    def build(state: State, at: int) -> State:
+        rows = {}
+        for key, row in state.rows.items():
+            if key >= limit:
+                old = row.values.get(column.ident)
+                rows[key] = {name: None if old is None else old + 1}
+        return state.updated(rows, at)
+
+    line.write(
+        choose,
+        lambda ds: ds.update({name: f"{name} + 1"}, where=where),
+        build,
+        pylance=lambda ds: ds.update({name: cast}, where=where),
+        rivals=("configure", "compact", "delete"),
+    )
+
+
+@action(weight=2)
+def move_keys(life: Life, choose: Choices) -> None:
+    """Adds a number to all keys from a limit on, so that rows get the keys of other rows."""
+    line = life.line(choose)
+    limit = choose("limit", lambda dice: dice.choice([0, dice.randint(0, life.next_key)]))
+    by_how_many = choose("plus", lambda dice: dice.choice([1, 1, 2]))
+
+    def build(state: State, at: int) -> State:
+        rows = {}
+        for key, row in state.rows.items():
+            if key >= limit:
+                rows[key + by_how_many] = replace(row, touched=at)
+            else:
+                rows[key] = row
+        return replace(state, rows=rows)
+
+    life.use_keys(key + by_how_many for key in line.now.rows)
+    change, where = {KEY: f"{KEY} + {by_how_many}"}, f"{KEY} >= {limit}"
+    line.write(
+        choose,
+        lambda ds: ds.update(change, where=where),
+        build,
+        pylance=lambda ds: ds.update(change, where=where),
+        rivals=("configure", "compact"),
+    )
+
+
+@action(weight=1)
+def overwrite(life: Life, choose: Choices) -> None:
+    """Replaces all rows, with the same columns, the same with other metadata, or other ones."""
+    line, now = life.line(choose), None
+    now = line.now
+    columns = choose(
+        "columns",
+        lambda dice: dice.choice(
+            [
+                [[c.name, c.kind, c.note] for c in now.columns],
+                [[c.name, c.kind, dice.choice(["", "n1", "n2"])] for c in now.columns],
+                [[*column, ""] for column in life.draw_columns(dice)],
+            ]
+        ),
+    )
+    if any(kind not in life.kinds() for _, kind, _ in columns):
+        raise DoesNotFit("file version")
+    empty = life.new_state([(name, kind) for name, kind, _ in columns])
+    noted = zip(empty.columns, columns, strict=True)
+    empty = State(tuple(replace(column, note=note) for column, (_, _, note) in noted))
+    for column in empty.columns:
+        before = now.column(column.name)
+        if before is not None:
+            life.origins[column.ident] = before.ident
+
+    def draw(dice: Any) -> dict[int, Any]:
+        keys = life.draw_keys(dice, 4) + life.draw_new_keys(dice, 4)
+        return {key: life.draw_values(empty.columns, dice) for key in keys}
+
+    rows = life.fitting_rows(empty, choose("rows", draw))
+    data = empty.table(rows)
+    line.write(
+        choose,
+        lambda ds: ds.overwrite(data),
+        lambda _, at: life.inserted(empty, rows, at),
+        pylance=lambda ds: lance.write_dataset(data, ds, mode="overwrite"),
+        rivals=("configure", "compact", "delete"),
+    )

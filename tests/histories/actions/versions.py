@@ -1,0 +1,200 @@
+"""Verbs about versions: restore, compaction, cleanup, tags, consumers, branches, clones."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
+from tests.histories.life import Life, Line, unchanged
+from tests.histories.steps import Choices, DoesNotFit, action
+
+TAGS = ["red", "green", "blue"]
+BRANCHES = ["dev", "test"]
+
+
+@action(weight=1.5)
+def restore(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
+    state = line.states[version]
+    done = line.write(
+        choose,
+        lambda ds: ds.restore(version),
+        lambda _, __: state,
+        pylance=lambda _: line.pylance(version).restore(),
+        rivals=("append", "delete", "configure"),
+    )
+    if done:
+        line.restored.add(line.newest)
+        if choose.recorded["by"] == ["pylance"]:
+            line.memory["restored by pylance"] = True
+            forget_batches(line)
+
+
+def forget_batches(line: Line) -> None:
+    """Begin other streams, where the ledger cannot know whether it had a batch.
+
+    A restore by pylance takes entries out of the ledger. They are found in the versions before it,
+    unless these have been cleaned up.
+    """
+    first = min(line.existing)
+    is_whole = line.existing == set(range(first, line.newest + 1)) and first <= line.start + 1
+    if line.memory.get("restored by pylance") and not is_whole:
+        line.memory["streams"] = line.memory.get("streams", 0) + 1
+        line.memory.pop("batches", None)
+
+
+@action(weight=3)
+def compact(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    size = choose("size", lambda dice: dice.choice([3, 7, 30, 1000]))
+    line.write(
+        choose,
+        lambda ds: ds.compact(size),
+        unchanged,
+        pylance=lambda ds: ds.optimize.compact_files(target_rows_per_fragment=size),
+        rivals=("append", "delete", "configure"),
+    )
+
+
+def protected(line: Line) -> set[int]:
+    """Return the versions that a cleanup keeps: named by tags, consumers, branches and clones."""
+    versions = {version for tagged, version in line.life.tags.values() if tagged is line}
+    starts = [other for other in line.life.lines if other.memory.get("parent") is line]
+    versions |= {other.memory["parent_version"] for other in starts}
+    for done in line.memory.get("consumers", {}).values():
+        versions |= {version for version in line.existing if version >= done}
+    return versions & line.existing
+
+
+def feed_of_each_version(line: Line, versions: set[int]) -> dict[int, list[Any]]:
+    """Return the changes of each version that exists together with the one before."""
+    if not line.life.is_stable:
+        return {}
+    ds = line.ours()
+    return {
+        version: ds.changes(version - 1, version).read_all().to_pylist()
+        for version in sorted(versions)
+        if version - 1 in versions
+    }
+
+
+@action(weight=1)
+def cleanup(life: Life, choose: Choices) -> None:
+    """Removes old versions; the feed of those that are kept stays as it was."""
+    line = life.line(choose)
+    retain = choose("retain", lambda dice: dice.randint(1, 4))
+    by = choose("by", lambda dice: dice.choice(["we", "we", "we", "pylance", "dry run"]))
+    kept = protected(line) | set(sorted(line.existing)[-retain:])
+    before = feed_of_each_version(line, {v for v in kept if v > line.start})
+    if by == "pylance":
+        kept = {line.newest, *(v for v in protected(line) if v in _tagged(line))}
+        before = {}
+        line.pylance().cleanup_old_versions(
+            timedelta(0), error_if_tagged_old_versions=False, delete_unverified=False
+        )
+    else:
+        line.ours().cleanup(retain_versions=retain, dry_run=by == "dry run", delete_unverified=True)
+    listed = {info.version for info in line.ours().versions()}
+    existing = {v for v in listed if v in line.states}
+    if by == "dry run":
+        assert existing >= line.existing
+    assert kept & line.existing <= existing, f"{kept - existing} were removed"
+    line.existing &= existing
+    forget_batches(line)
+    line.memory.pop("replica", None) if by == "pylance" else None
+    for version, changes in before.items():
+        after = line.ours().changes(version - 1, version).read_all().to_pylist()
+        assert after == changes, f"the cleanup has changed what version {version} changed"
+
+
+def _tagged(line: Line) -> set[int]:
+    done = set(line.memory.get("consumers", {}).values())
+    return done | {version for tagged, version in line.life.tags.values() if tagged is line}
+
+
+@action(weight=0.7)
+def tag(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    name = choose.one_of("name", TAGS)
+    version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
+    by = choose("by", lambda dice: dice.choice(["we", "pylance"]))
+    is_there = (line.root, name) in life.tags
+    if by == "we":
+        tags = line.ours().tags
+        (tags.update if is_there else tags.create)(name, version)
+    else:
+        theirs = line.pylance().tags
+        (theirs.update if is_there else theirs.create)(name, (line.branch, version))
+    life.tags[line.root, name] = (line, version)
+
+
+@action(weight=0.4)
+def untag(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    name = choose.one_of("name", [name for root, name in life.tags if root == line.root])
+    line.ours().tags.delete(name)
+    del life.tags[line.root, name]
+
+
+@action(weight=0.8)
+def consume(life: Life, choose: Choices) -> None:
+    """A consumer of the feed is done with a version."""
+    line = life.line(choose)
+    version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
+    name = f"reader-{line.branch or 'main'}"
+    record_progress(line.ours().table.refs, name, version)
+    line.memory.setdefault("consumers", {})[name] = version
+
+
+@action(weight=0.3)
+def drop_consumers(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    refs = line.ours().table.refs
+    for consumer in list_consumers(refs):
+        if consumer.name in line.memory.get("consumers", {}):
+            drop_consumer(refs, consumer.name)
+    line.memory.pop("consumers", None)
+
+
+@action(weight=0.4)
+def create_branch(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    names = {other.branch for other in life.lines if other.root == line.root}
+    if len(life.lines) > 3:
+        raise DoesNotFit("enough lines")
+    name = choose.one_of("name", [name for name in BRANCHES if name not in names])
+    version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
+    by = choose("by", lambda dice: dice.choice(["we", "pylance"]))
+    if by == "we":
+        line.ours().branches.create(name, version)
+    else:
+        line.pylance().create_branch(name, (line.branch, version))
+    _begin(life, Line(life, line.root, name), line, version)
+
+
+@action(weight=0.3)
+def clone(life: Life, choose: Choices) -> None:
+    line = life.line(choose)
+    if len(life.lines) > 3:
+        raise DoesNotFit("enough lines")
+    version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
+    uri = str(Path(life.folder) / f"clone{life.number()}")
+    line.ours().shallow_clone(uri, version)
+    _begin(life, Line(life, uri), line, version)
+
+
+def _begin(life: Life, new: Line, parent: Line, version: int) -> None:
+    """Begin a line with the state that another one has at a version."""
+    life.lines.append(new)
+    first = new.ours().version
+    new.states = {v: parent.states[v] for v in parent.states if v < version}
+    new.states[version] = new.states[first] = parent.states[version]
+    new.states = {v: state for v, state in new.states.items() if v <= first}
+    new.existing, new.start = {first}, first - 1
+    new.row_ids = dict(parent.row_ids)
+    new.restored, new.unstamped = set(parent.restored), dict(parent.unstamped)
+    new.memory = {"parent": parent, "parent_version": version}
+    if "indices" in parent.memory:
+        new.memory["indices"] = True
+    new.compare(new.ours(), first)

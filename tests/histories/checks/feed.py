@@ -1,0 +1,223 @@
+"""The change feed: a version's rows and the changes after it give a later version's rows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.histories.life import STAMPS, Life, Line, plain_rows
+from tests.histories.model import KEY, Column, State
+from tests.histories.steps import Choices, DoesNotFit, check
+
+Change = dict[str, Any]
+Rows = dict[int, dict[str, Any]]
+ORDER = ["delete", "update", "insert"]
+
+
+@dataclass
+class ChangedRows:
+    """The row ids that a part of the feed changes."""
+
+    removed: set[int] = field(default_factory=set)
+    added: set[int] = field(default_factory=set)
+    updated: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, changes: Iterable[Change]) -> "ChangedRows":
+        rows = cls()
+        sets = {"delete": rows.removed, "insert": rows.added, "update": rows.updated}
+        for change in changes:
+            sets[change["_change_type"].split("_")[0]].add(change["_rowid"])
+        return rows
+
+
+def content_of(change: Change) -> dict[str, Any]:
+    return {k: v for k, v in change.items() if k in STAMPS or not k.startswith("_")}
+
+
+def check_law(changes: list[Change], older: Rows, newer: Rows, lost: set[str]) -> ChangedRows:
+    """Check that changes lead from the rows of one version to those of another.
+
+    Args:
+        changes: In the feed's order.
+        older: The rows of the older version, by row id.
+        newer: Those of the newer one.
+        lost: Columns that the newer version lacks: rows lose them without a change.
+    """
+    rows, before = dict(older), {}
+    kinds = [change["_change_type"].split("_")[0] for change in changes]
+    assert kinds == sorted(kinds, key=ORDER.index), "deletes, updates, inserts, in this order"
+    for change in changes:
+        row_id, kind, content = change["_rowid"], change["_change_type"], content_of(change)
+        if kind == "delete":
+            assert rows.pop(row_id, None) == content, f"no row of the older version: {change}"
+        elif kind == "update_preimage":
+            assert row_id not in before
+            old = rows.pop(row_id, None)
+            assert old == content, f"a pre-image is the older version's row {old}, not {change}"
+            before[row_id] = content
+        elif kind == "update_postimage":
+            assert before.pop(row_id, None) is not None, f"no pre-image: {change}"
+            rows[row_id] = content
+        else:
+            assert kind == "insert"
+            assert row_id not in rows, f"an inserted row is new: {change}"
+            rows[row_id] = content
+    assert before == {}, "each pre-image has its post-image"
+    changed_rows = ChangedRows.of(changes)
+    for row_id in rows.keys() - changed_rows.updated - changed_rows.added:
+        rows[row_id] = {**rows[row_id], **dict.fromkeys(lost)}
+    for row_id in sorted(rows.keys() | newer.keys()):
+        one, other = rows.get(row_id), newer.get(row_id)
+        assert one == other, f"by the changes row {row_id} is {one}, but it is {other}"
+    return changed_rows
+
+
+def column_at(line: Line, version: int, column: Column) -> Column | None:
+    """Return what a column of another version is in this one; None if it is not there."""
+    root = line.life.root_of
+    same = [c for c in line.states[version].columns if root(c.ident) == root(column.ident)]
+    return same[0] if same and is_shown_as(same[0].kind, column.kind) else None
+
+
+NUMBERS = {"int32", "int64", "float32", "float64"}
+
+
+def is_shown_as(old: str, new: str) -> bool:
+    """Whether values of one kind can be shown as another; the numbers are whole and small."""
+    return old == new or (old in NUMBERS and new in NUMBERS)
+
+
+def shown_as(value: Any, kind: str) -> Any:
+    if value is None or kind not in NUMBERS:
+        return value
+    return float(value) if kind.startswith("float") else int(value)
+
+
+def under(line: Line, version: int, through: int) -> Rows:
+    """Return the rows of a version, by row id, with the columns of a later one."""
+    sources = [
+        (column.name, column.kind, column_at(line, version, column))
+        for column in line.states[through].columns
+    ]
+    return {
+        row_id: {
+            KEY: row[KEY],
+            **{
+                name: shown_as(row[source.name], kind) if source else None
+                for name, kind, source in sources
+            },
+            **{stamp: row[stamp] for stamp in STAMPS},
+        }
+        for row_id, row in line.snapshot(version).items()
+    }
+
+
+@dataclass
+class Expected:
+    """What changed between two versions, by serial; `maybe` are rows that may count as updated."""
+
+    removed: set[int]
+    added: set[int]
+    updated: set[int]
+    maybe: set[int]
+
+
+def expected_changes(line: Line, after: int, through: int) -> Expected:
+    old, new = line.states[after], line.states[through]
+    root = line.life.root_of
+    before, now = old.by_serial(), new.by_serial()
+    both = before.keys() & now.keys()
+    updated = {s for s in both if before[s].touched != now[s].touched}
+    has_restore = not line.restored.isdisjoint(range(after + 1, through + 1))
+    updated |= {s for s in both if before[s].filled != now[s].filled}
+    there = {root(column.ident) for column in old.columns}
+    returned = [c.ident for c in new.columns if root(c.ident) not in there]
+    updated |= {s for s in both if any(now[s].values.get(c) is not None for c in returned)}
+    maybe = set(both) if returned and has_restore else set()
+    return Expected(before.keys() - both, now.keys() - both, updated, maybe)
+
+
+def check_kinds(line: Line, rows: ChangedRows, expected: Expected) -> None:
+    ids = line.row_ids
+    assert rows.removed == {ids[s] for s in expected.removed}, "deleted rows"
+    assert rows.added == {ids[s] for s in expected.added}, "inserted rows"
+    must, may = ({ids[s] for s in part} for part in (expected.updated, expected.maybe))
+    assert must <= rows.updated <= must | may, (
+        f"updated rows: missing {must - rows.updated}, unexpected {rows.updated - must - may}"
+    )
+
+
+def read_feed(line: Line, after: int, through: int, **rules: Any) -> list[Change]:
+    return plain_rows(line.ours().changes(after, through, **rules).read_all())
+
+
+def lost_columns(line: Line, version: int, through: int) -> set[str]:
+    columns = line.states[through].columns
+    return {column.name for column in columns if column_at(line, version, column) is None}
+
+
+def all_exist(line: Line, after: int, through: int) -> bool:
+    first = max(after, 1)
+    return line.existing.issuperset(range(first, through + 1))
+
+
+def choose_range(line: Line, choose: Choices, *, whole: bool) -> tuple[int, int]:
+    """Choose two versions that exist; with all those between them."""
+    if not line.life.is_stable:
+        raise DoesNotFit("no stable row ids")
+    first = min(line.existing)
+    starts = sorted(line.existing | ({0} if first == 1 and line.start == 0 else set()))
+    after = choose.one_of("after", starts)
+    ends = [v for v in starts if v >= max(after, 1) and (not whole or all_exist(line, after, v))]
+    return after, choose.one_of("through", ends)
+
+
+@check(weight=3)
+def changes(life: Life, choose: Choices) -> None:
+    """The feed leads from each version to the next, and says of each row what happened to it."""
+    line = life.line(choose)
+    after, through = choose_range(line, choose, whole=True)
+    feed = read_feed(line, after, through)
+    assert [c["_commit_version"] for c in feed] == sorted(c["_commit_version"] for c in feed)
+    by_version: dict[int, list[Change]] = {}
+    for change in feed:
+        by_version.setdefault(change["_commit_version"], []).append(change)
+    assert by_version.keys() <= {*range(after + 1, through + 1)}
+    newer = under(line, after, through)
+    for version in range(after + 1, through + 1):
+        older, newer = newer, under(line, version, through)
+        lost = lost_columns(line, version, through)
+        rows = check_law(by_version.get(version, []), older, newer, lost)
+        check_kinds(line, rows, expected_changes(line, version - 1, version))
+    check_rules(line, feed, after, through)
+
+
+@check(weight=2)
+def net_changes(life: Life, choose: Choices) -> None:
+    """Net changes lead from one version to another, whatever was cleaned up between them."""
+    line = life.line(choose)
+    after, through = choose_range(line, choose, whole=False)
+    if not all_exist(line, after, through):
+        raise DoesNotFit("versions between are gone")
+    net = read_feed(line, after, through, deduplication_mode="netChanges")
+    assert {change["_commit_version"] for change in net} <= {through}
+    rows = check_law(net, under(line, after, through), under(line, through, through), set())
+    check_kinds(line, rows, expected_changes(line, after, through))
+    check_rules(line, net, after, through, deduplication_mode="netChanges")
+
+
+def check_rules(line: Line, feed: list[Change], after: int, through: int, **rules: Any) -> None:
+    """Check that other rules give the same changes in other words."""
+    without = read_feed(line, after, through, pre_images=False, **rules)
+    assert without == [c for c in feed if c["_change_type"] != "update_preimage"]
+    split = read_feed(line, after, through, compute_updates=False, **rules)
+    words = {"update_preimage": "delete", "update_postimage": "insert"}
+    as_split = [
+        {**c, "_change_type": words.get(c["_change_type"], c["_change_type"])} for c in feed
+    ]
+    as_split.sort(key=lambda change: (change["_commit_version"], change["_change_type"]))
+    assert split == as_split
+
+
+def schema_of(state: State) -> list[tuple[str, str]]:
+    return [(column.name, column.kind) for column in state.columns]

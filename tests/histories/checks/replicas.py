@@ -1,0 +1,114 @@
+"""Replicas: the feed in batches of limited size, applied to another table by key."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.follower import FollowerRules, TableFollower
+from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.rules import FeedRules
+from tests.histories.life import Life, Line, plain_rows
+from tests.histories.model import KEY, State
+from tests.histories.steps import Choices, DoesNotFit, check
+
+
+class Replica:
+    """Follows a line, and applies its changes to a table of its own.
+
+    It begins anew where the columns of the line change, which the feed does not tell of, and where
+    versions that it has not read are gone.
+
+    Args:
+        line: What it follows.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.uri = str(Path(line.life.folder) / f"replica{line.life.number()}")
+        self.position = Position(0, is_snapshot=True)
+        self.columns: list[Any] = []
+        self.ds: lance_stream.Dataset | None = None
+        self.follower = TableFollower(line.uri, None, FollowerRules(FeedRules()))
+
+    def take(self, limits: Limits) -> bool:
+        """Apply one batch; return whether there was one."""
+        start = self.position
+        end = self.follower.advance(start, limits)
+        if end == start:
+            return False
+        units = self.follower.units(start, end)
+        batches = list(read_changes(units))
+        self.position = end
+        if batches:
+            rows = pa.Table.from_batches(batches)
+            if self.ds is None:
+                fields = [field for field in rows.schema if not field.name.startswith("_")]
+                shutil.rmtree(self.uri, ignore_errors=True)
+                schema = pa.schema(fields)
+                self.ds = lance_stream.create_dataset(self.uri, schema, self.line.life.file_version)
+            self.ds = self.ds.apply_changes(rows, on=KEY)
+        return True
+
+    def reads(self) -> int:
+        """Return the last version of which something was read."""
+        return self.position.last_version
+
+    def check(self) -> None:
+        """Check that the replica has the rows of the version that it has reached."""
+        if self.position.num_delivered or self.position.is_snapshot:
+            return
+        state = self.line.states[self.position.version]
+        rows = [] if self.ds is None else plain_rows(self.ds.to_table())
+        by_key = {row[KEY]: row for row in rows}
+        expected = {key: {KEY: key, **state.shown(row)} for key, row in state.rows.items()}
+        assert by_key == expected, (
+            f"the replica of version {self.position.version} is wrong: missing "
+            f"{sorted(expected.keys() - by_key.keys())}, unexpected "
+            f"{sorted(by_key.keys() - expected.keys())}, different "
+            f"{[(by_key[k], row) for k, row in expected.items() if by_key.get(k, row) != row]}"
+        )
+
+
+def columns_of(state: State) -> list[Any]:
+    return [(column.ident, column.name, column.kind) for column in state.columns]
+
+
+@check(weight=3)
+def replica(life: Life, choose: Choices) -> None:
+    """A table that gets all changes, in batches cut anywhere, equals its source."""
+    line = life.line(choose)
+    if not life.is_stable:
+        raise DoesNotFit("no stable row ids")
+    limits = choose(
+        "limits",
+        lambda dice: {
+            "rows": dice.choice([None, 1, 3, 7, 20]),
+            "size_bytes": dice.choice([None, None, 100, 1000]),
+            "versions": dice.choice([None, None, 1, 2]),
+        },
+    )
+    following: Replica | None = line.memory.get("replica")
+    is_behind = following is not None and not line.existing.issuperset(
+        range(following.reads() or line.newest + 1, line.newest + 1)
+    )
+    if following is None or is_behind or columns_change(line, following):
+        following = line.memory["replica"] = Replica(line)
+    num = 0
+    while following.take(Limits(**limits)):
+        following.check()
+        num += 1
+        assert num < 5000
+    assert following.position.version == line.newest
+    following.check()
+
+
+def columns_change(line: Line, following: Replica) -> bool:
+    first = following.reads()
+    if first == 0:
+        return False
+    columns = columns_of(line.states[first])
+    return any(columns_of(line.states[v]) != columns for v in range(first, line.newest + 1))

@@ -1,0 +1,446 @@
+"""A life: a table, its branches and clones, and the model of each.
+
+A `Line` is one line of versions: the table itself, a branch, or a clone. All writes go through
+`Line.write`, which lets us or pylance do something, from a fresh or a stale handle, with cold
+caches, beaten by another writer, or in a process that dies; and then compares the new versions with
+the model.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.dataset import Dataset
+from lance_stream.errors import CommitConflictError
+from tests.histories.model import KEY, KINDS, NAMES, Column, Row, State, Values, from_arrow
+from tests.histories.steps import Choices, DoesNotFit
+from tests.upsert.large_histories import DiedError, dying
+from tests.upsert.small_runs import restart
+
+Build = Callable[[State, int], State]
+"""Returns the state after a verb, given the one before and the number of the new version."""
+
+STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+MAX_ROWS = 120
+
+
+def unchanged(state: State, _at: int) -> State:
+    return state
+
+
+@dataclass
+class Line:
+    """One line of versions, and its model.
+
+    Attributes:
+        life: What it belongs to.
+        root: The directory of its table.
+        branch: Its branch; None for the main one.
+        states: The model of each version that there ever was.
+        existing: The versions that have not been cleaned up.
+        row_ids: By serial, as first seen.
+        restored: Versions that a restore made.
+        unstamped: By version that rewrote a column without stamps: its identity, and the rows.
+        stale: A handle that was opened a while ago.
+        snapshots: Rows of versions by row id, as they were read and compared with the model.
+        start: Versions through this one belong to the line that this one began from.
+    """
+
+    life: "Life"
+    root: str
+    branch: str | None = None
+    states: dict[int, State] = field(default_factory=lambda: {0: State()})
+    existing: set[int] = field(default_factory=set)
+    row_ids: dict[int, int] = field(default_factory=dict)
+    restored: set[int] = field(default_factory=set)
+    unstamped: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
+    stale: Dataset | None = None
+    snapshots: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    start: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.root).name}:{self.branch or 'main'}"
+
+    @property
+    def uri(self) -> str:
+        return self.root if self.branch is None else f"{self.root}/tree/{self.branch}"
+
+    @property
+    def newest(self) -> int:
+        """The newest version in the model."""
+        return max(self.states)
+
+    @property
+    def now(self) -> State:
+        return self.states[self.newest]
+
+    def ours(self, version: int | None = None) -> Dataset:
+        return lance_stream.open_dataset(self.uri, version)
+
+    def pylance(self, version: int | None = None) -> Any:
+        if self.branch is None:
+            return lance.dataset(self.root, version=version)
+        return lance.dataset(self.root).checkout_version((self.branch, version))
+
+    # --- writing
+
+    def write(
+        self,
+        choose: Choices,
+        ours: Callable[[Dataset], object],
+        build: Build,
+        *,
+        pylance: Callable[[Any], object] | None = None,
+        rivals: Iterable[str] = ("append", "delete", "configure", "compact"),
+        is_planned_on_handle: bool = False,
+    ) -> bool:
+        """Let one of the two writers do something, and compare the table with the model.
+
+        Args:
+            choose: Chooses the writer.
+            ours: Does it with our handle.
+            build: Does it in the model.
+            pylance: Does it with pylance's; None if it cannot.
+            rivals: What another writer may commit between our plan and our commit.
+            is_planned_on_handle: Whether a stale handle gives another result than a fresh one.
+
+        Returns:
+            Whether a version was committed.
+        """
+        way, *details = choose("by", lambda dice: self._draw_way(dice, pylance, list(rivals)))
+        before = self.newest
+        if way == "pylance":
+            if pylance is None:
+                raise DoesNotFit(way)
+            try:
+                pylance(self.pylance())
+            except Exception as error:  # whatever pylance raises: it has bugs of its own
+                if isinstance(error, AssertionError):
+                    raise
+                self.life.counts[f"pylance fails: {type(error).__name__} {str(error)[:60]}"] += 1
+                self.advance(unchanged, may_stay=True)
+                return False
+            self.advance(build)
+        elif way == "dies":
+            died = self._die(details, ours)
+            self.advance(build, may_stay=died)
+        elif way == "beaten":
+            self._write_beaten(details[0], details[1], ours, build)
+        else:
+            handle = self.ours()
+            if way == "cold":
+                restart()
+            elif way == "stale" and self.stale is not None and not is_planned_on_handle:
+                handle = self.stale
+            if way == "stale":
+                self.stale = self.ours()
+            ours(handle)
+            self.advance(build)
+        self.life.counts[f"by {way}"] += 1
+        return self.newest > before
+
+    def _draw_way(self, dice: random.Random, pylance: object, rivals: list[str]) -> list[Any]:
+        chance = dice.random()
+        if pylance is not None and chance < 0.35:
+            return ["pylance"]
+        chance = dice.random()
+        if chance < 0.7:
+            return ["we"]
+        if chance < 0.8:
+            return ["cold"]
+        if chance < 0.87:
+            return ["stale"]
+        if chance < 0.93 or not rivals:
+            return ["dies", dice.randrange(1, 30), dice.random() < 0.5]
+        rival = dice.choice(rivals)
+        return ["beaten", rival, self._draw_rival(rival, dice)]
+
+    def _draw_rival(self, rival: str, dice: random.Random) -> Any:
+        match rival:
+            case "append":
+                return self.life.draw_new_rows(self.now, dice, 2)
+            case "delete":
+                return self.life.draw_keys(dice, 3)
+            case "configure":
+                return dice.randrange(100)
+            case _:
+                return dice.choice([5, 1000])
+
+    def _die(self, details: list[Any], ours: Callable[[Dataset], object]) -> bool:
+        handle = self.ours()
+        at, done = details
+        try:
+            with dying(at, done=done):
+                ours(handle)
+        except DiedError:
+            restart()
+            return True
+        return False
+
+    def _write_beaten(
+        self, rival: str, details: Any, ours: Callable[[Dataset], object], build: Build
+    ) -> None:
+        """Let a rival commit a version just before we publish ours."""
+        publish = ObjectStoreLog.publish
+        rival_wrote: list[bool] = []
+
+        def beaten(log: ObjectStoreLog, *arguments: Any, **named: Any) -> Any:
+            if not rival_wrote and log.store.uri.rstrip("/").endswith(self.uri):
+                rival_wrote.append(True)
+                self._let_rival_write(rival, details)
+            return publish(log, *arguments, **named)
+
+        handle = self.ours()
+        with patch.object(ObjectStoreLog, "publish", beaten):
+            try:
+                ours(handle)
+            except CommitConflictError:
+                self.life.counts["conflicts"] += 1
+                return self.advance(unchanged, may_stay=True)
+        return self.advance(build)
+
+    def _let_rival_write(self, rival: str, details: Any) -> None:
+        theirs, now = self.pylance(), self.now
+        match rival:
+            case "append":
+                rows = self.life.fitting_new_rows(now, details)
+                lance.write_dataset(now.table(rows), theirs, mode="append")
+                self.advance(lambda state, at: self.life.inserted(state, rows, at), look=False)
+            case "delete":
+                theirs.delete(in_list(details))
+                self.advance(lambda state, _: state.without(details), look=False)
+            case "configure":
+                theirs.update_config({"rival": str(details)})
+                self.advance(unchanged, look=False)
+            case _:
+                theirs.optimize.compact_files(target_rows_per_fragment=details)
+                self.advance(unchanged, look=False)
+
+    def advance(self, build: Build, *, may_stay: bool = False, look: bool = True) -> None:
+        """Compare the versions that were committed since with the model.
+
+        Args:
+            build: Builds the state of the last of them.
+            may_stay: Whether nothing may have happened.
+            look: Whether the rows are read.
+        """
+        known, latest = self.newest, self.ours().version
+        if latest == known:
+            if not may_stay:
+                state = build(self.now, latest + 1)
+                assert state == self.now, "rows have changed, but no version was committed"
+            return
+        for version in range(known + 1, latest):
+            self.states[version] = self.states[known]
+        self.states[latest] = build(self.states[known], latest)
+        self.existing.update(range(known + 1, latest + 1))
+        if look:
+            self.compare(self.ours(latest), latest)
+
+    # --- reading
+
+    def compare(self, ds: Dataset, version: int) -> list[dict[str, Any]]:
+        """Compare the rows of a version, as we read them, with the model."""
+        state = self.states[version]
+        schema = ds.schema
+        assert schema.names == [KEY, *state.names], (schema.names, state.names)
+        for column in state.columns:
+            stored = schema.field(column.name)
+            assert stored.type == KINDS[column.kind].arrow, (stored, column)
+            note = (stored.metadata or {}).get(b"note", b"").decode()
+            assert note == column.note, f"metadata of {column.name}: {note!r}, not {column.note!r}"
+        stable = self.life.is_stable
+        table = ds.to_table(with_row_id=stable, with_row_versions=stable)
+        rows = plain_rows(table)
+        check_rows(rows, state)
+        if stable:
+            for row in rows:
+                known = state.rows[row[KEY]]
+                seen = self.row_ids.setdefault(known.serial, row["_rowid"])
+                assert seen == row["_rowid"], f"the row id of {row[KEY]} was {seen}: {row}"
+                stamps = row["_row_created_at_version"], row["_row_last_updated_at_version"]
+                expected = known.created, known.touched
+                assert stamps == expected, f"stamps of {row[KEY]} are {stamps}, not {expected}"
+        return rows
+
+    def snapshot(self, version: int) -> dict[int, dict[str, Any]]:
+        """Return the rows of a version by row id; they were compared with the model."""
+        if version == 0:
+            return {}
+        if version not in self.snapshots:
+            rows = self.compare(self.ours(version), version)
+            self.snapshots[version] = {row["_rowid"]: row for row in rows}
+        return self.snapshots[version]
+
+    def stamps(self) -> dict[int, int]:
+        """Return the last-updated version of each row of the newest version, by key."""
+        rows = self.ours().to_table([KEY], with_row_versions=True)
+        return dict(zip(rows[KEY].to_pylist(), rows[STAMPS[2]].to_pylist(), strict=True))
+
+    def indexed(self) -> set[str]:
+        """Return the columns that have an index."""
+        if "indices" not in self.memory:
+            return set()
+        return {name for index in self.pylance().list_indices() for name in index["fields"]}
+
+
+def in_list(keys: Iterable[int]) -> str:
+    return f"{KEY} IN ({', '.join(map(str, keys)) or '-1'})"
+
+
+def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
+    return [{name: from_arrow(value) for name, value in row.items()} for row in table.to_pylist()]
+
+
+def check_rows(rows: list[dict[str, Any]], state: State) -> None:
+    """Check that rows are those of the model, in any order."""
+    by_key = {row[KEY]: row for row in rows}
+    assert len(by_key) == len(rows), "a key occurs twice"
+    assert by_key.keys() == state.rows.keys(), (
+        f"missing: {sorted(state.rows.keys() - by_key.keys())}, "
+        f"unexpected: {sorted(by_key.keys() - state.rows.keys())}"
+    )
+    for key, row in state.rows.items():
+        for column in state.columns:
+            expected = row.values.get(column.ident)
+            value = by_key[key][column.name]
+            assert value == expected, f"{column.name} of {key} is {value!r}, not {expected!r}"
+
+
+class Life:
+    """A table's whole life.
+
+    Args:
+        folder: An empty folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.lines: list[Line] = []
+        self.counts: Counter[str] = Counter()
+        self.tags: dict[tuple[str, str], tuple[Line, int]] = {}
+        self.origins: dict[int, int] = {}
+        self.is_stable = True
+        self.file_version = "2.2"
+        self.next_key = 0
+        self._serial = self._ident = self._number = 0
+
+    def number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def ident(self) -> int:
+        self._ident += 1
+        return self._ident
+
+    def line(self, choose: Choices) -> Line:
+        """Return one of the lines, mostly the first."""
+        if not self.lines:
+            raise DoesNotFit("there is no table")
+        if len(self.lines) == 1 and "line" not in choose.recorded:
+            return self.lines[0]
+        place = choose(
+            "line", lambda dice: 0 if dice.random() < 0.4 else dice.randrange(len(self.lines))
+        )
+        if place >= len(self.lines):
+            raise DoesNotFit("there is no such line")
+        return self.lines[place]
+
+    def root_of(self, ident: int) -> int:
+        """Return the column that a column was in the beginning, before casts and overwrites."""
+        while ident in self.origins:
+            ident = self.origins[ident]
+        return ident
+
+    # --- drawing
+
+    def kinds(self) -> list[str]:
+        return [n for n, kind in KINDS.items() if kind.lowest_file_version <= self.file_version]
+
+    def draw_columns(self, dice: random.Random) -> list[list[str]]:
+        names = dice.sample(NAMES, dice.randint(1, 3))
+        return [[name, dice.choice(self.kinds())] for name in names]
+
+    def draw_values(self, columns: Iterable[Column], dice: random.Random) -> dict[str, Any]:
+        return {
+            c.name: None if not c.is_required and dice.random() < 0.2 else KINDS[c.kind].draw(dice)
+            for c in columns
+        }
+
+    def draw_new_keys(self, dice: random.Random, most: int = 6) -> list[int]:
+        return list(range(self.next_key, self.next_key + dice.randint(1, most)))
+
+    def draw_new_rows(
+        self, state: State, dice: random.Random, most: int = 6
+    ) -> dict[int, dict[str, Any]]:
+        keys = self.draw_new_keys(dice, most)
+        return {key: self.draw_values(state.columns, dice) for key in keys}
+
+    def draw_keys(self, dice: random.Random, most: int = 5) -> list[int]:
+        """Draw keys that are there or were once."""
+        return dice.sample(range(self.next_key), min(self.next_key, dice.randint(1, most)))
+
+    # --- the model's side of verbs
+
+    def use_keys(self, keys: Iterable[int]) -> None:
+        self.next_key = max(self.next_key, 1 + max(keys, default=-1))
+
+    def fitting_rows(self, state: State, rows: Mapping[int, Values]) -> dict[int, Values]:
+        """Return recorded rows with the columns that the state has; `DoesNotFit` for others."""
+        for values in rows.values():
+            for name, value in values.items():
+                column = state.column(name)
+                if column is None or not fits(value, column):
+                    raise DoesNotFit(f"column {name}")
+        self.use_keys(rows)
+        return {int(key): values for key, values in rows.items()}
+
+    def fitting_new_rows(self, state: State, rows: Mapping[int, Values]) -> dict[int, Values]:
+        if not state.rows.keys().isdisjoint(rows) or len(state.rows) > MAX_ROWS:
+            raise DoesNotFit("keys that exist")
+        required = {column.name for column in state.columns if column.is_required}
+        if any(not required <= values.keys() for values in rows.values()):
+            raise DoesNotFit("a required column")
+        return self.fitting_rows(state, rows)
+
+    def inserted(self, state: State, rows: Mapping[int, Values], at: int) -> State:
+        new = {}
+        for key, values in rows.items():
+            self._serial += 1
+            new[key] = Row(self._serial, state.stored(values), at, at)
+        return replace(state, rows={**state.rows, **new})
+
+    def upserted(self, state: State, rows: Mapping[int, Values], at: int) -> State:
+        new = {key: values for key, values in rows.items() if key not in state.rows}
+        return self.inserted(state.updated(rows, at), new, at)
+
+    def new_state(self, columns: Iterable[tuple[str, str]]) -> State:
+        return State(tuple(Column(self.ident(), name, kind) for name, kind in columns))
+
+
+def fits(value: Any, column: Column) -> bool:
+    """Return whether a recorded value can be stored in a column."""
+    if value is None:
+        return not column.is_required
+    kinds: Mapping[str, type | tuple[type, ...]] = {
+        "string": str, "uuid": str, "bool": bool, "pair": dict, "list": list, "vector": list,
+        "float32": float, "float64": float, "int32": int, "int64": int,
+    }  # fmt: skip
+    if not isinstance(value, kinds[column.kind]):
+        return False
+    if column.kind == "uuid":
+        return len(value) == 32
+    if column.kind == "vector":
+        return len(value) == 4 and None not in value
+    return not (column.kind.startswith("int") and isinstance(value, bool))

@@ -1,0 +1,70 @@
+"""The kit itself: it finds what is wrong, shrinks it, and replays what it has recorded."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from lance_stream.dataset import Dataset
+from tests.histories.engine import MODULES, as_test, make_life, replay, shrink
+from tests.histories.paths import PATHS, counted, missing
+from tests.histories.steps import REGISTRY, Step, step
+from tests.histories.thresholds import THRESHOLDS, lowered
+
+SMALL = step("create", file_version="2.2", columns=[["a", "int64"]], rows={0: {"a": 1}}, way="rows")
+
+
+def test_lives_are_the_same_each_time() -> None:
+    """A seed is all that a failure in another process needs."""
+    first, second = make_life(5, 8), make_life(5, 8)
+    assert first.error is None
+    assert first.steps == second.steps
+    assert replay(first.steps).steps == first.steps
+
+
+def test_a_lost_row_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long life only the steps are left that show it."""
+    delete = Dataset.delete
+
+    def one_less(ds: Dataset, condition: str) -> Any:
+        return delete(ds, "id = -1" if condition.startswith("id IN") else condition)
+
+    monkeypatch.setattr(Dataset, "delete", one_less)
+    life = [
+        SMALL,
+        step("append", rows={1: {"a": 2}, 2: {"a": None}, 3: {"a": 4}}, by=["we"]),
+        step("compact", size=7, by=["we"]),
+        step("valid"),
+        step("delete", where=[0, 2, 3], by=["cold"]),
+    ]
+    shrunk = shrink(replay(life), seconds=30)
+    assert [each.name for each in shrunk.steps] == ["create", "delete"]
+    assert shrunk.steps[-1] == step("delete", where=[0], by=["we"])
+    exec_free = as_test(shrunk)
+    assert "step(\"delete\", where=[0], by=['we'])," in exec_free
+
+
+def test_steps_that_do_not_fit_are_passed_over() -> None:
+    """Any part of a life is a life."""
+    outcome = replay([SMALL, step("drop_column", name="b", by=["we"]), step("valid")])
+    assert outcome.error is None
+    assert [each.name for each in outcome.steps] == ["create", "valid"]
+
+
+def test_each_module_registers_something() -> None:
+    homes = Counter(each.function.__module__ for each in REGISTRY.values())
+    assert homes.keys() == {f"tests.histories.{name}" for name in MODULES}
+
+
+def test_each_path_and_limit_exists() -> None:
+    """Their names are text: a rename of a function or a constant must not lose them."""
+    counts: Counter[str] = Counter()
+    with lowered({name: values[0] for name, values in THRESHOLDS.items()}), counted(counts):
+        assert missing(counts) == [*PATHS]
+
+
+def test_recorded_choices_are_plain_data() -> None:
+    """Printed and pasted, they are the same."""
+    for each in make_life(11, 8).steps:
+        assert eval(repr(dict(each.choices))) == dict(each.choices)
+        assert isinstance(each, Step)

@@ -1,0 +1,106 @@
+"""Limits that are lowered, so that tables of a hundred rows take the paths of large ones.
+
+Each life draws one of the values; None leaves the package's own.
+"""
+
+import importlib
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from tests.upsert.small_runs import restart
+
+THRESHOLDS: Mapping[str, list[Any]] = {
+    "upsert.file_columns._FEW": [0, 2, None],
+    "upsert.file_columns._MOST_KINDS": [2, None],
+    "table.fragment_list._FEW": [0, 2, None],
+    "upsert.key_runs.CHUNK_ROWS": [16, None],
+    "upsert.key_index._MANY_CHUNKS": [1, None],
+    "upsert.remembered_keys.LEAST_SAVED_ROWS": [20, 50, None],
+    "upsert.remembered_keys.LEAST_SHARED_ROWS": [1, None],
+    "upsert.known_key_bounds.LEAST_UNSAVED_WORK": [1, None],
+    "upsert.sorted_words.MANY_WORDS": [1, None],
+    "upsert.matching._FEW_OF": [0, 3, None],
+    "upsert.staged_files.LEAST_ROWS": [1, 3],
+    "read.take.FEW_IDS": [0, 2, None],
+    "read.take.FEW_FRAGMENTS": [1, None],
+    "read.page_skipping._FEW_MEMBERS": [0, 1, None],
+    "read.indices.candidates.LEAST_ROWS": [0],
+    "read.indices.candidates.MOST_READ": [1e9],
+    "read.indices.candidates.MOST_FOUND": [1e9, None],
+    "read.fragment.MOST_EXPECTED_ROWS": [1, None],
+    "read.kept_pages.LEAST_PART_BYTES": [1, None],
+    "table.row_ids._MAX_PIECES": [2, None],
+    "table.manifest._FEW_FIELDS": [1, None],
+    "file.v2_1.layouts.zipped_items._MANY_ROWS": [2, None],
+    "feed.follower.KNOWN": [1, None],
+    "feed.follower.VERSIONS_AHEAD": [1, None],
+    "write.micro_batches.LOOKED_AT": [0, 1, None],
+    "table.ledger.MAX_RECENT": [1, 2, None],
+    "commit.committer.MAX_INLINE_TRANSACTION_BYTES": [0, None],
+    "read.reading_ahead.ThreadPoolExecutor": ["inline", "inline", "inline", None],
+    "threads.ThreadPoolExecutor": ["inline", "inline", "inline", None],
+}
+
+
+class InlinePool:
+    """Calls functions at once instead of in threads, which take longer to start than to read."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> "InlinePool":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def shutdown(self, *_: object, **__: object) -> None: ...
+
+    def submit(self, function: Any, *arguments: Any, **named: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **named))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+VALUES = {"inline": InlinePool}
+"""Values that limits name."""
+
+
+def draw_limits(dice: random.Random) -> dict[str, Any]:
+    drawn = {name: dice.choice(values) for name, values in THRESHOLDS.items()}
+    return {name: value for name, value in drawn.items() if value is not None}
+
+
+@contextmanager
+def lowered(limits: Mapping[str, Any]) -> Iterator[None]:
+    """Set limits, wherever they were imported to, and forget what the process remembers."""
+    before: list[tuple[Any, str, Any]] = []
+    restart()
+    try:
+        for path, value in limits.items():
+            module_name, _, name = path.rpartition(".")
+            home = importlib.import_module(f"lance_stream.{module_name}")
+            original = getattr(home, name)
+            for module in _modules_with(name, original, home):
+                before.append((module, name, original))
+                setattr(module, name, VALUES.get(value, value))
+        yield
+    finally:
+        for module, name, original in reversed(before):
+            setattr(module, name, original)
+        restart()
+
+
+def _modules_with(name: str, value: Any, home: Any) -> list[Any]:
+    """Return the modules that import a limit: those with the same value of the same name."""
+    modules = [m for n, m in sorted(sys.modules.items()) if n.startswith("lance_stream.")]
+    is_own = name.startswith("_") or name == "ThreadPoolExecutor"
+    return [home] if is_own else [m for m in modules if m.__dict__.get(name, _NONE) is value]
+
+
+_NONE = object()
