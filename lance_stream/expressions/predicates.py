@@ -1,33 +1,35 @@
-"""SQL expressions over a table's columns: parsed, checked and evaluated on Arrow batches.
+r"""SQL expressions over a table's columns: parsed, checked and evaluated on Arrow batches.
 
-Supported, with SQL's nulls (a comparison with null is null, and a row is selected only if its
-predicate is true):
+They mean what they mean in Spark SQL with its default settings and the session time zone UTC, with
+SQL's nulls (a comparison with null is null, and a row is selected only if its predicate is true):
 
-    a = 1   a <> 1   a < 1 ...            comparison
+    a = 1   a <=> 1   a < 1 ...           comparison
     AND   OR   NOT                        Kleene's three values
     a IN (1, 2)   a BETWEEN 1 AND 2       and their NOT
-    a LIKE 'x%'   a ILIKE 'X%'            `_`, `%`; escaped by a backslash, or as ESCAPE says
-    a IS NULL   a IS TRUE                 and their NOT
-    a + b   -a   a / b   a % b            `/` is always a double; dividing by zero is null
+    a LIKE 'x%'   a ILIKE 'X%'   a RLIKE  `_`, `%`; escaped by a backslash, or as ESCAPE says
+    a IS NULL   a IS TRUE                 and their NOT; a IS DISTINCT FROM b
+    a + b   -a   a / b   a % b   a DIV b  dividing by zero is an error
     CAST(a AS bigint)   a::bigint         a value that does not fit is an error
-    1   1.5   1e3   'it''s'   X'00ff'   TRUE   NULL   DATE '2024-02-29'
+    1   1.5   1e3   'it\'s'   "text"   X'00ff'   TRUE   NULL   DATE '2024-02-29'
     TIMESTAMP '2024-02-29 12:00:00+01:00' without an offset it is in UTC
-    name   `a name`   "a name"   a.b      columns, and parts of structs
+    name   `a name`   a.b   a[0]          columns, and parts of structs, lists and maps
+    lower(a)   coalesce(a, b) ...         functions: see `functions`
 
-Everything else is refused by name. Where engines differ, Spark's semantics apply: `%` has the sign
-of the dividend, a float column is compared with `0.1` as a double, and NaN equals NaN and is
-greater than any other number, as in the reference, too. Note 001 has the reasons.
+Everything else is refused by name. docs/expressions.md has what differs from Spark and from the
+reference; note 056 has the reasons.
 
 The parser is imported with the first expression: reading a table without a filter needs none.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Expression:
 
     Attributes:
         text: As the user wrote it; sent to workers and stored in transactions.
-        node: Its syntax tree, of sqlglot.
+        node: Its syntax tree, of sqlglot's classes.
         paths: The columns it names, each as the names from the top-level column down.
     """
 
@@ -67,18 +69,27 @@ def parse_expression(text: str) -> Expression:
 
 @lru_cache(maxsize=256)
 def _parse(text: str) -> Expression:
-    from lance_stream.expressions.trees import parse_tree
+    from lance_stream.expressions.grammar import parse_tree
+    from lance_stream.expressions.rules import check_tree
 
-    node, paths = parse_tree(text)
-    return Expression(text, node, paths)
+    tree = parse_tree(text)
+    check_tree(tree.node)
+    paths = dict.fromkeys(column.path for column in tree.columns)
+    return Expression(text, tree.node, tuple(paths))
 
 
-def parse_predicate(text: str, schema: pa.Schema) -> Expression:
+def parse_predicate(text: str, schema: pa.Schema, *, exact: bool = False) -> Expression:
     """Parse a SQL expression and check it against the existing columns.
 
     Args:
         text: The expression.
         schema: The columns that it may name, including system columns if available.
+        exact: Whether the text itself is evaluated later: it must spell names as the columns do,
+            and not ask for the current time.
+
+    Returns:
+        The expression with the columns' own spelling of their names, and a literal for the current
+        time: its text may differ.
 
     Raises:
         InvalidInputError: It does not parse, its types do not match, or it is not boolean.
@@ -86,19 +97,100 @@ def parse_predicate(text: str, schema: pa.Schema) -> Expression:
     """
     from lance_stream.expressions.rules import field_at
 
-    expression = parse_expression(text)
+    expression = parse_expression(text) if exact else bind(text, schema)
     for path in expression.paths:
-        try:
-            field_at(schema, path)
-        except NotFoundError as error:
-            if f'"{path[0]}"' in text:
-                error.add_note(f"a text is in single quotes: '{path[0]}'")
-            raise
-    names = {path[0] for path in expression.paths}
-    needed = pa.schema([each for each in schema if each.name in names])
-    no_rows = [pa.nulls(0, each.type) for each in needed]
-    evaluate_predicate(expression, pa.RecordBatch.from_arrays(no_rows, names=needed.names))
+        field_at(schema, path)
+    evaluate_predicate(expression, _no_rows(expression, schema))
     return expression
+
+
+def parse_value(text: str, schema: pa.Schema) -> Expression:
+    """Parse a SQL expression for a value, and check it as `parse_predicate` does a condition."""
+    from lance_stream.expressions.rules import field_at
+
+    expression = bind(text, schema)
+    for path in expression.paths:
+        field_at(schema, path)
+    evaluate(expression, _no_rows(expression, schema))
+    return expression
+
+
+def _no_rows(expression: Expression, schema: pa.Schema) -> pa.RecordBatch:
+    names = {path[0] for path in expression.paths}
+    columns = pa.schema([field for field in schema if field.name in names])
+    arrays = [pa.nulls(0, field.type) for field in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=columns.names)
+
+
+def bind(text: str, schema: pa.Schema) -> Expression:
+    """Parse an expression, resolve its names, and fix the current time.
+
+    A name that no column has is that of the one column whose name differs in case only. Names that
+    no column has in any case are left as they are.
+
+    Raises:
+        InvalidInputError: It does not parse, or a name may mean several columns.
+    """
+    from lance_stream.expressions.grammar import parse_tree
+
+    expression = parse_expression(text)
+    spelled = {path: _spelled(path, schema) for path in expression.paths}
+    tree = parse_tree(text)
+    parts = [
+        (start, stop, quote_path(spelled[path]))
+        for path, start, stop in tree.columns
+        if spelled[path] != path
+    ]
+    if tree.clocks:
+        now = datetime.now(UTC)
+        parts += [(start, stop, _now(name, now)) for name, start, stop in tree.clocks]
+    return parse_expression(_replaced(text, parts)) if parts else expression
+
+
+def with_fixed_time(text: str) -> str:
+    """Return an expression with a literal for each use of the current date or time."""
+    return bind(text, pa.schema([])).text
+
+
+def rename_paths(text: str, renamed: Mapping[tuple[str, ...], tuple[str, ...]]) -> str:
+    """Return the text of an expression with some of its columns' paths replaced."""
+    from lance_stream.expressions.grammar import parse_tree
+
+    columns = parse_tree(text).columns
+    parts = [(start, stop, quote_path(renamed[p])) for p, start, stop in columns if p in renamed]
+    return _replaced(text, parts)
+
+
+def _replaced(text: str, parts: Iterable[tuple[int, int, str]]) -> str:
+    for start, stop, new in sorted(parts, reverse=True):
+        text = f"{text[:start]}{new}{text[stop:]}"
+    return text
+
+
+def _spelled(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
+    fields: Iterable[pa.Field] = schema
+    spelled: list[str] = []
+    for name in path:
+        by_name = {field.name: field for field in fields}
+        alike = [name] if name in by_name else [n for n in by_name if n.lower() == name.lower()]
+        if not alike:
+            return path
+        if len(alike) > 1:
+            raise InvalidInputError(
+                f"the column {name!r} could be {' or '.join(map(repr, alike))}; spell it as one "
+                "of them"
+            )
+        spelled.append(alike[0])
+        arrow = by_name[alike[0]].type
+        fields = arrow if pa.types.is_struct(arrow) else ()
+    return tuple(spelled)
+
+
+def _now(name: str, now: datetime) -> str:
+    if name == "current_date":
+        return f"DATE '{now:%Y-%m-%d}'"
+    kind = "TIMESTAMP_NTZ" if name == "localtimestamp" else "TIMESTAMP_LTZ"
+    return f"{kind} '{now:%Y-%m-%d %H:%M:%S.%f}'"
 
 
 def columns_of(text: str) -> list[str]:

@@ -28,7 +28,7 @@ from lance_stream.errors import (
     InvalidInputError,
     OtherBatchError,
 )
-from lance_stream.expressions.predicates import evaluate, parse_expression, parse_predicate
+from lance_stream.expressions.predicates import evaluate, parse_predicate, parse_value
 from lance_stream.quarantine.table import (
     READY,
     TABLE_KEY,
@@ -220,7 +220,7 @@ def replay_quarantine(
         return Replayed()
     table, bad = found
     if where is not None:
-        parse_predicate(where, bad.arrow_schema)
+        where = parse_predicate(where, bad.arrow_schema).text
     bad = _settle_claims(table, bad, environment)
     replay = _Replay(table, bad, checks, mend, environment, replace_existing=replace_existing)
     try:
@@ -478,7 +478,7 @@ def _mended(rows: pa.Table, mend: Mend | None) -> pa.Table:
         return mended
     batch = one_batch(rows)
     for name, text in mend.items():
-        values = evaluate(parse_expression(text), batch)
+        values = evaluate(parse_value(text, batch.schema), batch)
         place = rows.schema.get_field_index(name)
         if place < 0:
             rows = rows.append_column(name, values)

@@ -37,7 +37,7 @@ def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
         NotFoundError: The condition names a column that does not exist.
         InvalidInputError: The condition is invalid.
     """
-    check_filter(table, predicate)
+    predicate = check_filter(table, predicate)
     units = units_of(table, predicate, columns=(), system_columns=(ROW_ADDRESS,))
     found = [batch.column(0).to_numpy(zero_copy_only=False) for batch in read_units(units)]
     return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))

@@ -18,7 +18,7 @@ all bounds: for a float column `>` and `>=` may be true anywhere, and so may `=`
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,12 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.nodes import Node, is_path, path_of
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
-from lance_stream.expressions.rules import evaluate_node, listed_members, path_of
+from lance_stream.expressions.rules import evaluate_node, listed_members
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.read.row_ranges import Mask, Path, RowRanges
 from lance_stream.schema.fields import Field
-
-Node: TypeAlias = Any
-"""A node of sqlglot's tree; the name of its base class varies between releases."""
 
 _FEW_MEMBERS: Final = 16
 
@@ -127,8 +125,6 @@ def may_match(
 def pages_that_may_match(node: Node, known: Known, num_pages: int) -> Mask:
     """Return the pages in which a node may be true, (num_pages,)."""
     everywhere = np.ones(num_pages, np.bool_)
-    if node.args.get("negate"):
-        return everywhere
     if isinstance(node, exp.Paren):
         return pages_that_may_match(node.this, known, num_pages)
     if isinstance(node, exp.And | exp.Or):
@@ -242,4 +238,4 @@ def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:
 
 
 def _is_column(node: Node) -> bool:
-    return isinstance(node, exp.Column | exp.Dot)
+    return isinstance(node, exp.Column | exp.Dot) and is_path(node)

@@ -76,7 +76,7 @@ def plan_scan(
         batch_size = as_count(batch_size, "a batch has")
     project(table.schema, wanted)
     if filter is not None:
-        check_filter(table, filter)
+        filter = check_filter(table, filter)
     return units_of(
         table,
         filter,
@@ -131,8 +131,8 @@ def _candidate_rows(table: TableVersion, predicate: Expression) -> "Candidates |
     return candidate_rows(table, predicate)
 
 
-def check_filter(table: TableVersion, filter: str) -> None:
-    """Raise unless a SQL expression is a filter over a version's rows.
+def check_filter(table: TableVersion, filter: str) -> str:
+    """Return a filter over a version's rows, with the columns' spelling and a fixed time.
 
     Raises:
         NotFoundError: It names a column that does not exist.
@@ -145,7 +145,7 @@ def check_filter(table: TableVersion, filter: str) -> None:
             arrow = arrow.append(pa.field(name, pa.uint64()))
     predicate = parse_predicate(filter, arrow)
     if table.has_stable_row_ids:
-        return
+        return predicate.text
     for path in predicate.paths:
         if path[0] in _ROW_VERSIONS:
             raise InvalidInputError(
@@ -153,6 +153,7 @@ def check_filter(table: TableVersion, filter: str) -> None:
                 "not keep row versions. Assign row ids with "
                 "lance_stream.migrate_to_stable_row_ids(uri): row versions are kept from then on"
             )
+    return predicate.text
 
 
 def scan(
@@ -197,7 +198,7 @@ def count_rows(table: TableVersion, filter: str | None = None) -> int:
     """
     if filter is None:
         return int(table.row_counts.live.sum())
-    check_filter(table, filter)
+    filter = check_filter(table, filter)
     units = units_of(table, filter, columns=(), system_columns=(ROW_ADDRESS,))
     return sum(batch.num_rows for batch in read_units(units))
 

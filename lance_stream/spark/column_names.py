@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import parse_expression, quote_path
+from lance_stream.expressions.predicates import parse_expression, quote_path, rename_paths
 from lance_stream.schema.projections import split_path
 
 SETTING = "spark.sql.caseSensitive"
@@ -117,15 +117,7 @@ def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) 
     settled = {path: settled for path in paths if (settled := _settle_path(path, schema)) != path}
     if not settled:
         return text
-    from lance_stream.spark.renamed_paths import rename_paths
-
-    written = rename_paths(text, settled)
-    if set(parse_expression(written).paths) != {settled.get(path, path) for path in paths}:
-        raise InvalidInputError(
-            f"the filter {text!r} names columns in another case than the table; use the table's "
-            f"spelling: {', '.join(map(quote_path, settled.values()))}"
-        )
-    return written
+    return rename_paths(text, settled)
 
 
 def _settle_column(column: str, schema: pa.Schema) -> str:

@@ -4,27 +4,37 @@ A task of a writer has rows, but no Spark session, so the condition is evaluated
 `lance_stream.expressions`. That must never choose other rows than Spark would, as it does for the
 sink. So what may differ is refused, and left to the query, which can compute a column:
 
-    functions, casts          not evaluated here, or formatted and parsed in other ways
-    arithmetic                an overflow, or a division by zero, is an error, null or another
-                              number in Spark, by its settings
+    casts, arithmetic,        a value that does not fit is an error or null in Spark, by its
+    subscripts                settings
+    functions of times        by the session's time zone
     collations                Spark compares other strings as equal
+    CHAR(n)                   Spark pads literals beside such a column with blanks
     times beside literals     Spark reads a literal in the session's time zone
 """
 
 from collections.abc import Iterator
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
+from pyspark.sql.types import CharType, StructField, StructType
 from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.nodes import Node, is_path, path_of
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
-from lance_stream.expressions.rules import path_of
 from lance_stream.spark.column_names import settle_filter
 from lance_stream.spark.sink.batch_types import collation_in
 from lance_stream.spark.spark_types import stored_schema
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Between)
-_ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg)
+_ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg)
+_SAME_IN_EVERY_SESSION = frozenset(
+    [
+        *("lower", "lcase", "upper", "ucase", "trim", "btrim", "ltrim", "rtrim", "length", "len"),
+        *("char_length", "character_length", "contains", "startswith", "endswith", "rlike"),
+        *("regexp", "regexp_like", "coalesce", "ifnull", "nvl", "nullif", "isnan"),
+        *("isnull", "isnotnull"),
+    ]
+)
 
 
 def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -> str:
@@ -54,7 +64,7 @@ def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -
             )
         schema = stored_schema(named.toNullable())
         settled = settle_filter(text, schema, case_sensitive=case_sensitive) or text
-        parse_predicate(settled, schema)
+        parse_predicate(settled, schema, exact=True)
     except (InvalidInputError, NotFoundError) as error:
         raise InvalidInputError(
             f"deleteWhen={text!r} is not a condition that a writer can evaluate: {error}. {way_out}"
@@ -64,9 +74,17 @@ def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -
     return settled
 
 
-def _differences(node: exp.Expression, columns: StructType) -> Iterator[str]:
+def _differences(node: Node, columns: StructType) -> Iterator[str]:
     """Yield why Spark may evaluate a condition differently."""
     kinds = {each.name: each.dataType for each in columns}
+    for call in node.find_all(exp.Anonymous):
+        if call.name not in _SAME_IN_EVERY_SESSION:
+            yield f"calls {call.name}, which Spark may evaluate differently by its settings"
+    if any(not is_path(part) for part in node.find_all(exp.Dot, exp.Bracket)):
+        yield "has a subscript, and Spark's settings decide what a missing item is"
+    for field in columns:
+        if _is_padded(field):
+            yield f"names {field.name!r}, a CHAR, beside which Spark pads literals with blanks"
     for each in node.find_all(exp.Cast):
         if not _is_date(each):
             yield "has a cast or a time, which Spark may evaluate differently"
@@ -80,17 +98,22 @@ def _differences(node: exp.Expression, columns: StructType) -> Iterator[str]:
         has_times = any(
             kinds[path_of(column)[0]].typeName().startswith("timestamp")
             or kinds[path_of(column)[0]].typeName() in ("struct", "time")
-            for column in comparison.find_all(exp.Column, exp.Dot)
+            for column in comparison.find_all(exp.Column)
         )
         if has_times and any(literal.is_string for literal in comparison.find_all(exp.Literal)):
             yield "compares a time with a literal, which Spark reads in the session's time zone"
 
 
-def _is_negative_number(node: exp.Condition) -> bool:
+def _is_padded(field: StructField) -> bool:
+    """Return whether a column, or a part of one, is a CHAR(n)."""
+    written = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return isinstance(field.dataType, CharType) or "char(" in written.replace("varchar(", "")
+
+
+def _is_negative_number(node: Node) -> bool:
     return isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
 
 
-def _is_date(node: exp.Cast) -> bool:
+def _is_date(node: Node) -> bool:
     """Return whether a node is a literal such as DATE '2026-01-02'."""
-    is_literal = isinstance(node.this, exp.Literal) and bool(node.this.is_string)
-    return is_literal and node.to.this is exp.DataType.Type.DATE
+    return bool(node.args.get("literal") and node.args["to"] == pa.date32())

@@ -30,7 +30,13 @@ import pyarrow as pa
 from lance_stream.arguments import as_mapping
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import Expression, evaluate, parse_expression, quote_path
+from lance_stream.expressions.predicates import (
+    Expression,
+    bind,
+    evaluate,
+    parse_expression,
+    quote_path,
+)
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.reading_ahead import Read, read_ahead
@@ -76,11 +82,13 @@ def add_computed_columns(
         CommitError: Every attempt conflicted with other commits.
     """
     as_mapping(columns, "new columns must map text to text, {'total': 'price * quantity'}")
-    expressions = {name: parse_expression(text) for name, text in columns.items()}
-    if not expressions:
+    for text in columns.values():
+        parse_expression(text)
+    if not columns:
         return newest_to_write(table)
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
+        expressions = {name: bind(text, newest.arrow_schema) for name, text in columns.items()}
         schema = schema_with(newest, _additions(newest, expressions))
         computed = _with_values(newest, schema, expressions)
         check_may_write(newest.manifest, schema if computed.expressions else None)

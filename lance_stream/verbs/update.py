@@ -14,7 +14,7 @@ import pyarrow as pa
 from lance_stream.arguments import as_mapping
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.expressions.predicates import Expression, evaluate, parse_expression
+from lance_stream.expressions.predicates import Expression, evaluate, parse_value
 from lance_stream.read.changed_rows import (
     Addresses,
     by_fragment,
@@ -110,7 +110,8 @@ def _expressions(table: TableVersion, values: Mapping[str, str]) -> dict[str, Ex
     for name in values:
         if name not in names:
             raise NotFoundError(f"the table has no column {name!r}; it has: {', '.join(names)}")
-    return {name: parse_expression(text) for name, text in values.items()}
+    schema = table.arrow_schema
+    return {name: parse_value(text, schema) for name, text in values.items()}
 
 
 def _changed(
@@ -158,9 +159,9 @@ def _jobs(
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
     """Return values in a column's type, if each fits exactly; decimals become the nearest float."""
     if pa.types.is_decimal(values.type) and pa.types.is_floating(field.type):
-        from lance_stream.expressions.rules import as_float
+        from lance_stream.expressions.numbers import to_float
 
-        values = as_float(values, field.type)  # a literal such as 9.0 is a decimal
+        values = to_float(values, field.type)  # a literal such as 9.0 is a decimal
     batch = pa.RecordBatch.from_arrays([values], [name])
     if pa.types.is_integer(values.type) and pa.types.is_integer(field.type):
         # Arithmetic widens types: what matters is whether the values fit.

@@ -32,6 +32,7 @@ from lance_stream.expressions.predicates import (
     evaluate_predicate,
     parse_expression,
     parse_predicate,
+    with_fixed_time,
 )
 from lance_stream.write.arrow_input import without_views
 from lance_stream.write.casting import ForbiddenNullError, cast_column, check_castable
@@ -103,7 +104,8 @@ class Check:
             InvalidInputError: There is none for a name; the message names the check.
         """
         try:
-            return replace(self, spelled=tuple((name, settle(name)) for name in self.columns))
+            spelled = tuple((name, settle(name)) for name in self.columns)
+            return replace(self, condition=with_fixed_time(self.condition), spelled=spelled)
         except InvalidInputError as error:
             raise InvalidInputError(f"the check {self.name!r:.200}: {error}") from None
 

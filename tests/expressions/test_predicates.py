@@ -71,7 +71,7 @@ def integers(draw: st.DrawFn, depth: int = 0) -> str:
         return f"-({draw(integers(depth=depth + 1))} % 1000)"
     operator = draw(st.sampled_from(["+", "-", "*"]))
     left, right = (f"({draw(integers(depth=depth + 1))} % 1000)" for _ in range(2))
-    return f"({left} {operator} {right})" if kind < 5 else f"({left} % {right})"
+    return f"({left} {operator} {right})" if kind < 5 else f"({left} % nullif({right}, 0))"
 
 
 @st.composite
@@ -119,7 +119,8 @@ def test_predicates_agree_with_sqlite(text: str) -> None:
             for (value,) in engine.execute(f"SELECT ({text}) FROM t ORDER BY rowid")
         ]
     engine.close()
-    assert chosen(text, rows, schema) == expected
+    in_spark = text.replace("\\", "\\\\")  # SQLite's strings have no escapes
+    assert chosen(in_spark, rows, schema) == expected
 
 
 # --- nulls
@@ -141,8 +142,9 @@ NULLS = [
     ("a BETWEEN 1 AND NULL", 2, None),
     ("NULL", 1, None),
     ("NULL IS NULL", 1, True),
-    ("a % 0 = 0", 1, None),
-    ("a / 0 > 0", 1, None),
+    ("a % nullif(0, 0) = 0", 1, None),
+    ("a / nullif(0, 0) > 0", 1, None),
+    ("a / 0 > 0", None, None),
     ("(a > 0) IS TRUE", None, False),
     ("(a > 0) IS NOT TRUE", None, True),
 ]
@@ -169,6 +171,7 @@ def test_nulls_follow_three_valued_logic(text: str, value: Any, expected: bool |
     ],
 )
 def test_an_escaped_backslash_is_one_backslash(pattern: str, value: str) -> None:
+    pattern = pattern.replace("\\", "\\\\")  # in a string, each backslash is written twice
     assert one(f"a LIKE '{pattern}'", value, pa.string()) is True
     assert one(f"a ILIKE '{pattern}'", value.upper(), pa.large_string()) is True
     assert one(f"a LIKE '{pattern}'", value.replace("\\", "/"), pa.string()) is False
@@ -212,7 +215,7 @@ TYPED = [
     ("a = X'0aff'", b"\x0a\xff", pa.binary(2), True),
     ("a = DATE '2024-02-29'", date(2024, 2, 29), pa.date32(), True),
     ("a > '2024-02-28'", date(2024, 2, 29), pa.date32(), True),
-    ("a < '2024-02-29 00:00:01'", date(2024, 2, 29), pa.date32(), True),
+    ("a = '2024-02-29 00:00:01'", date(2024, 2, 29), pa.date32(), True),
     ("a >= TIMESTAMP '2024-02-29 00:00:00'", date(2024, 2, 29), pa.date64(), True),
     (
         "a = TIMESTAMP '2024-02-29 12:00:00+01:00'",
@@ -253,7 +256,7 @@ def test_struct_fields_are_addressed_with_dots() -> None:
     schema = pa.schema([("a", pa.struct([("b", pa.struct([("c d", pa.int32())]))]))])
     rows = [{"a": {"b": {"c d": 1}}}, {"a": {"b": None}}, {"a": None}, {"a": {"b": {"c d": 2}}}]
     assert chosen("a.b.`c d` = 1", rows, schema) == [True, None, None, False]
-    assert chosen('a."b" IS NULL', rows, schema) == [False, True, True, False]
+    assert chosen("a.`b` IS NULL", rows, schema) == [False, True, True, False]
 
 
 def test_columns_of_predicates_are_quoted() -> None:
@@ -298,14 +301,13 @@ def test_constants_of_a_list_are_read_once_for_all_batches(monkeypatch: pytest.M
 # --- what is refused
 
 REFUSED = [
-    ("upper(a) = 'X'", "UPPER|Upper|upper"),
-    ("a IN (SELECT 1)", "query"),
-    ("CASE WHEN a THEN 1 END", "Case"),
-    ("a > 5 foo", "Alias"),
-    ("a || 'x' = 'y'", "DPipe"),
-    ("TRY_CAST(a AS int) = 1", "TryCast|safe"),
-    ("DELETE FROM t", "Delete"),
-    ("a = 1; a = 2", "not one SQL expression"),
+    ("soundex(a) = 'X'", "soundex"),
+    ("a IN (SELECT 1)", "a query is not supported"),
+    ("CASE WHEN a THEN 1 END", "CASE is not supported"),
+    ("a > 5 foo", "'foo' is not expected there, at character 7"),
+    ("a || X'00' = 'y'", "concatenates a binary"),
+    ("DELETE FROM t", "'FROM' is not expected there"),
+    ("a = 1; a = 2", "';' is not expected there, at character 6"),
     ("a >", "not a SQL expression: something is missing at '>', at character 3"),
     ("(a > 1", r"not a SQL expression: '\)' is missing after '1', at character 6"),
     ("a > 1)", r"not a SQL expression: '\)' is not expected there, at character 6"),
@@ -318,7 +320,7 @@ REFUSED = [
     ("a LIKE a", "pattern"),
     ("CAST(a AS interval) = 1", "INTERVAL|interval"),
     ("a = DATE '2024-02-30'", "no date"),
-    ("(1, 2) = (a, a)", "Tuple"),
+    ("(1, 2) = (a, a)", "a list in parentheses"),
     ("(" * 5000 + "a" + ")" * 5000, "deeply|SQL"),
 ]
 

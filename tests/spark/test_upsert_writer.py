@@ -8,7 +8,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import CharType, StringType, StructField, StructType
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchError
@@ -390,7 +390,8 @@ def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
         ({"mode": "apply_changes"}, "'_change_type'"),
         ({"tombstones": "7 days"}, "tombstones remember deletes"),
         ({"deleteWhen": "op"}, "true or false"),
-        ({"deleteWhen": "lower(op) = 'd'"}, r"withColumn\('gone'"),
+        ({"deleteWhen": "substring(op, 1, 1) = 'd'"}, r"withColumn\('gone'"),
+        ({"deleteWhen": "op LIKE '%d\\\\d'"}, "an escape before 'd'"),
         ({"deleteWhen": "opp = 'd'"}, "no column 'opp'; they have: id, "),
         ({"deleteWhen": "CAST(op AS INT) = 1"}, "cast"),
         ({"deleteWhen": "1 / seq > 0"}, "division by zero"),
@@ -414,6 +415,7 @@ def test_what_does_not_fit_is_refused(uri: str, options: dict[str, str], match: 
 CONDITIONS = (
     "op = 'd'",
     "OP in ('d', 'D')",
+    "lower(op) = 'd'",
     "op <> 'u' AND seq > 1",
     "NOT (op = 'u' OR op IS NULL)",
     "at IS NOT NULL",
@@ -448,6 +450,59 @@ def test_conditions_choose_the_rows_that_spark_chooses(session: Any, condition: 
     )
     assert sorted(map(str, rows.filter(found).to_pylist())) == chosen
     assert 0 < len(chosen) < 5
+
+
+TEXTS = [
+    "CORP\\bob",
+    "CORP\bob",
+    "CORPbob",
+    "10%",
+    "10",
+    "a\tb",
+    "a\\tb",
+    "it's",
+    'say "d"',
+    "d1",
+    "\\",
+]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "condition",
+    [
+        r"op = 'CORP\\bob'",
+        r"op = 'CORP\bob'",
+        r"op LIKE '10\%'",
+        r"op LIKE '%\\\\%'",
+        r"op LIKE '%!_%' ESCAPE '!' OR op LIKE 'a\tb'",
+        r"op IN ('a\tb', 'it\'s', 'it''s')",
+        r"""op = "say \"d\"" OR op = 'say "d"'""",
+        r"op RLIKE '^\\w\\d$'",
+        r"op = r'a\tb'",
+        r"contains(op, '\\')",
+    ],
+)
+def test_backslashes_in_texts_mean_what_they_mean_in_spark(session: Any, condition: str) -> None:
+    """A delete that reads an escape differently deletes other rows."""
+    df = session.createDataFrame(pa.table({"op": TEXTS}))
+    settled = settle_condition(condition, df.schema, case_sensitive=False)
+    rows = pa.RecordBatch.from_pydict({"op": TEXTS})
+    found = evaluate_predicate(parse_predicate(settled, rows.schema), rows)
+    chosen = [row.op for row in df.where(condition).collect()]
+    assert rows.filter(found)["op"].to_pylist() == chosen
+    assert 0 < len(chosen) < len(TEXTS)
+
+
+def test_padded_columns_decide_no_delete() -> None:
+    """Spark pads 'd' with blanks beside a CHAR(3), which has no value 'd'."""
+    written = {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}
+    for field in (StructField("op", CharType(3)), StructField("op", StringType(), True, written)):
+        with pytest.raises(InvalidInputError, match=r"a CHAR, beside which Spark pads"):
+            settle_condition("op = 'd'", StructType([field]), case_sensitive=False)
+    varying = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
+    columns = StructType([StructField("op", StringType(), True, varying)])
+    assert settle_condition("op = 'd'", columns, case_sensitive=False) == "op = 'd'"
 
 
 @pytest.mark.spark

@@ -13,15 +13,12 @@ values of deleted rows, too.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from sqlglot import exp
 
-from lance_stream.expressions.rules import path_of
+from lance_stream.expressions.nodes import Node, is_path, path_of
 from lance_stream.read.row_ranges import Path
-
-Node: TypeAlias = Any
-"""A node of sqlglot's tree; the name of its base class varies between releases."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +125,8 @@ def _only_column_of(node: Node) -> Path | None:
     while pending:
         each = pending.pop()
         if isinstance(each, exp.Column | exp.Dot):
+            if not is_path(each):
+                return None
             path = path_of(each)
             if found not in (None, path):
                 return None

@@ -92,7 +92,7 @@ def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
         everything = output_schema(table.schema, ())
         named = {path[0] for path in parse_expression(asked.filter).paths}
         check_names(pa.schema([each for each in everything if each.name in named]))
-        parse_predicate(asked.filter, feed_schema(everything))
+        parse_predicate(asked.filter, feed_schema(everything), exact=True)
     if not asked.read_change_feed:
         of_rows = [each for each in CHANGE_COLUMNS if each.name in row_columns(asked)]
         if of_rows:

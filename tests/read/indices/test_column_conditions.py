@@ -2,6 +2,7 @@
 
 import pytest
 
+from lance_stream.expressions.nodes import source_of
 from lance_stream.expressions.predicates import parse_expression
 from lance_stream.read.indices.column_conditions import (
     AllOf,
@@ -19,7 +20,7 @@ def shown(condition: Condition | None) -> str:
         return "nothing"
     if isinstance(condition, ColumnCondition):
         joined = " & " if condition.is_and else " | "
-        return joined.join(each.sql() for each in condition.nodes)
+        return joined.join(map(source_of, condition.nodes))
     names = "any of" if isinstance(condition, AnyOf) else "all of"
     return f"{names} [{'; '.join(map(shown, condition.parts))}]"
 
@@ -44,7 +45,7 @@ def shown(condition: Condition | None) -> str:
         ("a + 1 = 2", "nothing"),
         ("CAST(a AS bigint) = 2", "nothing"),
         ("a = 1 + 1", "a = 1 + 1"),
-        ("a = CAST('5' AS bigint)", "a = CAST('5' AS BIGINT)"),
+        ("a = CAST('5' AS bigint)", "a = CAST('5' AS bigint)"),
         ("a IS NULL", "a IS NULL"),
         ("a LIKE 'x%'", "a LIKE 'x%'"),
         ("a", "a"),

@@ -1,0 +1,130 @@
+"""Comparisons of two values, as Spark compares them: NaN equals NaN and is the greatest number.
+
+A string literal beside a date or time is one of these; other types are not mixed.
+"""
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.expressions.nodes import Datum, Node, refuse
+from lance_stream.expressions.numbers import comparable, is_float, is_number
+from lance_stream.expressions.times import date_of, time_of
+
+
+def compared(
+    node: Node, function: Callable[[Datum, Datum], Datum], left: Datum, right: Datum
+) -> Datum:
+    """Return the result of one of Arrow's comparisons, with Spark's order of values."""
+    if pa.types.is_null(left.type) or pa.types.is_null(right.type):
+        return pa.scalar(None, pa.bool_())
+    left, right = harmonised(node, left, right)
+    answer = function(left, right)
+    if is_float(left.type):
+        return _WITH_NAN[function](answer, pc.is_nan(left), pc.is_nan(right))
+    return answer
+
+
+# A comparison with a null gives null: these `and_` and `or_` are not Kleene's.
+_WITH_NAN: Mapping[Callable[[Datum, Datum], Datum], Callable[[Datum, Datum, Datum], Datum]] = {
+    pc.equal: lambda plain, left, right: pc.or_(plain, pc.and_(left, right)),
+    pc.not_equal: lambda plain, left, right: pc.and_not(plain, pc.and_(left, right)),
+    pc.less: lambda plain, left, right: pc.or_(plain, pc.and_not(right, left)),
+    pc.less_equal: lambda plain, _, right: pc.or_(plain, right),
+    pc.greater: lambda plain, left, right: pc.or_(plain, pc.and_not(left, right)),
+    pc.greater_equal: lambda plain, left, _: pc.or_(plain, left),
+}
+"""Corrects Arrow's results for NaN: it equals NaN, and is greater than all other values."""
+
+
+def harmonised(node: Node, left: Datum, right: Datum) -> tuple[Datum, Datum]:
+    """Return two values as ones of a type that Arrow compares exactly."""
+    kinds = kind_of(left.type), kind_of(right.type)
+    if kinds == ("temporal", "string") and isinstance(right, pa.Scalar):
+        return harmonised(node, left, _temporal_of(node, right, left.type))
+    if kinds == ("string", "temporal") and isinstance(left, pa.Scalar):
+        return harmonised(node, _temporal_of(node, left, right.type), right)
+    if kinds[0] != kinds[1] or kinds[0] is None:
+        raise refuse(node, f"compares a {left.type} with a {right.type}, which is not supported")
+    if kinds[0] == "temporal":
+        return _in_one_unit(_at_utc(left, right), _at_utc(right, left))
+    if kinds[0] == "number":
+        return comparable(left, right)
+    return left, right
+
+
+def kind_of(arrow: pa.DataType) -> str | None:
+    """Return which kind of values a type has; None for nested ones."""
+    return next((name for name, accepts in _KINDS.items() if accepts(arrow)), None)
+
+
+_KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
+    "number": is_number,
+    "boolean": pa.types.is_boolean,
+    "string": lambda t: bool(pa.types.is_string(t) or pa.types.is_large_string(t)),
+    "bytes": lambda t: bool(
+        pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t)
+    ),
+    "temporal": lambda t: bool(pa.types.is_date(t) or pa.types.is_timestamp(t)),
+    "time": pa.types.is_time,
+    "duration": pa.types.is_duration,
+}
+"""Kinds of types; each type can be compared with others of its kind."""
+
+
+def _at_utc(value: Datum, other: Datum) -> Datum:
+    """Return a time in UTC: one without a zone, too, if it is beside one with a zone."""
+    if pa.types.is_timestamp(other.type) and other.type.tz is not None:
+        unit = value.type.unit if pa.types.is_timestamp(value.type) else "s"
+        return value.cast(pa.timestamp(unit, "UTC"))
+    if pa.types.is_timestamp(value.type) and value.type.tz is not None:
+        return value.cast(pa.timestamp(value.type.unit, "UTC"))
+    return value
+
+
+def _in_one_unit(left: Datum, right: Datum) -> tuple[Datum, Datum]:
+    """Convert two times to the finer unit; to decimals if they exceed that unit's range.
+
+    The year 9999 in nanoseconds is not a timestamp, but every row of such a column is before it.
+    """
+    if left.type.equals(right.type):
+        return left, right
+    ticks = min(_TICKS_OF_DAY.index(_unit_of(each.type)) for each in (left, right))
+    zone = next((each.type.tz for each in (left, right) if pa.types.is_timestamp(each.type)), None)
+    finer = pa.timestamp(_TICKS_OF_DAY[ticks], zone) if _TICKS_OF_DAY[ticks] != "D" else None
+    if finer is None:
+        return left.cast(pa.date32()), right.cast(pa.date32())
+    try:
+        return left.cast(finer), right.cast(finer)
+    except pa.ArrowInvalid:
+        return _as_nanoseconds(left), _as_nanoseconds(right)
+
+
+_TICKS_OF_DAY: Final = ("ns", "us", "ms", "s", "D")
+
+_NANOSECONDS: Final[Mapping[str, int]] = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "D": 86_400 * 10**9,
+}
+
+
+def _unit_of(arrow: pa.DataType) -> str:
+    return "D" if pa.types.is_date32(arrow) else "ms" if pa.types.is_date64(arrow) else arrow.unit
+
+
+def _as_nanoseconds(value: Datum) -> Datum:
+    """Return times as decimals, which fit every time of every unit in nanoseconds."""
+    unit = _unit_of(value.type)
+    ticks = value.cast(pa.int32()) if unit == "D" else value
+    number = ticks.cast(pa.int64()).cast(pa.decimal128(19, 0))
+    return pc.multiply(number, pa.scalar(Decimal(_NANOSECONDS[unit]), pa.decimal128(18, 0)))
+
+
+def _temporal_of(node: Node, text: pa.Scalar, arrow: pa.DataType) -> pa.Scalar:
+    return date_of(node, text) if pa.types.is_date(arrow) else time_of(node, text, arrow)

@@ -1,0 +1,552 @@
+"""Functions that a SQL expression may call: one table, `FUNCTIONS`.
+
+Each has the name, the types and the values of Spark's function. Where Java's libraries decide (the
+cases of letters, patterns), what Arrow does otherwise is done here in Python, or refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.expressions import arithmetic
+from lance_stream.expressions.casts import as_text, rescaled
+from lance_stream.expressions.comparisons import compared, kind_of
+from lance_stream.expressions.nodes import Datum, Node, failure, refuse
+from lance_stream.expressions.numbers import (
+    EXACT,
+    common_number,
+    fits,
+    is_float,
+    num_rows_of,
+    to_decimal,
+    to_float,
+)
+from lance_stream.expressions.patterns import as_regex
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function, and how many arguments it takes.
+
+    Attributes:
+        evaluate: Takes the call's node and the values of its arguments.
+        least: The fewest arguments.
+        most: The most; None for any number.
+    """
+
+    evaluate: Callable[[Node, Sequence[Datum]], Datum]
+    least: int = 1
+    most: int | None = 1
+
+
+# --- texts
+
+
+def _demand(node: Node, kind: str, *values: Datum) -> bool:
+    """Refuse values that are not of a kind; return whether one is null in every row."""
+    for value in values:
+        if not pa.types.is_null(value.type) and kind_of(value.type) != kind:
+            raise refuse(node, f"takes a {kind}, not a {value.type}; this is not supported")
+    return any(pa.types.is_null(value.type) for value in values)
+
+
+def _constant(node: Node, value: Datum) -> Any:
+    if not isinstance(value, pa.Scalar):
+        raise refuse(node, "takes a constant there; other values are not supported")
+    return value.as_py()
+
+
+def _of_text(change: Callable[[Datum], Datum]) -> Callable[[Node, Sequence[Datum]], Datum]:
+    def evaluate(node: Node, values: Sequence[Datum]) -> Datum:
+        (value,) = values
+        return pa.scalar(None, pa.string()) if _demand(node, "string", value) else change(value)
+
+    return evaluate
+
+
+def lower(value: Datum) -> Datum:
+    """Return texts in lower case."""
+    return _in_case(value, pc.ascii_lower, str.lower)
+
+
+def upper(value: Datum) -> Datum:
+    """Return texts in upper case."""
+    return _in_case(value, pc.ascii_upper, str.upper)
+
+
+def _in_case(value: Datum, ascii_case: Any, any_case: Callable[[str], str]) -> Datum:
+    """Change the case of letters: one may become several, which Arrow does not do."""
+    if pc.all(pc.string_is_ascii(value), min_count=0).as_py() is not False:
+        return ascii_case(value)
+    if isinstance(value, pa.Scalar):
+        return pa.scalar(any_case(value.as_py()), value.type)
+    rows = [None if each is None else any_case(each) for each in value.to_pylist()]
+    return pa.array(rows, value.type)
+
+
+def _trim(trim: Any) -> Callable[[Node, Sequence[Datum]], Datum]:
+    def evaluate(node: Node, values: Sequence[Datum]) -> Datum:
+        if len(values) == 2 and not node.args.get("is_from"):
+            raise refuse(node, "has its characters after a comma; write TRIM(BOTH 'x' FROM a). It")
+        if _demand(node, "string", *values):
+            return pa.scalar(None, pa.string())
+        characters = " " if len(values) == 1 else _constant(node, values[1])
+        if characters is None:
+            return pa.scalar(None, pa.string())
+        return trim(values[0], characters=characters) if characters else values[0]
+
+    return evaluate
+
+
+def _length(node: Node, values: Sequence[Datum]) -> Datum:
+    (value,) = values
+    if pa.types.is_null(value.type):
+        return pa.scalar(None, pa.int32())
+    if kind_of(value.type) == "bytes":
+        return pc.binary_length(value).cast(pa.int32())
+    _demand(node, "string", value)
+    return pc.utf8_length(value).cast(pa.int32())
+
+
+def _substring(node: Node, values: Sequence[Datum]) -> Datum:
+    if _demand(node, "string", values[0]):
+        return pa.scalar(None, pa.string())
+    _demand(node, "number", *values[1:])
+    numbers = [_constant(node, value) for value in values[1:]]
+    if any(each is not None and not isinstance(each, int) for each in numbers):
+        raise refuse(node, "takes integers for the position and length; others are not supported")
+    if None in numbers:
+        return pa.scalar(None, pa.string())
+    start, length = (*numbers, None)[:2]
+    return _sliced(values[0], start, length)
+
+
+def _sliced(text: Datum, position: int, length: int | None) -> Datum:
+    if length is not None and length <= 0:
+        return pc.utf8_slice_codeunits(text, 0, 0)
+    start = position - 1 if position > 0 else position
+    stop = None if length is None else start + length
+    if start < 0 and stop is not None and stop >= 0:
+        stop = None
+    return pc.utf8_slice_codeunits(text, start, stop)
+
+
+def _left(node: Node, values: Sequence[Datum]) -> Datum:
+    return _substring(node, [values[0], pa.scalar(1), values[1]])
+
+
+def _concat(node: Node, values: Sequence[Datum]) -> Datum:
+    return concatenated(node, values)
+
+
+def concatenated(node: Node, values: Sequence[Datum]) -> Datum:
+    """Return values one after another as texts; null if one is null."""
+    texts = []
+    for value in values:
+        text = None if kind_of(value.type) == "bytes" else as_text(value)
+        if text is None:
+            raise refuse(node, f"concatenates a {value.type}, which is not supported")
+        texts.append(text.cast(pa.string()))
+    if not texts:
+        return pa.scalar("")
+    return pc.binary_join_element_wise(*texts, "", null_handling="emit_null")
+
+
+def _matches(match: Any) -> Callable[[Node, Sequence[Datum]], Datum]:
+    def evaluate(node: Node, values: Sequence[Datum]) -> Datum:
+        value, part = values
+        if _demand(node, "string", value, part):
+            return pa.scalar(None, pa.bool_())
+        pattern = _constant(node, part)
+        return pa.scalar(None, pa.bool_()) if pattern is None else match(value, pattern)
+
+    return evaluate
+
+
+def _regex(node: Node, values: Sequence[Datum]) -> Datum:
+    value, pattern = values
+    if _demand(node, "string", value, pattern):
+        return pa.scalar(None, pa.bool_())
+    text = _constant(node, pattern)
+    if text is None:
+        return pa.scalar(None, pa.bool_())
+    return pc.match_substring_regex(value, as_regex(node, text))
+
+
+# --- numbers
+
+
+def _positive(node: Node, values: Sequence[Datum]) -> Datum:
+    _demand(node, "number", *values)
+    return values[0]
+
+
+def _absolute(node: Node, values: Sequence[Datum]) -> Datum:
+    return values[0] if _demand(node, "number", *values) else arithmetic.absolute(values[0])
+
+
+def _is_nan(node: Node, values: Sequence[Datum]) -> Datum:
+    (value,) = values
+    if _demand(node, "number", value) or not is_float(value.type):
+        return pc.and_(pc.is_valid(value), pa.scalar(False))
+    return pc.fill_null(pc.is_nan(value), False)
+
+
+def _round(node: Node, values: Sequence[Datum]) -> Datum:
+    value = values[0]
+    if _demand(node, "number", *values):
+        return value
+    digits = 0 if len(values) == 1 else _constant(node, values[1])
+    if not isinstance(digits, int):
+        raise refuse(node, "takes an integer for the digits; others are not supported")
+    if is_float(value.type):
+        return _each(value, lambda number: _rounded_float(number, digits, value.type), value.type)
+    if pa.types.is_integer(value.type) and not pa.types.is_uint64(value.type):
+        if digits >= 0:
+            return value
+        wide = value.cast(pa.int64())
+        return _each(wide, lambda number: _rounded_integer(number, digits), wide.type)
+    value = to_decimal(value)
+    precision, scale = value.type.precision, value.type.scale
+    if digits < 0:
+        precision = max(precision - scale, -digits + 1) + 1
+        arrow = pa.decimal128(min(precision, 38), 0)
+    else:
+        kept = min(digits, scale)
+        arrow = pa.decimal128(min(precision - scale + kept + 1, 38), kept)
+
+    def rounded(number: Decimal) -> Decimal:
+        unit = Decimal(1).scaleb(-digits)
+        result = number if digits >= scale else number.quantize(unit, ROUND_HALF_UP, EXACT)
+        result = result.quantize(Decimal(1).scaleb(-arrow.scale), context=EXACT)
+        if not fits(result, arrow):
+            raise failure(f"{number}, rounded, does not fit a {arrow}")
+        return result
+
+    return _each(value, rounded, arrow)
+
+
+def _rounded_float(number: float, digits: int, arrow: pa.DataType) -> float:
+    if not np.isfinite(number):
+        return number
+    if number == 0:
+        return 0.0  # also for -0.0: it is a decimal on the way
+    unit = Decimal(1).scaleb(-digits)
+    exact = Decimal(repr(float(number)))
+    if int(exact.as_tuple().exponent) >= -digits:
+        return number
+    rounded = exact.quantize(unit, ROUND_HALF_UP, EXACT)
+    return float(arrow.to_pandas_dtype()(rounded)) if rounded else 0.0
+
+
+def _rounded_integer(number: int, digits: int) -> int:
+    rounded = int(Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, EXACT))
+    if not -(1 << 63) <= rounded < 1 << 63:
+        raise failure(f"{number}, rounded, does not fit a bigint")
+    return rounded
+
+
+def _each(value: Datum, change: Callable[[Any], Any], arrow: pa.DataType) -> Datum:
+    if isinstance(value, pa.Scalar):
+        return pa.scalar(None if not value.is_valid else change(value.as_py()), arrow)
+    return pa.array([None if each is None else change(each) for each in value.to_pylist()], arrow)
+
+
+# --- times
+
+_UNITS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("YEAR", "YYYY", "YY"), "year"),
+    "QUARTER": "quarter",
+    **dict.fromkeys(("MONTH", "MM", "MON"), "month"),
+    "WEEK": "week",
+    **dict.fromkeys(("DAY", "DD"), "day"),
+    "HOUR": "hour",
+    "MINUTE": "minute",
+    "SECOND": "second",
+    "MILLISECOND": "millisecond",
+    "MICROSECOND": "microsecond",
+}
+_OF_DATES: Final = frozenset({"year", "quarter", "month", "week"})
+
+
+def _date_trunc(node: Node, values: Sequence[Datum]) -> Datum:
+    unit = _unit_of(node, values[0])
+    if _demand(node, "temporal", values[1]):
+        return pa.scalar(None, pa.timestamp("us", "UTC"))
+    times = values[1]
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("us"))
+    plain = times.cast(pa.timestamp(times.type.unit)).cast(pa.timestamp("us"), safe=False)
+    return pc.floor_temporal(plain, unit=unit).cast(pa.timestamp("us", "UTC"))
+
+
+def _trunc(node: Node, values: Sequence[Datum]) -> Datum:
+    unit = _unit_of(node, values[1])
+    if unit not in _OF_DATES:
+        raise refuse(
+            node, "truncates a date to a year, quarter, month or week; others are not supported"
+        )
+    if _demand(node, "temporal", values[0]):
+        return pa.scalar(None, pa.date32())
+    value = values[0]
+    if pa.types.is_timestamp(value.type):
+        value = pc.floor_temporal(value.cast(pa.timestamp(value.type.unit)), unit="day")
+    return pc.floor_temporal(value.cast(pa.date32()), unit=unit).cast(pa.date32())
+
+
+def _unit_of(node: Node, value: Datum) -> str:
+    text = _constant(node, value)
+    unit = _UNITS.get(text.upper()) if isinstance(text, str) else None
+    if unit is None:
+        raise refuse(node, f"truncates to {text!r}; supported are {', '.join(_UNITS)}")
+    return unit
+
+
+def _clock(node: Node, _values: Sequence[Datum]) -> Datum:
+    raise refuse(
+        node,
+        "asks for the current time, which is not the same for all parts of a query, and not "
+        "supported there: write it as a literal",
+    )
+
+
+# --- nulls
+
+
+def _nullif(node: Node, values: Sequence[Datum]) -> Datum:
+    value, other = values
+    if pa.types.is_null(value.type) or pa.types.is_null(other.type):
+        return value
+    is_equal = pc.fill_null(compared(node, pc.equal, value, other), False)
+    return pc.if_else(is_equal, pa.scalar(None, value.type), value)
+
+
+def common_type(node: Node, types: Sequence[pa.DataType]) -> pa.DataType:
+    """Return the type of a value that is one of several.
+
+    Raises:
+        InvalidInputError: They have none.
+    """
+    known = [each for each in types if not pa.types.is_null(each)]
+    if not known:
+        return pa.null()
+    kinds = {kind_of(each) for each in known}
+    if kinds == {"number"}:
+        return common_number(known)
+    if kinds == {"string"}:
+        return pa.string()
+    if len(set(known)) == 1:
+        return known[0]
+    raise refuse(node, f"combines {', '.join(map(str, known))}, which is not supported")
+
+
+def converted(value: Datum, arrow: pa.DataType) -> Datum:
+    """Return a value as one of a common type."""
+    if value.type == arrow:
+        return value
+    if is_float(arrow) and not pa.types.is_null(value.type):
+        return to_float(value, arrow)
+    if pa.types.is_decimal(arrow) and not pa.types.is_null(value.type):
+        return rescaled(to_decimal(value), arrow)
+    return value.cast(arrow)
+
+
+# --- lists, maps and structs
+
+
+def _array(node: Node, values: Sequence[Datum]) -> Datum:
+    arrow = common_type(node, [value.type for value in values])
+    num_rows = num_rows_of(*values)
+    items = [converted(value, arrow) for value in values]
+    if num_rows is None:
+        return pa.scalar([item.as_py() for item in items], pa.list_(arrow))
+    columns = [pa.repeat(item, num_rows) if isinstance(item, pa.Scalar) else item for item in items]
+    size = len(columns)
+    order = np.arange(size * num_rows).reshape(size, num_rows).T.reshape(-1)
+    flat = pa.concat_arrays(columns).take(pa.array(order))
+    offsets = np.arange(num_rows + 1, dtype=np.int32) * size
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(arrow)
+        or pa.types.is_large_list(arrow)
+        or pa.types.is_fixed_size_list(arrow)
+    )
+
+
+def _as_list(node: Node, value: Datum) -> pa.Array:
+    """Return lists of any layout as one whose items are listed by `flatten`."""
+    if not _is_list(value.type):
+        raise refuse(node, f"takes a list, not a {value.type}; this is not supported")
+    array = pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else value
+    if pa.types.is_fixed_size_list(array.type):
+        return array.cast(pa.list_(array.type.value_type))
+    return array
+
+
+def _size(node: Node, values: Sequence[Datum]) -> Datum:
+    (value,) = values
+    if pa.types.is_map(value.type):
+        return pc.list_value_length(value.cast(pa.list_(value.type.field(0))))
+    lengths = pc.list_value_length(_as_list(node, value)).cast(pa.int32())
+    return lengths[0] if isinstance(value, pa.Scalar) else lengths
+
+
+def _array_contains(node: Node, values: Sequence[Datum]) -> Datum:
+    lists, wanted = values
+    if pa.types.is_null(wanted.type) or pa.types.is_null(lists.type):
+        raise refuse(node, "looks for NULL in a list; this is not supported")
+    num_rows = num_rows_of(lists, wanted)
+    array = _as_list(node, lists)
+    if isinstance(lists, pa.Scalar) and num_rows is not None:
+        array = pa.repeat(array[0], num_rows)
+    items, parents = pc.list_flatten(array), pc.list_parent_indices(array)
+    if not isinstance(wanted, pa.Scalar):
+        wanted_of_items: Datum = wanted.take(parents)
+    else:
+        wanted_of_items = wanted
+    answers = compared(node, pc.equal, items, wanted_of_items)
+    if isinstance(answers, pa.Scalar):
+        answers = pa.repeat(answers, len(items))
+    where = parents.to_numpy()
+    is_true, is_null = np.zeros(len(array), np.bool_), np.zeros(len(array), np.bool_)
+    is_true[where[pc.fill_null(answers, False).to_numpy(zero_copy_only=False)]] = True
+    is_null[where[answers.is_null().to_numpy(zero_copy_only=False)]] = True
+    unknown = (is_null & ~is_true) | array.is_null().to_numpy(zero_copy_only=False)
+    if not isinstance(wanted, pa.Scalar):
+        unknown |= wanted.is_null().to_numpy(zero_copy_only=False)
+    elif not wanted.is_valid:
+        unknown[:] = True
+    result = pa.array(is_true, mask=unknown)
+    return result[0] if num_rows is None else result
+
+
+def subscript(
+    node: Node, value: Datum, key: Datum, *, first: int = 0, strict: bool = True
+) -> Datum:
+    """Return the item of a list, the value of a map, or the field of a struct.
+
+    Args:
+        node: For messages.
+        value: The lists, maps or structs.
+        key: A position from `first`; a key; or the name of a field.
+        first: The position of the first item.
+        strict: Whether a position that a list does not have is an error; it is null otherwise.
+    """
+    if pa.types.is_struct(value.type) and isinstance(key, pa.Scalar):
+        return field_of(node, value, str(key.as_py()))
+    if pa.types.is_map(value.type):
+        return _map_value(node, value, key)
+    array = _as_list(node, value)
+    if not pa.types.is_integer(key.type):
+        raise refuse(node, f"has a {key.type} as the position in a list, which is not supported")
+    num_rows = num_rows_of(value, key)
+    if isinstance(value, pa.Scalar) and num_rows is not None:
+        array = pa.repeat(array[0], num_rows)
+    lengths = pc.list_value_length(array).cast(pa.int64())
+    places = pc.subtract(key.cast(pa.int64()), pa.scalar(first))
+    if isinstance(places, pa.Scalar):
+        places = pa.repeat(places, len(array))
+    is_in = pc.and_(pc.greater_equal(places, 0), pc.less(places, lengths))
+    if strict and pc.any(pc.invert(is_in)).as_py():
+        raise failure("a list has no item at that position; get(list, position) is null there")
+    starts = np.concatenate(([0], np.cumsum(pc.fill_null(lengths, 0).to_numpy())))[:-1]
+    rows = pc.add(places, pa.array(starts.astype(np.int64)))
+    rows = pc.if_else(pc.fill_null(is_in, False), rows, pa.scalar(None, pa.int64()))
+    result = pc.list_flatten(array).take(rows)
+    return result[0] if num_rows is None else result
+
+
+def _map_value(node: Node, value: Datum, key: Datum) -> Datum:
+    wanted = _constant(node, key)
+    if isinstance(value, pa.Scalar):
+        raise refuse(node, "has a constant map, which is not supported")
+    if wanted is None:
+        return pa.nulls(len(value), value.type.item_type)
+    if kind_of(value.type.key_type) != kind_of(key.type):
+        raise refuse(node, f"looks for a {key.type} in a {value.type}; this is not supported")
+    entries = value.cast(pa.map_(value.type.key_type, value.type.item_type))
+    parents = pc.list_parent_indices(_entries(entries)).to_numpy()
+    flat = pc.list_flatten(_entries(entries))
+    is_key = compared(node, pc.equal, flat.field(0), key).to_numpy(zero_copy_only=False)
+    rows = np.full(len(value), -1, np.int64)
+    places = np.flatnonzero(is_key)[::-1]
+    rows[parents[places]] = places  # of equal keys, the first
+    return flat.field(1).take(pa.array(rows, mask=rows < 0))
+
+
+def _entries(maps: pa.MapArray) -> pa.ListArray:
+    """Return maps as lists of structs."""
+    fields = [maps.type.key_field, maps.type.item_field]
+    return maps.cast(pa.list_(pa.field("entries", pa.struct(fields), nullable=False)))
+
+
+def field_of(node: Node, value: Datum, name: str) -> Datum:
+    """Return a field of structs by its name, in any case if only one has it."""
+    names = [each.name for each in value.type] if pa.types.is_struct(value.type) else []
+    alike = [each for each in names if each == name] or [
+        each for each in names if each.lower() == name.lower()
+    ]
+    if len(alike) != 1:
+        raise refuse(node, f"names {name!r}, which a {value.type} has not, or more than once; it")
+    return pc.struct_field(value, alike)
+
+
+def _get(node: Node, values: Sequence[Datum]) -> Datum:
+    if not _is_list(values[0].type):
+        raise refuse(node)
+    return subscript(node, *values, strict=False)
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "lower": Function(_of_text(lower)),
+    "lcase": Function(_of_text(lower)),
+    "upper": Function(_of_text(upper)),
+    "ucase": Function(_of_text(upper)),
+    "trim": Function(_trim(pc.utf8_trim), 1, 2),
+    "btrim": Function(_trim(pc.utf8_trim), 1, 1),
+    "ltrim": Function(_trim(pc.utf8_ltrim), 1, 2),
+    "rtrim": Function(_trim(pc.utf8_rtrim), 1, 2),
+    "length": Function(_length),
+    "len": Function(_length),
+    "char_length": Function(_length),
+    "character_length": Function(_length),
+    "substring": Function(_substring, 2, 3),
+    "left": Function(_left, 2, 2),
+    "concat": Function(_concat, 0, None),
+    "contains": Function(_matches(pc.match_substring), 2, 2),
+    "startswith": Function(_matches(pc.starts_with), 2, 2),
+    "starts_with": Function(_matches(pc.starts_with), 2, 2),
+    "endswith": Function(_matches(pc.ends_with), 2, 2),
+    "ends_with": Function(_matches(pc.ends_with), 2, 2),
+    "rlike": Function(_regex, 2, 2),
+    "regexp": Function(_regex, 2, 2),
+    "regexp_like": Function(_regex, 2, 2),
+    "positive": Function(_positive),
+    "abs": Function(_absolute),
+    "isnan": Function(_is_nan),
+    "isnull": Function(lambda _, values: pc.is_null(values[0])),
+    "isnotnull": Function(lambda _, values: pc.is_valid(values[0])),
+    "round": Function(_round, 1, 2),
+    "date_trunc": Function(_date_trunc, 2, 2),
+    "trunc": Function(_trunc, 2, 2),
+    "current_date": Function(_clock, 0, 0),
+    "current_timestamp": Function(_clock, 0, 0),
+    "now": Function(_clock, 0, 0),
+    "localtimestamp": Function(_clock, 0, 0),
+    "nullif": Function(_nullif, 2, 2),
+    "array": Function(_array, 0, None),
+    "size": Function(_size),
+    "cardinality": Function(_size),
+    "array_size": Function(_size),
+    "array_contains": Function(_array_contains, 2, 2),
+    "get": Function(_get, 2, 2),
+}
+"""Every function, besides `coalesce`, whose arguments are evaluated only where they are needed."""

@@ -1,0 +1,176 @@
+"""Numbers of different types beside each other: which common type they are converted to.
+
+    integer, integer        64 bits; a u64 becomes a decimal(20, 0)
+    float, float            of the same size as they are; else double
+    float, another number   double, rounded to the nearest
+    decimal, integer        decimal: a byte has 3 digits, a long 20, a literal those written
+
+Nothing here depends on the values: an expression that is accepted for a table's types is not
+refused for a row. Except for the width of integers this is Spark's ANSI type coercion.
+"""
+
+from decimal import Context, Decimal
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.expressions.nodes import Datum
+
+Rows: TypeAlias = list[Any]
+
+EXACT: Final = Context(prec=120, Emin=-9999, Emax=9999)
+"""Decimals of two columns are added, multiplied and divided exactly in it."""
+
+_DIGITS: Final = {
+    pa.int8(): 3,
+    pa.uint8(): 5,
+    pa.int16(): 5,
+    pa.uint16(): 10,
+    pa.int32(): 10,
+    pa.uint32(): 20,
+    pa.int64(): 20,
+    pa.uint64(): 20,
+}
+MAX_DIGITS: Final = 38
+
+
+def is_number(arrow: pa.DataType) -> bool:
+    """Return whether a type is one of numbers."""
+    return bool(pa.types.is_integer(arrow) or is_float(arrow) or pa.types.is_decimal(arrow))
+
+
+def is_float(arrow: pa.DataType) -> bool:
+    """Return whether a type is one of floats."""
+    return bool(pa.types.is_floating(arrow))
+
+
+def to_double(value: Datum) -> Datum:
+    """Return numbers as the nearest doubles."""
+    return to_float(value, pa.float64())
+
+
+def to_float(value: Datum, target: pa.DataType) -> Datum:
+    """Return numbers as the nearest floats of a type.
+
+    Arrow's own cast of a decimal (26) rounds twice if it has more digits than a double, and its
+    cast of an integer refuses those that are no float.
+    """
+    if pa.types.is_decimal(value.type):
+        return value.cast(pa.string()).cast(target)
+    if pa.types.is_float16(value.type):
+        value = value.cast(pa.float32())
+    return value if value.type == target else value.cast(target, safe=False)
+
+
+def to_long(value: Datum) -> Datum:
+    """Return integers as i64, and u64 as decimals: narrow columns must not overflow."""
+    if pa.types.is_uint64(value.type):
+        return value.cast(pa.decimal128(20, 0))
+    return value.cast(pa.int64()) if pa.types.is_integer(value.type) else value
+
+
+def to_decimal(value: Datum, digits: int | None = None) -> Datum:
+    """Return integers as decimals; decimals as they are.
+
+    Args:
+        value: The numbers.
+        digits: How many digits a literal has.
+    """
+    if pa.types.is_decimal(value.type):
+        return value
+    wide = value.cast(pa.decimal128(20, 0) if pa.types.is_uint64(value.type) else pa.int64())
+    exact = wide.cast(pa.decimal128(20, 0))
+    wanted = pa.decimal128(_DIGITS[value.type] if digits is None else digits, 0)
+    return exact if wanted == exact.type else exact.cast(wanted)
+
+
+def comparable(left: Datum, right: Datum) -> tuple[Datum, Datum]:
+    """Return numbers of two types as ones of a single type, which Arrow compares."""
+    if left.type == right.type:
+        return left, right
+    if is_float(left.type) or is_float(right.type):
+        return to_double(left), to_double(right)
+    if pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type):
+        return _decimals_of_one_type(to_decimal(left), to_decimal(right))
+    if pa.types.is_uint64(left.type):
+        return _beside_uint64(left, right)
+    if pa.types.is_uint64(right.type):
+        right, left = _beside_uint64(right, left)
+        return left, right
+    return left.cast(pa.int64()), right.cast(pa.int64())
+
+
+def _beside_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
+    if isinstance(other, pa.Scalar) and (other.as_py() or 0) >= 0:
+        return unsigned, other.cast(pa.uint64())
+    return to_decimal(unsigned), to_decimal(other)
+
+
+def _decimals_of_one_type(left: Datum, right: Datum) -> tuple[Datum, Datum]:
+    scale = max(left.type.scale, right.type.scale)
+    digits = scale + max(each.type.precision - each.type.scale for each in (left, right))
+    wanted = pa.decimal128(digits, scale) if digits <= MAX_DIGITS else pa.decimal256(digits, scale)
+    return left.cast(wanted), right.cast(wanted)
+
+
+def bounded_decimal(digits: int, scale: int) -> pa.DataType:
+    """Return the type of a result with up to so many digits: of more than 38, fewer decimals.
+
+    Source:
+        Spark's DecimalType.adjustPrecisionScale.
+    """
+    if digits <= MAX_DIGITS:
+        return pa.decimal128(digits, scale)
+    return pa.decimal128(MAX_DIGITS, max(MAX_DIGITS - (digits - scale), min(scale, 6)))
+
+
+def rows_of(value: Datum, num_rows: int) -> Rows:
+    """Return values as Python's, one for each row."""
+    if isinstance(value, pa.Scalar):
+        return [value.as_py()] * num_rows
+    rows: Rows = value.to_pylist()
+    return rows
+
+
+def num_rows_of(*values: Datum) -> int | None:
+    """Return how many rows values have; None if all of them are scalars."""
+    return next((len(value) for value in values if not isinstance(value, pa.Scalar)), None)
+
+
+def datum_of(rows: Rows, arrow: pa.DataType, num_rows: int | None) -> Datum:
+    """Return rows as an array; as a scalar if the values that they come from are."""
+    array = pa.array(rows, arrow)
+    return array[0] if num_rows is None else array
+
+
+def fits(value: Decimal, arrow: pa.DataType) -> bool:
+    """Return whether a decimal of a type's scale has no more digits than the type."""
+    return bool(abs(value) < Decimal(10) ** (arrow.precision - arrow.scale))
+
+
+def common_number(types: list[pa.DataType]) -> pa.DataType:
+    """Return the type of one of several numbers, as for `coalesce`."""
+    if len(set(types)) == 1:
+        return types[0]
+    if any(map(is_float, types)):
+        return (
+            pa.float32() if all(t in (pa.float16(), pa.float32()) for t in types) else pa.float64()
+        )
+    if all(map(pa.types.is_integer, types)) and pa.uint64() not in types:
+        return pa.int64()
+    decimals = [
+        each if pa.types.is_decimal(each) else pa.decimal128(_DIGITS[each], 0) for each in types
+    ]
+    scale = max(each.scale for each in decimals)
+    return bounded_decimal(scale + max(each.precision - each.scale for each in decimals), scale)
+
+
+def zero_of(arrow: pa.DataType) -> pa.Scalar:
+    """Return zero as a number of a type."""
+    return pa.scalar(Decimal(0) if pa.types.is_decimal(arrow) else 0, arrow)
+
+
+def null_where_not(value: Datum, mask: Datum) -> Datum:
+    """Return values that are null where a mask is not true."""
+    return pc.if_else(mask, value, pa.scalar(None, value.type))

@@ -1,0 +1,99 @@
+r"""Patterns of LIKE, and regular expressions.
+
+A regular expression is one of Java in Spark, and one of RE2 in Arrow. Those parts of the language
+that mean the same are passed on; a few are translated, and all others refused by name:
+
+    .           not before \n, \r, U+0085, U+2028 and U+2029, where RE2 stops at \n only
+    \s \S       RE2's lack the vertical tab
+    $           at the end of the pattern, or of an alternative: also before a last line break
+    refused     \b, flags, look-around, back references, possessive quantifiers, nested classes
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.expressions.nodes import Node, refuse
+
+WILDCARDS: Final[Mapping[str, str]] = {"%": ".*", "_": "."}
+
+
+def parts_of_like(node: Node, pattern: str, escape: str) -> list[tuple[str, bool]]:
+    """Return the characters of a LIKE pattern without escapes, and whether each is literal.
+
+    Raises:
+        InvalidInputError: An escape is before something else than a wildcard or itself.
+    """
+    parts: list[tuple[str, bool]] = []
+    letters = iter(pattern)
+    for letter in letters:
+        if letter != escape:
+            parts.append((letter, letter not in WILDCARDS))
+            continue
+        escaped = next(letters, None)
+        if escaped is None:
+            raise refuse(node, "has an escape at the end of its pattern; not supported")
+        if escaped not in ("%", "_", escape):
+            raise refuse(
+                node,
+                f"has an escape before {escaped!r}, which is neither a wildcard nor the escape "
+                r"itself; this is not supported. A backslash in a string is written '\\', and in a "
+                r"pattern '\\\\'. It",
+            )
+        parts.append((escaped, True))
+    return parts
+
+
+_LINE_ENDS: Final = r"\n\r\x{85}\x{2028}\x{2029}"
+_TRANSLATED: Final[Mapping[str, str]] = {
+    ".": f"[^{_LINE_ENDS}]",
+    r"\s": r"[\t\n\x0B\f\r ]",
+    r"\S": r"[^\t\n\x0B\f\r ]",
+}
+_END: Final = rf"(?:\r\n|[{_LINE_ENDS}])?\z"
+
+_PART: Final = re.compile(
+    r"""
+      (?P<class>\[\^?(?:\\[dDwWtnrf\\.\[\]()*+?{}|^$/\-]|[^\\\[\]&^])+\])
+    | (?P<escape>\\[dDwWsStnrfAz\\.\[\]()*+?{}|^$/\-"'])
+    | (?P<open>\((?:\?:)?(?!\?))
+    | (?P<close>\))
+    | (?P<repeat>(?:[*+?]|\{\d+(?:,\d*)?\})\??(?![*+?{]))
+    | (?P<end>\$)
+    | (?P<other>[^\\\[\](){}*+?$])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def as_regex(node: Node, pattern: str) -> str:
+    """Return a regular expression of Java as one of RE2.
+
+    Raises:
+        InvalidInputError: It uses what may mean something else there.
+    """
+    written, position, depth = [], 0, 0
+    while position < len(pattern):
+        match = _PART.match(pattern, position)
+        if match is None:
+            raise refuse(
+                node,
+                f"has {pattern[position : position + 10]!r} in its pattern, which is not supported",
+            )
+        part, position = match.group(), match.end()
+        depth += (match.lastgroup == "open") - (match.lastgroup == "close")
+        if match.lastgroup == "end":
+            rest = pattern[position:]
+            if rest.strip(")") and not (depth == 0 and rest.startswith("|")):
+                raise refuse(node, "has a '$' within its pattern, which is not supported")
+            part = _END
+        written.append(_TRANSLATED.get(part, part))
+    regex = "".join(written)
+    try:
+        pc.match_substring_regex(pa.array([""]), regex)
+    except pa.ArrowInvalid as error:
+        raise refuse(node, f"has an invalid pattern ({error}), which is not supported") from None
+    return regex

@@ -1,0 +1,154 @@
+"""Dates and times from texts, and as texts. A time without a zone is in UTC.
+
+    2024-02-29   2024-2-9   2024-02   2024
+                                        dates; what follows a blank or T is ignored
+    2024-02-29 12:00   2024-02-29T12:00:00.123456+01:00
+
+Spark accepts further forms, which are refused here: a time alone, years of five digits, names of
+zones.
+"""
+
+import re
+from datetime import date
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_stream.expressions.nodes import Datum, Node, failure, refuse
+
+_DATE: Final = r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+_A_DATE: Final = re.compile(
+    rf"(?:{_DATE}(?:[ T].*)?)|(?P<y>\d{{4}})(?:-(?P<m>\d{{1,2}}))?", re.DOTALL | re.ASCII
+)
+_A_TIME: Final = re.compile(
+    rf"{_DATE}(?:[ T](?P<hour>\d{{1,2}}):(?P<minute>\d{{1,2}})(?::(?P<second>\d{{1,2}})"
+    r"(?:\.(?P<fraction>\d{1,9}))?)?(?P<zone>Z|[+-]\d{2}:\d{2})?)?",
+    re.ASCII,
+)
+_BLANK: Final = "".join(map(chr, range(33))) + "\x7f"
+"""What Spark removes around a text before it parses it."""
+
+
+def parse_date(text: str) -> date | None:
+    """Return the date that a text is; None if it is none."""
+    match = _A_DATE.fullmatch(text.strip(_BLANK))
+    if match is None:
+        return None
+    parts = (match["year"] or match["y"], match["month"] or match["m"] or 1, match["day"] or 1)
+    try:
+        return date(*map(int, parts))
+    except ValueError:
+        return None
+
+
+def parse_time(text: str, unit: str) -> tuple[int, bool] | None:
+    """Return the time that a text is, in ticks since 1970 in UTC, and whether it has a zone.
+
+    Args:
+        text: The text.
+        unit: "us" or "ns"; further digits are cut off.
+    """
+    match = _A_TIME.fullmatch(text.strip(_BLANK))
+    day = parse_date(text) if match else None
+    if match is None or day is None:
+        return None
+    hour, minute, second = (int(match[part] or 0) for part in ("hour", "minute", "second"))
+    zone = match["zone"] or "Z"
+    shift = 0 if zone == "Z" else int(zone[1:3]) * 60 + int(zone[4:6])
+    if hour > 23 or minute > 59 or second > 59 or shift > 18 * 60 or int(zone[4:6] or 0) > 59:
+        return None
+    minutes = (day.toordinal() - _EPOCH) * 1440 + hour * 60 + minute
+    minutes -= -shift if zone[0] == "-" else shift
+    digits = 9 if unit == "ns" else 6
+    fraction = int((match["fraction"] or "").ljust(digits, "0")[:digits])
+    return (minutes * 60 + second) * 10**digits + fraction, match["zone"] is not None
+
+
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+
+
+def date_of(node: Node, text: pa.Scalar) -> pa.Scalar:
+    """Return the date that a literal is.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    found = None if not text.is_valid else parse_date(text.as_py())
+    if text.is_valid and found is None:
+        raise refuse(
+            node, f"has {text.as_py()!r}, which is no date as in '2024-02-29', and is not supported"
+        )
+    return pa.scalar(found, pa.date32())
+
+
+def time_of(node: Node, text: pa.Scalar, beside: pa.DataType) -> pa.Scalar:
+    """Return the time that a literal is.
+
+    Args:
+        node: For messages.
+        text: The literal.
+        beside: The type of the time that it is compared with, or becomes.
+
+    Raises:
+        InvalidInputError: It is none, or has a zone though the other has none.
+    """
+    unit = "ns" if beside.unit == "ns" else "us"
+    arrow = pa.timestamp(unit, None if beside.tz is None else "UTC")
+    if not text.is_valid:
+        return pa.scalar(None, arrow)
+    found = parse_time(text.as_py(), unit)
+    if found is None:
+        raise refuse(
+            node,
+            f"has {text.as_py()!r}, which is no time as in '2024-02-29 12:00:00', and is not "
+            "supported",
+        )
+    if beside.tz is None and found[1] and not text.as_py().rstrip(_BLANK).endswith("Z"):
+        raise refuse(
+            node,
+            f"has {text.as_py()!r} beside a time without a zone, for which Spark ignores the "
+            "literal's zone; this is not supported",
+        )
+    try:
+        return pa.scalar(found[0], arrow)
+    except (pa.ArrowInvalid, OverflowError):
+        raise refuse(node, f"has {text.as_py()!r}, which does not fit {arrow}") from None
+
+
+def dates_of(texts: pa.Array) -> pa.Array:
+    """Return the dates that texts are, as a CAST of a column.
+
+    Raises:
+        ArrowInvalid: One is none.
+    """
+    return pa.array([_read(each, parse_date, "date") for each in texts.to_pylist()], pa.date32())
+
+
+def times_of(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
+    """Return the times that texts are, as a CAST of a column.
+
+    Raises:
+        ArrowInvalid: One is none.
+    """
+
+    def read(text: str) -> int | None:
+        found = parse_time(text, "us")
+        return None if found is None or (found[1] and arrow.tz is None) else found[0]
+
+    return pa.array([_read(each, read, "time") for each in texts.to_pylist()], arrow)
+
+
+def _read(text: str | None, read: Any, what: str) -> Any:
+    found = None if text is None else read(text)
+    if text is not None and found is None:
+        raise failure(f"{text[:200]!r} is no {what} that a cast accepts")
+    return found
+
+
+def time_texts(value: Datum) -> Datum:
+    """Return times as Spark shows them: in UTC, without zeros at the end of the fraction."""
+    plain = value.cast(pa.timestamp(value.type.unit)).cast(pa.string())
+    if value.type.unit == "s":
+        return plain
+    return pc.replace_substring_regex(plain, r"\.?0+\z", "")
