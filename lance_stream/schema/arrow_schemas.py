@@ -55,14 +55,14 @@ def from_arrow(schema: pa.Schema) -> Schema:
         _check_nesting(each)
     return Schema(
         fields=fields,
-        metadata=_metadata_from_arrow(schema.metadata),
+        metadata=metadata_from_arrow(schema.metadata),
     )
 
 
 def field_from_arrow(arrow: pa.Field) -> Field:
     """Return the tree of one Arrow field, without field ids."""
     arrow = storage_field(arrow)
-    metadata = _with_one_spelling(_metadata_from_arrow(arrow.metadata))
+    metadata = _with_one_spelling(metadata_from_arrow(arrow.metadata))
     if metadata.get(names.EXTENSION_NAME) == TEXT_NAME.encode() and _is_text(arrow.type):
         arrow = arrow.with_type(pa.large_binary())
         metadata[names.EXTENSION_NAME] = STORED_NAME.encode()
@@ -299,7 +299,8 @@ def _with_one_spelling(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
     return made
 
 
-def _metadata_from_arrow(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
+def metadata_from_arrow(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
+    """Return Arrow's metadata as a field or schema has them."""
     return {key.decode(): bytes(value) for key, value in (metadata or {}).items()}
 
 

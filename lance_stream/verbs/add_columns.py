@@ -20,6 +20,7 @@ Differs: The reference accepts names with a reserved prefix ("_rowid"), and an e
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from lance_stream.schema.arrow_schemas import (
     PRIMARY_KEY_POSITION_METADATA,
     field_to_arrow,
     from_arrow,
+    metadata_from_arrow,
     to_arrow,
 )
 from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
@@ -79,6 +81,7 @@ def add_columns(
     Args:
         table: Any version; the columns are added to the newest one.
         columns: The columns, or parts of structs. What the table has with the same type is skipped.
+            With them the schema's metadata are added, except for keys that the table has.
         entries: Returns config entries that the commit sets, if one is made, given the new schema.
 
     Returns:
@@ -102,7 +105,7 @@ def add_columns(
         _check_nullable(each.field for each in added)
         return added
 
-    return _add(table, missing, entries)
+    return _add(table, missing, entries, metadata_from_arrow(columns.metadata))
 
 
 def add_missing_columns(
@@ -243,6 +246,8 @@ def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
     Raises:
         InvalidInputError: It is neither a field nor several fields.
     """
+    if isinstance(columns, pa.Schema) and len(columns):
+        return columns
     fields = [columns] if isinstance(columns, pa.Field) else columns
     if isinstance(fields, Iterable) and not isinstance(fields, str | Mapping):
         fields = list(fields)
@@ -259,6 +264,7 @@ def _add(
     table: TableVersion,
     missing: Callable[[TableVersion], list[Addition]],
     entries: Entries | None = None,
+    metadata: Mapping[str, bytes] = MappingProxyType({}),
 ) -> TableVersion:
     def attempt() -> TableVersion:
         newest = newest_to_write(table)
@@ -267,6 +273,7 @@ def _add(
             return newest
         fragments = tuple(newest.manifest.fragments)
         schema = schema_with(newest, new)
+        schema = replace(schema, metadata={**metadata, **schema.metadata})
         operation = Merge(fragments, schema, preserves_nullability=True)
         stated = None if entries is None else entries(schema)
         result = commit_operation(

@@ -113,6 +113,17 @@ def test_added_columns_keep_their_declarations(tmp_path: Path, declaration: str)
     assert ds.schema.field("x").equals(field, check_metadata=True)
 
 
+def test_added_columns_bring_schema_metadata(tmp_path: Path) -> None:
+    """A schema says more than its fields, as it does for pylance."""
+    rows = table_of(pa.field("x", pa.int32()), 1, {"a": "1", "b": "2"})
+    added = pa.schema([pa.field("y", pa.int32())], {"b": "3", "c": "4"})
+    lance.write_dataset(rows, tmp_path / "theirs").add_columns(added)
+    ds = lance_stream.create_dataset(str(tmp_path / "ours"), rows).add_columns(added)
+    expected = {b"a": b"1", b"b": b"2", b"c": b"4"}
+    assert lance.dataset(tmp_path / "theirs").schema.metadata == expected
+    assert ds.schema.metadata == lance.dataset(tmp_path / "ours").schema.metadata == expected
+
+
 def test_undeclared_properties_outlive_an_overwrite(tmp_path: Path) -> None:
     """Rows without a key or metadata would otherwise drop those of the table, as in pylance."""
     for name, rows in DECLARATIONS.items():
