@@ -300,8 +300,18 @@ def _with_one_spelling(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def metadata_from_arrow(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
-    """Return Arrow's metadata as a field or schema has them."""
-    return {key.decode(): bytes(value) for key, value in (metadata or {}).items()}
+    """Return Arrow's metadata as a field or schema has them.
+
+    Raises:
+        InvalidInputError: A key is not text.
+    """
+    try:
+        return {key.decode(): bytes(value) for key, value in (metadata or {}).items()}
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"a key of metadata is not text in UTF-8: {error.object[:100]!r}; encode it, for "
+            "example by base64"
+        ) from error
 
 
 def _metadata_to_arrow(metadata: Mapping[str, bytes]) -> dict[bytes, bytes] | None:

@@ -255,10 +255,10 @@ def _check(table: TableVersion, change: Change, path: tuple[Field, ...]) -> Chan
         check_new_name(change.name, is_part=len(path) > 1)
         if change.name != own.name:
             check_not_remembered_by(table, [own.name] if len(path) == 1 else [], "renamed")
-    if change.nullable and own.primary_key_position is not None:
+    if change.nullable and any(part.primary_key_position is not None for part in own.walk()):
         raise InvalidInputError(
-            f"the column {change.path!r} cannot become nullable because it is part of the table's "
-            "primary key"
+            f"the column {change.path!r} cannot become nullable because it, or a part of it, is "
+            "part of the table's primary key"
         )
     if change.data_type is not None:
         _check_type(table, change, change.data_type, path)

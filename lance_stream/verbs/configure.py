@@ -9,7 +9,7 @@ Differs: The reference lets a user change the metadata that tell how the values 
          nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from lance_stream.arguments import as_mapping
@@ -20,9 +20,9 @@ from lance_stream.schema.fields import (
     BLOB_KEY,
     EXTENSION_NAME_KEY,
     PACKED_KEYS,
-    Field,
     Schema,
 )
+from lance_stream.schema.primary_keys import check_primary_key
 from lance_stream.schema.projections import find
 from lance_stream.snapshot.opening import newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
@@ -131,19 +131,8 @@ def _check_fields(before: Schema, after: Schema) -> None:
         if old != new:
             check_encoding_options(new)
     if _primary_key(before) != _primary_key(after):
-        _check_primary_key(after.fields)
+        check_primary_key(after.fields)
 
 
 def _primary_key(schema: Schema) -> list[int | None]:
     return [field.primary_key_position for field in schema.walk()]
-
-
-def _check_primary_key(fields: Sequence[Field], parent_is_nullable: bool = False) -> None:
-    for field in fields:
-        is_nullable = field.nullable or parent_is_nullable
-        if field.primary_key_position is not None and is_nullable:
-            raise InvalidInputError(
-                f"the column {field.name!r} cannot be part of the primary key, because it, or what "
-                "it is part of, may be null; first alter_columns({'path': ..., 'nullable': False})"
-            )
-        _check_primary_key(field.children, is_nullable)

@@ -26,6 +26,7 @@ from lance_stream.schema.column_names import check_new_columns
 from lance_stream.schema.computed_columns import check_declarations_hold
 from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
+from lance_stream.schema.primary_keys import check_primary_key
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
 from lance_stream.table.apply import Commit, Creation, apply
@@ -217,13 +218,15 @@ def numbered_schema(given: Schema, version: FileVersion, first_id: int = 0) -> S
     """Return columns as a table of a file version stores them, those without ids numbered.
 
     Raises:
-        InvalidInputError: A type cannot be stored, or metadata request an unknown encoding.
+        InvalidInputError: A type cannot be stored, metadata request an unknown encoding, or a
+            column cannot be part of the primary key.
         UnsupportedFeatureError: A type is not supported yet.
     """
     for column in given.fields:
         check_encoding_options(column)
     check_declarations_hold(None, given)
     tree = assign_ids(with_blobs_of(given, version), first_id)
+    check_primary_key(tree.fields)
     to_arrow(tree)  # rejects what cannot be read back
     return tree
 

@@ -11,6 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.errors import InvalidInputError
 
 pytestmark = pytest.mark.oracle
 
@@ -132,6 +133,50 @@ def test_undeclared_properties_outlive_an_overwrite(tmp_path: Path) -> None:
         before = ds.table.schema
         assert ds.overwrite(plain).table.schema == before
         assert lance.dataset(tmp_path / name).count_rows() == 1
+
+
+UNFIT_KEYS = {
+    "nullable": (pa.field("x", pa.int32(), metadata={KEY: "true"}), 1),
+    "in a nullable struct": (
+        pa.field("x", pa.struct([pa.field("y", pa.int32(), False, {KEY: "true"})])),
+        {"y": 1},
+    ),
+    "list": (pa.field("x", pa.list_(pa.int32()), False, {KEY: "true"}), [1]),
+    "in a list": (
+        pa.field("x", pa.list_(pa.field("item", pa.int32(), False, {KEY: "true"})), False),
+        [1],
+    ),
+    "blob": (pa.field("x", pa.large_binary(), False, {KEY: "true", **BLOB}), b"x"),
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT_KEYS)
+def test_keys_that_pylance_cannot_read_are_refused(tmp_path: Path, unfit: str) -> None:
+    """We made such tables, and no version of them could be read by pylance."""
+    rows = table_of(*UNFIT_KEYS[unfit])
+    with pytest.raises((OSError, ValueError), match=r"[Pp]rimary key"):
+        lance.write_dataset(rows, tmp_path / "theirs", data_storage_version="2.2")
+    with pytest.raises(InvalidInputError, match=r"'x[a-z.]*' cannot be part of the primary key"):
+        lance_stream.create_dataset(str(tmp_path / "ours"), rows)
+    with pytest.raises(InvalidInputError, match="cannot be part of the primary key"):
+        lance_stream.create_dataset(str(tmp_path / "other"), pa.table({"id": [1]})).overwrite(rows)
+
+
+def test_structs_around_a_key_stay_non_nullable(tmp_path: Path) -> None:
+    """pylance reads no table whose key is in a struct that may be null."""
+    part = pa.field("y", pa.int32(), False, {KEY: "true"})
+    rows = table_of(pa.field("x", pa.struct([part]), False), {"y": 1})
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), rows)
+    assert lance.dataset(tmp_path / "t").to_table().equals(rows)
+    with pytest.raises(InvalidInputError, match="a part of it, is part of the table's primary key"):
+        ds.alter_columns({"path": "x", "nullable": True})
+
+
+def test_keys_of_metadata_have_to_be_text(tmp_path: Path) -> None:
+    """The format stores text; Arrow has bytes."""
+    rows = pa.table({"id": [1]}).replace_schema_metadata({b"\xff": b"x"})
+    with pytest.raises(InvalidInputError, match="a key of metadata is not text"):
+        lance_stream.create_dataset(str(tmp_path / "t"), rows)
 
 
 def test_changed_declarations_keep_field_ids(tmp_path: Path) -> None:
