@@ -139,6 +139,7 @@ KINDS: Final = {
     "deleted": "rows_deleted",
     "unchanged": "rows_unchanged",
     "late": "rows_late",
+    "ignored": "rows_ignored",
     "quarantined": "rows_quarantined",
 }
 """By label, the attribute of a batch's report: a number, or numbers by reason."""

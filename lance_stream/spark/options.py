@@ -135,6 +135,8 @@ class WriteOptions:
         except_columns: Columns of the rows that are not stored.
         skip_unchanged: Whether rows whose values stay the same are not rewritten.
         tombstones: How long deletes are remembered; None if they are not.
+        when_matched: What a row does if the table has its key; None to update it.
+        when_not_matched: What it does if the table lacks its key; None to insert it.
         any_output_mode: Whether to accept an output mode that does not fit the mode.
         expect: The conditions that each row has to meet.
         bad_rows: Whether bad rows are refused or set aside: see `row_modes.BAD_ROWS`.
@@ -159,6 +161,8 @@ class WriteOptions:
     except_columns: tuple[str, ...] = ()
     skip_unchanged: bool = False
     tombstones: timedelta | None = None
+    when_matched: str | None = None
+    when_not_matched: str | None = None
     any_output_mode: bool = False
     expect: tuple[Check, ...] = ()
     bad_rows: str = "refuse"
@@ -223,6 +227,8 @@ _OF_VIEWS_BY_KEY = frozenset(
         "exceptcolumns",
         "skipunchanged",
         "tombstones",
+        "whenmatched",
+        "whennotmatched",
     }
 )
 
@@ -321,9 +327,10 @@ def _check_mode(options: WriteOptions) -> None:
                 f"the option {name!r} is for the mode {' or '.join(modes)}, but {now}: set the "
                 f"option 'mode' to {modes[0]!r}"
             )
-    from lance_stream.upsert.incoming import check_can_remember
+    from lance_stream.upsert.incoming import check_can_remember, check_conditions
 
     check_can_remember(options.tombstones, options.sequence_by, options.delete_when)
+    check_conditions(options.when_matched, options.when_not_matched)
     hidden = sorted({*options.on} & {*options.except_columns})
     if hidden:
         raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
@@ -790,6 +797,8 @@ _WRITE_OPTIONS = _by_name(
     _Option("exceptColumns", "except_columns", _columns),
     _Option("skipUnchanged", "skip_unchanged", _boolean),
     _Option("tombstones", "tombstones", _age),
+    _Option("whenMatched", "when_matched", _text),
+    _Option("whenNotMatched", "when_not_matched", _text),
     _Option("anyOutputMode", "any_output_mode", _boolean),
     _Option("expect", "expect", _expect),
     _Option("badRows", "bad_rows", _one_of(*BAD_ROWS)),

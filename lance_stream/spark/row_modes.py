@@ -31,6 +31,8 @@ BY_KEY: Final = ("upsert", "apply_changes", *OF_CHANGES)
 ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
     "on": BY_KEY,
     "skip_unchanged": ("upsert", "apply_changes"),
+    "when_matched": ("upsert",),
+    "when_not_matched": ("upsert",),
     "sequence_by": ("upsert", *OF_CHANGES),
     "delete_when": ("upsert", *OF_CHANGES),
     "tombstones": ("upsert", *OF_CHANGES),

@@ -138,6 +138,20 @@ class UpsertRules:
         return _condition_of(self.when_not_matched, INSERT)
 
 
+def check_conditions(when_matched: str | None, when_not_matched: str | None) -> None:
+    """Raise unless rules about matches can be parsed; which columns exist is checked later.
+
+    Args:
+        when_matched: As in `UpsertRules`; None to update.
+        when_not_matched: Likewise; None to insert.
+
+    Raises:
+        InvalidInputError: They cannot.
+    """
+    _condition_of(when_matched or UPDATE, UPDATE)
+    _condition_of(when_not_matched or INSERT, INSERT)
+
+
 def _condition_of(value: str, default: str) -> Expression | None:
     return None if value in (default, IGNORE) else parse_expression(value)
 

@@ -204,6 +204,40 @@ def test_unchanged_rows_can_be_skipped(spark: Any, uri: str) -> None:
     assert sink.last_commit.version is None
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.quick_cases(one_in=3)
+def test_conditions_select_updates_and_inserts(spark: Any, uri: str) -> None:
+    """They see columns that are not stored; what they leave out is counted."""
+    sink = lance_sink(
+        uri,
+        mode="upsert",
+        on="id",
+        app_id="a",
+        except_columns=["force"],
+        when_matched="source.force OR source.x > target.x",
+        when_not_matched="source.x < 100",
+    )
+    columns = "id long, x int, force boolean"
+    feed(spark, sink, 0, columns, (1, 10, False), (2, 20, False), (3, 300, False))
+    feed(spark, sink, 1, columns, (1, 5, False), (2, 5, True), (4, 40, False), (5, 500, False))
+    assert rows_of(uri) == [(1, 10), (2, 5), (4, 40)]
+    commit = sink.last_commit
+    assert commit is not None
+    assert (commit.rows_updated, commit.rows_inserted, commit.rows_ignored) == (1, 1, 2)
+
+
+def test_strings_become_json_and_come_back(spark: Any, uri: str) -> None:
+    """Spark has no JSON type; the table's schema says which columns are JSON."""
+    schema = pa.schema([("id", pa.int64()), pa.field("j", pa.json_())])
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a", create_options={"schema": schema})
+    feed(spark, sink, 0, "id long, j string", (1, '{"a": [1.50]}'), (2, None))
+    feed(spark, sink, 1, "id long, j string", (2, "null"))
+    assert lance_stream.open_dataset(uri).schema.field("j").type == pa.json_()
+    read = spark.read.format("lance").load(uri)
+    assert read.schema["j"].dataType.simpleString() == "string"
+    assert sorted(map(tuple, read.collect())) == [(1, '{"a":[1.5]}'), (2, "null")]
+
+
 @pytest.mark.floors
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)

@@ -27,7 +27,14 @@ from lance_stream.spark.row_modes import (
 from lance_stream.storage.preflight import check_can_write_to
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.change_rules import ChangeRules, upsert_rules
-from lance_stream.upsert.incoming import HistoryRules, UpsertRules, check_can_remember
+from lance_stream.upsert.incoming import (
+    INSERT,
+    UPDATE,
+    HistoryRules,
+    UpsertRules,
+    check_can_remember,
+    check_conditions,
+)
 from lance_stream.write.batch_proofs import fingerprint
 from lance_stream.write.row_checks import Check
 
@@ -40,6 +47,8 @@ CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids", "l
 _TEXTS: Final[Mapping[str, str]] = {
     "sequence_by": "the name of one column: sequence_by='lsn'",
     "delete_when": "a condition in Spark's SQL: \"op = 'd'\"",
+    "when_matched": "'update', 'ignore' or a condition: \"source.price > target.price\"",
+    "when_not_matched": "'insert', 'ignore' or a condition: 'source.price > 0'",
     "app_id": "a name for the stream: app_id='orders'",
     "file_version": "the version as a string: file_version='2.1'",
     "quarantine_uri": "the location of a table: quarantine_uri='tables/bad_orders.lance'",
@@ -63,6 +72,8 @@ class SinkArguments:
         except_columns: Columns of the batch that are not stored.
         skip_unchanged: Whether rows whose values stay the same are not rewritten.
         tombstones: How long deletes are remembered; None if they are not.
+        when_matched: What a row does if the table has its key, as in `UpsertRules`; None to update.
+        when_not_matched: What it does if the table lacks its key; None to insert.
         schema_evolution: How batches may change the columns: some of `SCHEMA_EVOLUTIONS`.
         app_id: The stream's id in the ledger; None for the query's own id.
         compact_every: After how many batches small fragments are compacted; "auto" for when it
@@ -93,6 +104,8 @@ class SinkArguments:
     except_columns: tuple[str, ...] = ()
     skip_unchanged: bool = False
     tombstones: timedelta | None = None
+    when_matched: str | None = None
+    when_not_matched: str | None = None
     schema_evolution: tuple[str, ...] = ()
     app_id: str | None = None
     compact_every: int | str | None = None
@@ -157,6 +170,7 @@ class SinkArguments:
                 )
         if self.sets_aside:
             self._check_quarantine(is_used_here=is_used_here)
+        check_conditions(self.when_matched, self.when_not_matched)
         if self.mode not in OF_CHANGES:
             check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         hidden = sorted({*self.on} & {*self.except_columns})
@@ -267,6 +281,8 @@ class SinkArguments:
             skip_unchanged=self.skip_unchanged,
             tombstones=self.tombstones,
             applies_changes=self.mode == "apply_changes",
+            when_matched=self.when_matched or UPDATE,
+            when_not_matched=self.when_not_matched or INSERT,
         )
         if self.mode not in OF_CHANGES:
             return rules
@@ -293,6 +309,10 @@ class Rules(Protocol):
     def delete_when(self) -> str | None: ...  # noqa: D102  # as in the class it stands for
     @property
     def except_columns(self) -> tuple[str, ...]: ...  # noqa: D102  # as in the class it stands for
+    @property
+    def when_matched(self) -> str | None: ...  # noqa: D102  # as in the class it stands for
+    @property
+    def when_not_matched(self) -> str | None: ...  # noqa: D102  # as in the class it stands for
 
 
 def as_compaction(compact_every: object, compact: object) -> Any:
@@ -355,6 +375,7 @@ class WritingRules(Rules, Protocol):
 
 def fingerprint_of(rules: Rules) -> str:
     """Return a fingerprint of rules, the same for the sink and for the format as a writer."""
+    outcomes = {"when_matched": rules.when_matched, "when_not_matched": rules.when_not_matched}
     return fingerprint(
         {
             "mode": rules.mode,
@@ -362,6 +383,8 @@ def fingerprint_of(rules: Rules) -> str:
             "sequence_by": rules.sequence_by,
             "delete_when": rules.delete_when,
             "except_columns": sorted(rules.except_columns),
+            # Only those that are given: earlier releases did not have them.
+            **{name: outcome for name, outcome in outcomes.items() if outcome is not None},
         }
     )
 

@@ -181,6 +181,8 @@ def recorded_rules(rules: WritingRules) -> dict[str, Any]:
         "except_columns": list(rules.except_columns),
         "tombstones": None if rules.tombstones is None else rules.tombstones.total_seconds(),
         "skip_unchanged": rules.skip_unchanged,
+        "when_matched": rules.when_matched,
+        "when_not_matched": rules.when_not_matched,
         "expect": {
             each.name: {"condition": each.condition, "columns": dict(each.spelled)}
             for each in rules.expect

@@ -86,6 +86,8 @@ def lance_sink(
     *,
     skip_unchanged: bool = False,
     tombstones: str | timedelta | None = None,
+    when_matched: str | None = None,
+    when_not_matched: str | None = None,
     any_output_mode: bool = False,
     replays_may_differ: bool = False,
     branch: str | None = None,
@@ -161,6 +163,11 @@ def lance_sink(
         tombstones: For upserts with `sequence_by` and `delete_when`: how long deletes are
             remembered, for example "7 days". A late row that is not newer than the delete of its
             key then does not bring it back, even if the delete came before the insert.
+        when_matched: For upserts: what a row does if the table has its key: "update", the default;
+            "ignore"; or a condition over the row and the stored one, as in `Dataset.upsert`:
+            "source.price > target.price". Rows that delete do so in any case.
+        when_not_matched: What a row does if the table lacks its key: "insert", the default;
+            "ignore"; or a condition over `source.<column>`.
         any_output_mode: Accept a query whose output mode does not fit `mode`, for example to keep
             the result of each trigger as a history. By default it is refused if Spark reports the
             output mode: an append accepts new rows only, an overwrite the output mode "complete"
@@ -249,6 +256,8 @@ def lance_sink(
             ),
             skip_unchanged=skip_unchanged,
             tombstones=None if tombstones is None else parse_age(tombstones),
+            when_matched=when_matched,
+            when_not_matched=when_not_matched,
             schema_evolution=evolutions(schema_evolution),
             app_id=app_id,
             compact_every=as_compaction(compact_every, compact),

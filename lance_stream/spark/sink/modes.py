@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.read.scan import count_rows
+from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import Size, quoted
 from lance_stream.spark.session_settings import is_case_sensitive
@@ -213,7 +214,8 @@ class Batch:
         if schema is None:
             schema = incoming
             check_types_known(schema)
-        check_castable(incoming, schema)
+        # As it is stored: extension types by their storage.
+        check_castable(incoming, to_arrow(from_arrow(schema)))
         if own.keeps_history:  # in which a key has several rows
             ordering = [each for each in self.df.schema if each.name == own.sequence_by]
             sequence = stored_schema(StructType(ordering).toNullable()).field(0).type
@@ -443,6 +445,7 @@ def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:
         rows_deleted=done.num_deleted,
         rows_unchanged=done.num_unchanged,
         rows_late=done.num_late,
+        rows_ignored=done.num_ignored,
         deletes_remembered=done.num_remembered,
         num_files=num_files,
         bytes_written=num_bytes,

@@ -29,6 +29,8 @@ class SinkCommit:
         rows_unchanged: Rows with unchanged values that were not rewritten (`skip_unchanged`).
         rows_late: Rows that were ignored because of a newer one in the batch or the table
             (`sequence_by`), or because of a remembered delete.
+        rows_ignored: Updates and inserts that the rules left out (`when_matched`,
+            `when_not_matched`).
         rows_quarantined: Rows that were set aside (`bad_rows`), by reason: the name of the check,
             "null key", "null" or "type".
         deletes_remembered: Deletes of the batch that became tombstones (`tombstones`).
@@ -53,6 +55,7 @@ class SinkCommit:
     rows_deleted: int = 0
     rows_unchanged: int = 0
     rows_late: int = 0
+    rows_ignored: int = 0
     rows_quarantined: Mapping[str, int] = field(default_factory=dict)
     deletes_remembered: int = 0
     num_files: int = 0
