@@ -40,7 +40,7 @@ def uri(tmp_path: Path) -> str:
     return uri
 
 
-def rules_of(mode="append", sequence_by=None, expect=(), on=()):
+def rules_of(mode="append", sequence_by=None, expect=(), on=(), **more):
     return {
         "mode": mode,
         "on": list(on),
@@ -49,6 +49,7 @@ def rules_of(mode="append", sequence_by=None, expect=(), on=()):
         "expect": {
             each.name: {"condition": each.condition, "columns": {}} for each in as_checks(expect)
         },
+        **more,
     }
 
 
@@ -303,6 +304,24 @@ def test_an_upsert_is_replayed_by_its_order(uri: str) -> None:
     assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 2
     assert rows_of(uri) == [(1, 9), (2, 1)]
     assert left_in(uri) == 0
+
+
+def test_a_replay_obeys_the_conditions_of_the_upsert(uri: str) -> None:
+    """A row that comes from quarantine is judged like any other."""
+    by_key = {
+        "mode": "upsert",
+        "on": ["id"],
+        "sequence_by": "x",
+        "when_matched": "source.x = 2 * target.x",
+        "when_not_matched": "ignore",
+    }
+    lance_stream.open_dataset(uri).append(
+        pa.table({"id": [1, 2], "x": pa.array([1, 1], pa.uint8())})
+    )
+    bad = [{"id": 1, "x": 302}, {"id": 2, "x": 303}, {"id": 3, "x": 302}]
+    take_in(uri, 0, bad, **by_key)
+    lance_stream.replay_quarantine(uri, mend={"x": "x - 300"})
+    assert rows_of(uri) == [(1, 2), (2, 1)]
 
 
 def test_an_upsert_without_an_order_replaces_rows_only_on_request(uri: str) -> None:

@@ -233,6 +233,7 @@ def test_strings_become_json_and_come_back(spark: Any, uri: str) -> None:
     feed(spark, sink, 0, "id long, j string", (1, '{"a": [1.50]}'), (2, None))
     feed(spark, sink, 1, "id long, j string", (2, "null"))
     assert lance_stream.open_dataset(uri).schema.field("j").type == pa.json_()
+    register(spark)
     read = spark.read.format("lance").load(uri)
     assert read.schema["j"].dataType.simpleString() == "string"
     assert sorted(map(tuple, read.collect())) == [(1, '{"a":[1.5]}'), (2, "null")]
