@@ -365,10 +365,10 @@ def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
 
 
 def _is_same_struct(value: Any, stored: Mapping[str, Any], kind: pa.StructType) -> bool:
-    if not isinstance(value, Mapping):
-        is_of_pairs = all(isinstance(each, tuple) and len(each) == 2 for each in value)
-        names = [part.name for part in kind]
-        value = dict(value) if is_of_pairs else dict(zip(names, value, strict=True))
+    if isinstance(value, tuple):  # pyarrow takes a tuple for the values, a list for pairs
+        value = dict(zip([part.name for part in kind], value, strict=True))
+    elif not isinstance(value, Mapping):
+        value = dict(value)
     unknown = [name for name in value if name not in stored and value[name] is not None]
     if unknown:
         raise InvalidInputError(

@@ -696,3 +696,25 @@ def test_a_damaged_progress_says_how_to_go_on(tmp_path: Path) -> None:
         derive(uri, {"n": pa.int64()}, Lengths(), "text", function_version="1").run()
     lance_stream.open_dataset(uri).update_config({key: None})
     assert lengths.run().num_computed == 0
+
+
+def test_status_between_a_new_function_and_its_first_run(tmp_path: Path) -> None:
+    """No row has a value of the new function yet, whatever the old one has computed."""
+    uri = new_table(tmp_path, (0, 10))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    before = lengths.status()
+    assert (before.through, before.function_version, before.num_pending) == (None, None, 10)
+    assert not before.is_current
+    lengths.run()
+    done = lengths.status()
+    assert (done.function_version, done.is_same_function, done.num_pending) == ("1", True, 0)
+    assert done.is_current
+    changed = derive(uri, LENGTH, Lengths(), "text", function_version="2")
+    status = changed.status()
+    assert (status.function_version, status.is_same_function) == ("1", False)
+    assert (status.num_pending, status.num_current, status.is_current) == (10, 0, False)
+    lance_stream.open_dataset(uri).delete("id < 10")
+    empty = changed.status()
+    assert (empty.num_pending, empty.is_current) == (0, False)
+    changed.run()
+    assert changed.status().is_current

@@ -24,6 +24,7 @@ EAST = timezone(timedelta(hours=2))
 NOON = datetime(2020, 1, 1, 12)
 NANOS = pd.Timestamp("2020-01-01 00:00:00.123456789")
 POINT = pa.struct([("a", pa.int64()), ("b", pa.float32())])
+PAIR = pa.struct([("p", POINT), ("q", POINT)])
 
 
 def returned(values: Any, kind: pa.DataType) -> list[Any]:
@@ -94,6 +95,33 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
             pa.list_(pa.timestamp("ns")),
             [[FIRST, None]],
         ),
+        *(
+            (
+                np.array([("2020-01-01",), ("NaT",)], [("t", f"M8[{unit}]")]),
+                pa.struct([("t", kind)]),
+                [{"t": FIRST.date() if kind == pa.date32() else FIRST}, {"t": None}],
+            )
+            for kind, units in ((pa.timestamp("ns"), "s us ns"), (pa.date32(), "Y M D s us"))
+            for unit in units.split()
+        ),
+        (
+            np.array([(90,)], [("t", "m8[m]")]),
+            pa.struct([("t", pa.duration("ns"))]),
+            [{"t": timedelta(minutes=90)}],
+        ),
+        (
+            np.array([(["2020-01-01", "2020-01-02"],)], [("t", "M8[ns]", (2,))]),
+            pa.struct([("t", pa.list_(pa.timestamp("ns")))]),
+            [{"t": [FIRST, SECOND]}],
+        ),
+        (
+            [np.array([("2020-01-01",)], [("t", "M8[ns]")])],
+            pa.list_(POINT_OF_TIME),
+            [[{"t": FIRST}]],
+        ),
+        ([(1, 2.5), None, (None, 0.5)], POINT, [{"a": 1, "b": 2.5}, None, {"a": None, "b": 0.5}]),
+        ([((1, 2.5), (3, 4.5))], PAIR, [{"p": {"a": 1, "b": 2.5}, "q": {"a": 3, "b": 4.5}}]),
+        ([[("a", 1), ("b", 2.5)]], POINT, [{"a": 1, "b": 2.5}]),
         ([np.float32(1.5)], pa.float16(), [1.5]),
         (
             [{"a": np.zeros((2, 1))}],
@@ -122,6 +150,9 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
         ([[1, 2.5]], pa.list_(pa.int64()), "2.5 would become 2"),
         ([[[1, 2.5]]], pa.large_list(pa.list_(pa.int64(), 2)), "2.5 would become 2"),
         ([{"a": 1.5}], POINT, "1.5}? would become {'a': 1,"),
+        ([(1.5, 2)], POINT, "1.5, 2. would become {'a': 1,"),
+        ([[("a", 1.5)]], POINT, "1.5.. would become {'a': 1,"),
+        ([((1, 2.5), (3.5, 4))], PAIR, "would become"),
         ([[{"a": 1.5}]], pa.list_(POINT), "1.5}. would become .{'a': 1,"),
         ([{"A": 1}], POINT, "a field 'A', but the type has: a, b"),
         ([1e300], pa.float32(), "1e.300 would become inf"),
