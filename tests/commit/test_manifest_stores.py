@@ -61,7 +61,10 @@ def test_sqlite_files_need_absolute_paths() -> None:
     chosen = choose("/data/t", {"manifest_store": "sqlite:///data/my%20m.db?table=t_1&base_uri=x"})
     assert chosen.manifests == SqliteManifests("/data/my m.db", "t_1")
     assert chosen.base_uri == "x"
-    for wrong in ("sqlite://data/m.db", "sqlite:///data/", "sqlite://", "sqlite:///m.db?tabel=x"):
+    for wrong in (
+        *("sqlite://data/m.db", "sqlite:///data/", "sqlite://", "sqlite:///a%00b"),
+        *("sqlite://?table=t", "sqlite:///m.db?tabel=x"),
+    ):
         with pytest.raises(InvalidInputError, match="manifest"):
             choose("/data/t", {"manifest_store": wrong})
 
@@ -74,7 +77,7 @@ def test_unknown_manifest_stores_are_refused() -> None:
         assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("table", ["a b", "x;y", 'x"y', "", "a.b.c", "1x"])
+@pytest.mark.parametrize("table", ["a b", "x;y", 'x"y', "", "a.b.c", "1x", "a.1x", "1x.a", "a."])
 @pytest.mark.parametrize("scheme", ["sqlite:///m.db", "postgresql://host/db"])
 def test_table_names_are_restricted_to_identifiers(scheme: str, table: str) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the table"):
@@ -94,6 +97,13 @@ def test_table_names_are_restricted_to_identifiers(scheme: str, table: str) -> N
 def test_s3_uris_take_one_dynamodb_query(uri: str) -> None:
     with pytest.raises(InvalidInputError, match="exactly one query, ddbTableName"):
         choose(uri, {})
+
+
+@pytest.mark.parametrize("uri", ["dynamodb://", "dynamodb://T/path", "dynamodb://key@T"])
+def test_dynamodb_uris_name_a_table_alone(uri: str) -> None:
+    """A path or a key in the URI would be dropped without a word."""
+    with pytest.raises(InvalidInputError, match="is given as 'dynamodb://table"):
+        choose("s3://bucket/t", {"manifest_store": uri})
 
 
 def test_a_table_has_one_manifest_store() -> None:

@@ -1,5 +1,6 @@
 """The feed's columns across versions: followed through renames, casts and restores."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.feed.columns_of_versions import _source
+from lance_stream.feed.shown_values import show
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
 from lance_stream.table.paths import manifest_path
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.int32()), ("s", pa.struct([("y", pa.string())]))])
@@ -127,3 +132,19 @@ def test_names_identify_columns_across_gaps(uri: str) -> None:
         (4, "delete", 10, None),
         (4, "insert", 9, 8),
     ]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32())])
+def test_lists_take_the_items_of_vectors(kind: pa.DataType) -> None:
+    """The items of a vector of numbers are not a field: nothing to follow them by, nor needed."""
+    vectors = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
+    (wanted,) = assign_ids(from_arrow(pa.schema([("v", kind)]))).fields
+    (there,) = assign_ids(from_arrow(pa.schema([("v", vectors.type)]))).fields
+    assert not there.children
+    source = _source(wanted, there, {wanted.id: there.id}, 0)
+    assert show(vectors, source, kind).to_pylist() == vectors.to_pylist()
+    items = [there, replace(wanted, children=(replace(wanted.children[0], id=9),))]
+    for there in items[1:]:  # other items than the wanted ones are not theirs
+        lists = vectors.cast(kind)
+        source = _source(wanted, there, {wanted.id: there.id}, 0)
+        assert show(lists, source, kind).to_pylist() == [[None, None], None, [None, None]]

@@ -609,3 +609,20 @@ def test_counting_unread_rows_is_spread_out() -> None:
     end = followed.advance(Position(1), Limits(versions=1))
     assert followed.behind(end).rows is None
     assert followed.behind(end).rows == follower.COUNTED_PER_REPORT + 1
+
+
+def test_any_limit_cuts_the_initial_snapshot(ds: Dataset) -> None:
+    """A limit by bytes alone is a limit: the first batch of a large table would not fit."""
+    size = sum(
+        each.size_bytes for fragment in ds.table.manifest.fragments for each in fragment.files
+    )
+    whole = steps_from(follow(ds), FROM_SNAPSHOT)
+    assert len(whole) == 2
+    assert steps_from(follow(ds), FROM_SNAPSHOT, Limits(size_bytes=100 * size)) == whole
+    assert steps_from(follow(ds), FROM_SNAPSHOT, Limits(rows=100)) == whole
+    for limits in (Limits(size_bytes=size // 4), Limits(rows=2), Limits(rows=2, size_bytes=size)):
+        positions = steps_from(follow(ds), FROM_SNAPSHOT, limits)
+        assert len(positions) > 3
+        assert all(each.is_snapshot for each in positions[:-1])
+        changes = joined(batches_from(follow(ds), FROM_SNAPSHOT, limits))
+        assert sorted(each for _, _, each in changes) == [0, 2, 3, 5, 6, 7]

@@ -4,6 +4,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -98,3 +99,50 @@ def test_values_under_another_type_or_null(
         part.validate(full=True)
         assert part.to_pylist() == expected[start:] + expected[:start]
     assert show(read.slice(0, 0), source, now).to_pylist() == []
+
+
+INTEGERS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32()]
+INTEGERS += [pa.int64(), pa.uint64()]
+EXACT = {pa.float16(): 1 << 11, pa.float32(): 1 << 24, pa.float64(): 1 << 53}
+"""Up to where each float type has all integers."""
+
+
+def limits_of(kind: pa.DataType) -> tuple[int, int]:
+    if kind in EXACT:
+        return -EXACT[kind], EXACT[kind]
+    bits = kind.bit_width
+    return (0, (1 << bits) - 1) if str(kind)[0] == "u" else (-1 << bits - 1, (1 << bits - 1) - 1)
+
+
+@pytest.mark.parametrize("before", [*INTEGERS, *EXACT])
+def test_integers_are_shown_up_to_the_last_that_fits(before: pa.DataType) -> None:
+    """One past a limit is null, and never another number."""
+    kinds = [*INTEGERS, *EXACT]
+    edges = {edge + step for kind in kinds for edge in limits_of(kind) for step in (-1, 0, 1)}
+    low, high = limits_of(before)
+    values = sorted(each for each in edges if low <= each <= high)
+    array = pa.array([None, *values], pa.float64() if before in EXACT else before).cast(before)
+    for now in kinds:
+        low, high = limits_of(now)
+        if before in EXACT and now in EXACT:
+            with np.errstate(over="ignore"):
+                cast = np.array(values, float).astype(now.to_pandas_dtype()).tolist()
+            fitting = [value for value, there in zip(values, cast, strict=True) if value == there]
+        else:
+            fitting = [each for each in values if low <= each <= high or before == now]
+        shown = show(array, Source(0), now)
+        assert shown.type == now
+        expected = [None, *(each if each in fitting else None for each in values)]
+        assert shown.to_pylist() == expected, now
+
+
+@pytest.mark.parametrize("now", INTEGERS)
+def test_floats_become_the_integers_that_they_are(now: pa.DataType) -> None:
+    """The largest 64-bit integers have no float: the next float is out of range."""
+    floats = [0.0, -0.5, float("nan"), float("inf")]
+    floats += [sign * 2.0**power for power in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (-1, 1)]
+    low, high = limits_of(now)
+    expected = [
+        int(each) if each.is_integer() and low <= int(each) <= high else None for each in floats
+    ]
+    assert show(pa.array(floats), Source(0), now).to_pylist() == expected

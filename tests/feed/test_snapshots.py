@@ -2,6 +2,8 @@
 
 import uuid
 from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate
 
 import pyarrow as pa
 import pytest
@@ -90,6 +92,33 @@ def test_pieces_respect_the_size_limit() -> None:
     assert snapshot.stop_within(0, size_bytes=sizes[0] + sizes[1] // 2) == pytest.approx(1500, 1)
     assert snapshot.stop_within(500, size_bytes=sum(sizes)) == 3000
     assert snapshot.stop_within(0, rows=10, size_bytes=sum(sizes)) == 10
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.sets(st.integers(0, 40), max_size=20),
+    st.integers(0, 40),
+    st.integers(1, 9000),
+)
+def test_pieces_are_as_large_as_the_size_allows(
+    fragments: list[int], dead: set[int], start: int, size_bytes: int
+) -> None:
+    """A row's share is its fragment's size divided among the live rows."""
+    uri, alive = table_of(fragments, sorted(each for each in dead if each < sum(fragments)))
+    table = open_table(uri)
+    snapshot, start = Snapshot(table), min(start, len(alive))
+    shares = [
+        Fraction(sum(file.size_bytes for file in fragment.files), int(num_live))
+        for fragment, num_live in zip(table.manifest.fragments, table.row_counts.live, strict=True)
+        for _ in range(num_live)
+    ]
+    costs = list(accumulate(shares[start:]))
+    fitting = start + sum(cost <= size_bytes for cost in costs)
+    stop = snapshot.stop_within(start, size_bytes=size_bytes)
+    # A fragment's share is rounded down to bytes.
+    assert max(fitting, min(start + 1, len(alive))) <= stop <= max(fitting, start) + 1
+    assert snapshot.stop_within(start, rows=3, size_bytes=size_bytes) == min(stop, start + 3)
 
 
 @pytest.mark.floors

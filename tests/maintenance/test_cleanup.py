@@ -156,6 +156,18 @@ def test_versions_stay_until_they_are_old() -> None:
     )
 
 
+def test_versions_without_a_time_are_as_old_as_their_manifests() -> None:
+    """Old writers stated none; the file's date is the store's, and does not make it ancient."""
+    ds = busy_table()
+    for version in range(1, ds.version):
+        manifest = replace(ds.table.log.read(version), timestamp_nanos=None)
+        ds.table.store.write(ds.table.log.manifest_path(version), encode_manifest(manifest))
+    ds = lance_stream.open_dataset(ds.uri)
+    rules = CleanupRules(older_than=7 * DAY)
+    assert cleanup(ds.table, rules, environment=in_days(6)).versions == ()
+    assert cleanup(ds.table, rules, environment=in_days(8)).versions == tuple(range(1, ds.version))
+
+
 def test_retention_rules_are_combined() -> None:
     """A version goes only if it is both old and not among the newest."""
     ds = busy_table()
@@ -362,6 +374,50 @@ def test_unreadable_references_stop_the_cleanup(path: str, content: bytes, match
     with pytest.raises(BadDataError, match=match):
         ds.cleanup(retain_versions=1)
     assert paths_of(ds) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "match"),
+    [
+        ("_versions/v3.manifest", b"", "looks like a manifest"),
+        (f"_versions/d{(1 << 63) + 5}.manifest", b"", "shorter than its footer"),
+        ("its newest", b"", "shorter than its footer"),
+    ],
+)
+@pytest.mark.parametrize("cleaned", [None, "dev", "other"])
+def test_unreadable_versions_of_any_branch_stop_it(
+    cleaned: str | None, path: str, content: bytes, match: str
+) -> None:
+    """Each branch needs files of the others: what holds in the main one holds in all."""
+    ds = busy_table()
+    for name in ("dev", "other"):
+        ds.branches.create(name)
+        lance_stream.open_dataset(ds.uri, branch=name).append(rows(77))
+    opened = lance_stream.open_dataset(ds.uri, branch=cleaned)
+    bad = lance_stream.open_dataset(ds.uri, branch="dev").table.store
+    newest = min(each.path for each in bad.list("_versions"))
+    bad.write(newest if path == "its newest" else path, content)
+    before = paths_of(ds)
+    with pytest.raises(BadDataError, match=match):
+        opened.cleanup(retain_versions=1)
+    assert paths_of(ds) == before
+
+
+def test_detached_versions_of_branches_keep_their_files() -> None:
+    """A detached version of a branch needs files of the main one, which no other version names."""
+    ds = busy_table()
+    ds.checkout(3).branches.create("dev")
+    branch = lance_stream.open_dataset(ds.uri, branch="dev")
+    manifest = branch.table.manifest
+    number = (1 << 63) + 12345
+    branch.table.store.write(
+        f"_versions/d{number}.manifest", encode_manifest(replace(manifest, version=number))
+    )
+    branch.overwrite(rows(1)).cleanup(retain_versions=1)
+    needed = names_of_data(ds.checkout(3).table.manifest)
+    ds.cleanup(retain_versions=1)
+    assert needed
+    assert needed <= set(paths_of(ds))
 
 
 @pytest.mark.parametrize("version", [2, 8])

@@ -193,3 +193,17 @@ def test_a_querys_entries_are_found_among_others() -> None:
         ledger.config_key("damaged"): "no JSON",
     }
     assert ledger.read_entries_of_query(config, "q") == {"ours": LedgerEntry(4, "q", version=9)}
+
+
+@pytest.mark.parametrize("key", ["lance_stream.derived.x", "ledger.x", f"a.{ledger.PREFIX}x"])
+def test_foreign_keys_are_no_entries(key: str) -> None:
+    """The config belongs to the user, too: other keys may have values that look like entries."""
+    entry = LedgerEntry(4, "q", 9, 1, "d", recent=(LedgerEntry(3, version=8),))
+    (text,) = ledger.config_entries("x", entry).values()
+    foreign = {key: text}
+    assert ledger.read_entry(foreign, "x") is None
+    assert ledger.read_entries(foreign) == {}
+    assert ledger.read_entries_of_query(foreign, "q") == {}
+    assert ledger.silent_entries(foreign, 9 + 2 * ledger.MAX_SILENT_VERSIONS) == {}
+    assert ledger.newest_entries(foreign, {}) == ledger.newest_entries({}, foreign) == {}
+    assert decide(foreign, "x", 4) == New(None)

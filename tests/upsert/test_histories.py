@@ -3,10 +3,12 @@
 import random
 import uuid
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.upsert.change_rules import ChangeRules
+from lance_stream.upsert.histories import NONE, OPEN, StoredRows, first_bad_row
 from tests.sampling import ALL_CASES
 from tests.upsert import dimension_models as model
 from tests.upsert.dimension_models import Change, State, batch_of, states
@@ -155,3 +158,24 @@ def test_pylance_reads_the_history_after_compaction_and_cleanup(
     assert states(lance.dataset(uri).to_table()) == model.history(log) == rows(ds)
     lance.dataset(uri).optimize.compact_files()
     assert rows(lance_stream.open_dataset(uri)) == model.history(log)
+
+
+def test_rows_without_a_place_in_a_history_are_found() -> None:
+    """A row ends after its start, and before the next row of its key begins; edges included."""
+
+    def is_bad(row: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        key, start, end = row
+        last = end or 9
+        overlaps = key == other[0] and start < (other[2] or 9) and other[1] < last
+        return start == OPEN or last <= start or overlaps or (row == other and key == other[0])
+
+    one_row = list(product((0, 1), range(4), range(4)))
+    for rows_of_keys in product(one_row, one_row):
+        first, second = rows_of_keys
+        bad = {n for n, pair in enumerate([(first, second), (second, first)]) if is_bad(*pair)}
+        keys, starts, ends = (
+            np.array(column, np.int64) for column in zip(*rows_of_keys, strict=True)
+        )
+        found = first_bad_row(StoredRows(keys, starts, ends, starts, ends))
+        assert (found != NONE) == bool(bad), rows_of_keys
+        assert found in bad or found == NONE or first[0] == second[0], rows_of_keys

@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from lance_stream.file.reader import TAIL_BYTES
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.table.fragments import LineageColumn
+from lance_stream.table.manifest import FragmentList
 from lance_stream.table.operations import Update, UpdateMode
 from lance_stream.upsert import in_place, in_place_costs
+from lance_stream.upsert.in_place import fragments_that_stay
 from lance_stream.upsert.in_place_costs import FragmentCosts
 from lance_stream.upsert.planned_update import plan_update
 
@@ -456,3 +460,76 @@ def test_few_rows_of_a_large_fragment_open_no_file(
     assert not asked
     ds.upsert(prices(range(0, num_rows, 2)), on="id")
     assert asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "unless_unstable"),
+    [
+        ({"last_updated_at_versions": None}, True),
+        ({"last_updated_at_versions": LineageColumn(("v", 0), 5)}, True),
+        ({"files": "of another version"}, False),
+    ],
+)
+def test_rows_of_fragments_that_cannot_be_stamped_move(
+    wide: lance_stream.Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    unless_unstable: bool,
+) -> None:
+    """Changed in place, they would not count as changed; and files of one version mix with none."""
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
+    table = wide.table
+    first, second = table.manifest.fragments
+    fields = tuple(each for each in table.schema.fields if each.name == "price")
+    changed = np.array([3, (1 << 32) + 5], np.uint64)
+    assert fragments_that_stay(table, changed, fields).all()
+    if "files" in changes:
+        (file,) = first.files
+        changes = {"files": (file, replace(file, file_version=(2, 0)))}
+    moving = replace(first, **changes)
+    manifest = replace(table.manifest, fragments=FragmentList.of([moving, second]))
+    unstable = replace(manifest, reader_feature_flags=0, writer_feature_flags=0)
+    for at_any_cost in (False, True):
+        for version, expected in ((manifest, False), (unstable, unless_unstable)):
+            changed_table = replace(table, manifest=version)
+            stays = fragments_that_stay(changed_table, changed, fields, at_any_cost=at_any_cost)
+            assert stays.tolist() == [expected, True]
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        pa.table({"id": [3], "place": [{"x": -7, "y": "theirs"}]}),
+        pa.table({"id": [3, 5, 7], "blob": [b"theirs"] * 3}),
+        None,
+    ],
+)
+def test_rows_that_move_have_what_others_wrote_meanwhile(
+    wide: lance_stream.Dataset,
+    uri: str,
+    theirs: pa.Table | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A moved row has stored values, too: those of the version that the commit follows."""
+    stays = [False]
+    monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: stays[0]))
+    expected = {each["id"]: each for each in rows_of(wide)}
+
+    def act() -> None:
+        ds = lance_stream.open_dataset(uri)
+        if theirs is None:
+            ds.append(wide_rows(1000, 1001))
+            return
+        stays[0] = True
+        assert is_in_place(ds.upsert(theirs, on="id"))
+        stays[0] = False
+
+    act_before_the_plan(monkeypatch, act)
+    changed = wide.upsert(prices([3, 5]), on="id")
+    assert not is_in_place(changed)
+    for row in [] if theirs is None else theirs.to_pylist():
+        expected[row["id"]] |= row
+    for each in (3, 5):
+        expected[each] |= {"price": -1.0}
+    found = {each["id"]: each for each in rows_of(changed) if each["id"] < 1000}
+    assert found == expected

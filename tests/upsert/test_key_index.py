@@ -657,3 +657,21 @@ def test_more_hits_than_allowed_lose_the_run(
     with pytest.raises(LostRunError) as lost:
         run.find(store, wanted)
     assert not lost.value.is_damaged
+
+
+def test_a_listing_that_fails_costs_only_time() -> None:
+    """The index is optional: without a listing keys are read from the data files."""
+
+    def refuse(call: str, path: str) -> None:
+        if "list" in call and "key_index" in path:
+            raise OSError("away")
+
+    table = indexed(table_of())
+    failing = replace(table, store=WatchedStore(table.store, before=refuse))
+    index = shared_index(failing, ["id"])
+    assert index.runs == {}
+    assert len(index.lacking(failing)) == len(table.manifest.fragments)
+    assert key_index.indexed_columns(failing.store) == []
+    assert key_index.indexed_columns(table.store) != []
+    done = upsert(failing, rows(range(0, 310, 7), 9), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (43, 2)

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ledger import config_key
 from lance_stream.table.manifest import encode_manifest
-from lance_stream.table.operations import Restore
+from lance_stream.table.operations import MapUpdate, Restore, UpdateConfig
 from lance_stream.table.paths import manifest_path
 from lance_stream.table.transaction import Transaction, encode_transaction
 from lance_stream.verbs.append import append, append_fragments
@@ -25,7 +26,7 @@ from lance_stream.verbs.delete import delete
 from lance_stream.verbs.overwrite import overwrite
 from lance_stream.verbs.restore import restore
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import LOOKED_AT, MicroBatch, find_committed
+from lance_stream.write.micro_batches import LOOKED_AT, MicroBatch, _forgets, find_committed
 from lance_stream.write.planning import Outcome
 from tests.contracts.watched_stores import WatchedStore
 
@@ -339,3 +340,20 @@ def test_missing_history_stops_the_stream(
     with pytest.raises(InvalidInputError, match="version 4 restored an older version"):
         append(table, rows(2), batch(1))
     assert ids_of(table) == [1]
+
+
+@pytest.mark.parametrize(
+    ("operation", "forgets"),
+    [
+        (UpdateConfig(old_delete_keys=(config_key("app"),)), True),
+        (UpdateConfig(old_delete_keys=(config_key("another"), "x")), False),
+        (UpdateConfig(config=MapUpdate(((config_key("app"), None),))), True),
+        (UpdateConfig(config=MapUpdate(((config_key("app"), "{}"),))), False),
+        (UpdateConfig(config=MapUpdate(((config_key("another"), None),))), False),
+        (UpdateConfig(), False),
+        (Restore(1), False),
+    ],
+)
+def test_only_the_removal_of_its_entry_forgets_a_stream(operation: Any, forgets: bool) -> None:
+    """In the way of any writer; what happens to other keys says nothing of this stream."""
+    assert _forgets(operation, "app") is forgets

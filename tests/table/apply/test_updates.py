@@ -21,6 +21,7 @@ from lance_stream.table.operations import (
     DataReplacement,
     Delete,
     Merge,
+    Operation,
     Project,
     ReserveFragments,
     Rewrite,
@@ -306,3 +307,37 @@ def test_reserved_ids_are_not_reused() -> None:
     assert [each.id for each in made.fragments] == [0, 5]
     with pytest.raises(InvalidInputError, match="not left"):
         then(table(3), ReserveFragments(1 << 32))
+
+
+def test_indices_of_unknown_coverage_stay_as_they_are() -> None:
+    """Old writers state no bitmap: which fragments an index covers is unknown, not nothing."""
+    unknown = replace(index("xs", X), fragment_bitmap=b"")
+    old = with_index(table(3, 2), unknown, index("ids", ID, 0, 1))
+    first = old.fragments[0]
+    rewritten = Update(
+        updated_fragments=(replace(first, files=(new_fragment(3).files[0],)),),
+        fields_modified=(X,),
+        update_mode=UpdateMode.REWRITE_COLUMNS,
+    )
+    operations: list[Operation] = [
+        Delete((), deleted_fragment_ids=(0, 1)),
+        rewritten,
+        Update(updated_fragments=(killing(first, 1),), new_fragments=(moved(1, 1),)),
+        Rewrite((RewriteGroup(tuple(old.fragments), (replace(moved(5, *range(5)), id=2),)),)),
+    ]
+    for operation in operations:
+        section = then(old, operation).index_section
+        assert section is not None
+        assert unknown in decode_index_section(section)
+
+
+def test_indices_without_any_coverage_are_dropped_beside_others() -> None:
+    """One segment of a name is the definition to rebuild from; unknown coverage is no segment."""
+    segments = [
+        index("xs", X, 0, uuid=b"a" * 16),
+        index("xs", X, 1, uuid=b"b" * 16),
+        replace(index("xs", X, uuid=b"c" * 16), fragment_bitmap=b""),
+    ]
+    made = then(with_index(table(3, 2), *segments), Update(removed_fragment_ids=(0,)))
+    left = [each.uuid[:1] for each in decode_index_section(made.index_section or b"")]
+    assert left == [b"b", b"c"]

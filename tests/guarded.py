@@ -1,0 +1,47 @@
+"""Shows that what a lock guards is used only by the thread that holds it."""
+
+import sys
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+
+def unlocked_uses(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    guarded: Collection[str],
+    exempt: Collection[str] = (),
+) -> set[str]:
+    """Return a set that fills with each use of guarded attributes by methods without the lock.
+
+    A dropped lock is noticed by any single thread that passes, without a race that must be won.
+
+    Args:
+        monkeypatch: Ends the watch.
+        owner: A class whose objects have a `_lock`.
+        guarded: Names of attributes.
+        exempt: Names of methods that may use them without it.
+    """
+    uses: set[str] = set()
+
+    def note(of: Any, name: str) -> None:
+        caller = sys._getframe(2).f_code
+        is_method = caller.co_qualname.startswith(f"{owner.__name__}.")
+        if name in guarded and is_method and caller.co_name not in {"__init__", *exempt}:
+            lock = object.__getattribute__(of, "_lock")
+            is_held = lock._is_owned() if hasattr(lock, "_is_owned") else lock.locked()
+            if not is_held:
+                uses.add(f"{caller.co_qualname} uses {name}")
+
+    def get(self: Any, name: str) -> Any:
+        note(self, name)
+        return object.__getattribute__(self, name)
+
+    def set_value(self: Any, name: str, value: Any) -> None:
+        note(self, name)
+        object.__setattr__(self, name, value)
+
+    monkeypatch.setattr(owner, "__getattribute__", get, raising=False)
+    monkeypatch.setattr(owner, "__setattr__", set_value, raising=False)
+    return uses
