@@ -119,6 +119,9 @@ histories: install java servers  ## random histories of tables and queries, MINU
 		echo "$$each"; $(BIN)/python -m tests.$$each --minutes $(MINUTES) || exit 1; \
 	done
 
+mutants: install  ## how many of 300 mutations of the code the tests notice; MUTANTS="--number 50 upsert"
+	$(BIN)/python scripts/mutants $(MUTANTS)
+
 $(ON_FLOORS_INSTALLED):
 	$(call environment,$(FLOORS),-e '.[dev]' -c floors.txt)
 
@@ -186,4 +189,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) $(PIPELINE) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo pipeline test test-all test-floors test-recipes cluster-test tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories protos install servers java java-hint clean
+.PHONY: help demo pipeline test test-all test-floors test-recipes cluster-test tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories mutants protos install servers java java-hint clean
