@@ -163,6 +163,12 @@ def _fixed_size_list_name(arrow: pa.DataType) -> str:
     extension = (item.metadata or {}).get(EXTENSION_NAME.encode())
     if extension == BFLOAT16_EXTENSION.encode() and item.type == _BFLOAT16_ITEM.type:
         name = BFLOAT16_EXTENSION
+    elif extension is not None:
+        raise InvalidInputError(
+            f"Lance cannot store that the items of a fixed-size list are of the extension type "
+            f"{extension.decode(errors='replace')!r}: pass their storage, {item.type}, or a list "
+            "of any length"
+        )
     else:
         name = _plain_item(item.type)
     return f"{FIXED_SIZE_LIST_PREFIX}{name}:{length_of(arrow)}"

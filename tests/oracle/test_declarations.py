@@ -172,6 +172,20 @@ def test_structs_around_a_key_stay_non_nullable(tmp_path: Path) -> None:
         ds.alter_columns({"path": "x", "nullable": True})
 
 
+def test_extension_items_of_fixed_size_lists_are_refused(tmp_path: Path) -> None:
+    """The format has no place for their type, except for bfloat16; we dropped it silently."""
+    lists = pa.FixedSizeListArray.from_arrays(UUIDS, 1)
+    rows = pa.table({"id": [1], "x": lists})
+    with pytest.raises(OSError, match="does not match the file schema"):
+        lance.write_dataset(rows, tmp_path / "theirs")
+    with pytest.raises(InvalidInputError, match=r"fixed-size list.*arrow\.uuid.*storage"):
+        lance_stream.create_dataset(str(tmp_path / "ours"), rows)
+    plain = pa.table({"id": [1], "x": pa.FixedSizeListArray.from_arrays(UUIDS.storage, 1)})
+    ds = lance_stream.create_dataset(str(tmp_path / "ours"), plain)
+    expected = plain.column("x").to_pylist()
+    assert ds.append(rows).to_table().column("x").to_pylist() == expected * 2
+
+
 def test_keys_of_metadata_have_to_be_text(tmp_path: Path) -> None:
     """The format stores text; Arrow has bytes."""
     rows = pa.table({"id": [1]}).replace_schema_metadata({b"\xff": b"x"})
