@@ -5,6 +5,10 @@ planned, and keeps them as a block that tasks read without a Python worker. It r
 wrapper by its class. So a reader that holds rows has a class that is also a wrapper, until Spark
 has asked for them. If the wrapper is missing (it is not public), or if the block is lost, tasks
 read the rows.
+
+Spark copies such rows, and its copy of an array reads every number in it, also where there is none:
+a null among numbers, booleans, dates or times ends the query with "Value at index is null" (Spark
+4.1 to 4.3, `ColumnarArray.copy`). Tasks read rows with such a null.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +37,8 @@ class SendsRows:
     def hold_rows(self, portions: Sequence[Portion[Any]]) -> None:
         """Read the rows of a batch, if they are few, and hold them until Spark asks for them."""
         rows = rows_of(portions, MOST_BYTES_IN_A_BATCH) if _WRAPPER is not None else None
-        if rows is not None:
+        columns = (column for batch in rows or () for column in batch.columns)
+        if rows is not None and not any(map(has_null_items, columns)):
             kind: Any = type(self)
             self._rows, self._kind = rows, kind
             self.__class__ = _holding(kind)
@@ -44,6 +49,23 @@ class SendsRows:
         if self._kind is not None:
             self.__class__, self._kind = self._kind, None
         return rows
+
+
+def has_null_items(array: pa.Array) -> bool:
+    """Return whether a list or map, at any depth, has a null where Spark's copy expects a number.
+
+    Nulls behind a null struct or map count, too.
+    """
+    if pa.types.is_struct(array.type):
+        return any(has_null_items(array.field(at)) for at in range(array.type.num_fields))
+    if pa.types.is_map(array.type):
+        return any(_is_null_item(items) for items in (array.keys, array.items))
+    return pa.types.is_list(array.type) and _is_null_item(array.flatten())
+
+
+def _is_null_item(items: pa.Array) -> bool:
+    has_nulls = pa.types.is_primitive(items.type) and items.null_count > 0
+    return has_nulls or has_null_items(items)
 
 
 @cache

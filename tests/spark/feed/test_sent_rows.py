@@ -114,6 +114,43 @@ def test_the_rows_of_a_large_batch_are_left_to_tasks(
     assert sum(each.num_rows for each in rows) == 1000
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (pa.list_(pa.int32()), [[1, None]], True),
+        (pa.list_(pa.bool_()), [None, [], [None]], True),
+        (pa.list_(pa.list_(pa.float64())), [[[1.0]], [[2.0], [None]]], True),
+        (pa.map_(pa.string(), pa.date32()), [[("a", None)]], True),
+        (pa.map_(pa.string(), pa.list_(pa.int8())), [[("a", [None])]], True),
+        (pa.struct([("p", pa.list_(pa.timestamp("us")))]), [{"p": [None]}], True),
+        (pa.list_(pa.struct([("p", pa.list_(pa.int64()))])), [[{"p": [1, None]}]], True),
+        (pa.list_(pa.int32()), [None, [], [1]], False),
+        (pa.list_(pa.list_(pa.int32())), [[None, [1]]], False),
+        (pa.list_(pa.string()), [["a", None]], False),
+        (pa.list_(pa.struct([("p", pa.int32())])), [[None, {"p": None}]], False),
+        (pa.struct([("p", pa.int32())]), [None, {"p": None}], False),
+        (pa.int64(), [None], False),
+    ],
+    ids=str,
+)
+def test_nulls_that_spark_cannot_copy_are_known(
+    kind: pa.DataType, values: list[Any], expected: bool
+) -> None:
+    """Numbers without a value, in a list or map at any depth; also beside a slice's rows."""
+    array = pa.array([*values, *values], kind)
+    assert sent_rows.has_null_items(array) is expected
+    assert sent_rows.has_null_items(array.slice(len(values))) is expected
+
+
+def test_rows_that_spark_cannot_copy_are_left_to_tasks(tmp_path: Path) -> None:
+    table = pa.table({"id": [1], "v": pa.array([[1.0, None]], pa.list_(pa.float32()))})
+    asked = Asked(lance_stream.create_dataset(tmp_path / "t", table).uri)
+    portions, flag, _ = asked.plan(*positions(asked))
+    assert flag == NOT_FOUND
+    (batch,) = PortionReader().read(portions[0])
+    assert batch["v"].to_pylist() == [[1.0, None]]
+
+
 def test_an_error_is_left_to_the_task(tmp_path: Path) -> None:
     uri = make_table(tmp_path, 1000)
     asked = Asked(uri)
