@@ -26,7 +26,7 @@ from lance_stream.read.scan import names_of
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import UNASSIGNED_ID, Field
-from lance_stream.schema.identity import Ids, composed, inverted, is_list, same_fields
+from lance_stream.schema.identity import Ids, composed, inverted, is_list
 from lance_stream.schema.logical_types import MAP, STRUCT
 from lance_stream.schema.projections import Path, ids_by_path, project, split_path
 from lance_stream.snapshot.table_version import TableVersion
@@ -138,10 +138,9 @@ class FeedColumns:
         leaps.failed_at(self._meet)
 
     def _over_gap(self, version: int, here: Ids) -> Ids:
-        """Match by name, where the origin of a version is unknown."""
+        """Compare two versions, where what one derives from is unknown."""
         older, newer = sorted((version, self._meet))
-        fields = [self.lineage.at(each).schema.fields for each in (older, newer)]
-        same = same_fields(*fields, ids_hold=False)
+        same = self.lineage.same_over_gap(older, newer)
         there = same if newer == self._meet else inverted(same)
         return composed(composed(self._ids[self._meet], there), here)
 

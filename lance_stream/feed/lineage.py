@@ -1,7 +1,13 @@
 """What each version derives from: the previous version, or the one that a restore brought back.
 
-`schema.identity` determines which columns of two such versions are the same. If the version that
-one derives from has been cleaned up, the next older one stands in for it, and names decide.
+`schema.identity` determines which columns of two such versions are the same.
+
+A restored version may have been cleaned up. The restore has its columns and its fragments, and
+stands in for it, so the versions that came after it are still derived from it.
+
+If another version that one derives from has been cleaned up, the next older one stands in for it.
+Field ids still decide if the newer one has rows that were there before the gap, since an overwrite
+replaces all rows; otherwise names do.
 
 Data files settle it for two versions far apart: the id of a dropped column is not reused while a
 file with values under it is in the table. So an id means the same column in two versions that both
@@ -9,6 +15,7 @@ reference a file with it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from lance_stream.errors import NotFoundError
@@ -17,6 +24,8 @@ from lance_stream.schema.fields import Field
 from lance_stream.schema.identity import Ids, same_fields
 from lance_stream.snapshot.history import read_operation_kind, read_transaction
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Overwrite, Restore
 
 _MAX_RECENT: Final = 4
@@ -48,6 +57,7 @@ class Lineage:
         self._recent: dict[int, TableVersion] = {}
         self._same: Ids = {}
         self._held: dict[tuple[int, int], frozenset[int]] = {}
+        self._restores: dict[int, TableVersion] = {}  # of each version that a restore brought back
 
     def see(self, table: TableVersion) -> None:
         """Record a version that was read, to save reading it again."""
@@ -90,22 +100,45 @@ class Lineage:
             return None  # cleaned up
         kind = read_operation_kind(newer.store, newer.manifest)
         restored = _restored_by(newer) if kind is Restore else None
+        if restored is not None and restored >= version:
+            return self._read_over_gap(version)  # a copy, see `version_restored_by`
+        if restored is not None:
+            self._restores.setdefault(restored, newer)
         try:
             older = self.at(restored or version - 1)
         except NotFoundError:
-            return self._read_over_gap(newer)
+            return self._read_over_gap(version)
         ids_hold = kind is not None and kind is not Overwrite
-        return _origin(older, newer, ids_hold=ids_hold)
+        same = same_fields(older.schema.fields, newer.schema.fields, ids_hold=ids_hold)
+        return Origin(restored or version - 1, same)
 
-    def _read_over_gap(self, newer: TableVersion) -> Origin | None:
-        older = [each for each in newer.log.versions() if each < newer.version]
+    def _read_over_gap(self, version: int) -> Origin | None:
+        older = [each for each in self._table.log.versions() if each < version]
         try:
-            return _origin(self.at(max(older)), newer, ids_hold=False) if older else None
+            return Origin(max(older), self.same_over_gap(max(older), version)) if older else None
         except NotFoundError:
             return None
 
+    def same_over_gap(self, older: int, newer: int) -> Ids:
+        """Return the older version's ids of columns that it has in common with a newer one.
+
+        Raises:
+            NotFoundError: One of them no longer exists.
+        """
+        before, after = self.at(older), self.at(newer)
+        fields = before.schema.fields, after.schema.fields
+        if not _share_rows(before, after):
+            return same_fields(*fields, ids_hold=False)
+        # a new column in the place of a dropped one is not the same one: there may be many steps
+        names = [{each.id: each.name for each in table.schema.walk()} for table in (before, after)]
+        return {
+            there: here
+            for there, here in same_fields(*fields, ids_hold=True).items()
+            if there == here or names[0][here] == names[1][there]
+        }
+
     def at(self, version: int) -> TableVersion:
-        """Return a version.
+        """Return a version; for one that was cleaned up, a restore of it that has been seen.
 
         Raises:
             NotFoundError: It no longer exists.
@@ -113,7 +146,12 @@ class Lineage:
         if version == self._first.version:
             return self._first
         if version not in self._recent:
-            self.see(self._table.read_at(version))
+            try:
+                self.see(self._table.read_at(version))
+            except NotFoundError:
+                if version not in self._restores:
+                    raise
+                self.see(version_restored_by(self._restores[version], version))
         return self._recent[version]
 
 
@@ -158,9 +196,28 @@ def restored_version(table: TableVersion) -> int | None:
     return _restored_by(table)
 
 
-def _origin(older: TableVersion, newer: TableVersion, *, ids_hold: bool) -> Origin:
-    same = same_fields(older.schema.fields, newer.schema.fields, ids_hold=ids_hold)
-    return Origin(older.version, same)
+def _share_rows(older: TableVersion, newer: TableVersion) -> bool:
+    """Return whether some rows of one version are in a later one: no overwrite came in between.
+
+    Row ids ascend, and an overwrite gives new ones. Some of the fragments are checked.
+    """
+    fragments = [_first_and_last(table.manifest.fragments) for table in (older, newer)]
+    if not all(fragments):
+        return False
+    if not (older.has_stable_row_ids and newer.has_stable_row_ids):
+        files = [{file.path for each in some for file in each.files} for some in fragments]
+        return not files[0].isdisjoint(files[1])
+    largest = max(older.row_ids(each).largest for each in fragments[0])
+    return any(bool((newer.row_ids(each).to_array() <= largest).any()) for each in fragments[1])
+
+
+def _first_and_last(fragments: FragmentList) -> list[Fragment]:
+    return [*fragments[:_MAX_LOOKED_AT], *fragments[_MAX_LOOKED_AT:][-_MAX_LOOKED_AT:]]
+
+
+def version_restored_by(restore: TableVersion, version: int) -> TableVersion:
+    """Return a version that was cleaned up: a restore of it has its columns and its fragments."""
+    return restore.at(replace(restore.manifest, version=version))
 
 
 def _restored_by(table: TableVersion) -> int | None:

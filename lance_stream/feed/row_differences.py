@@ -4,17 +4,19 @@ Two neighboring versions suffice by themselves: their manifests are compared (se
 between versions further apart, and across a restore, which makes such versions neighbors, a row
 that moved and kept its row versions may have been moved by a compaction, or changed by a writer
 that does not set row versions. Only then are the versions between examined, one step at a time, for
-rows that such a writer changed. Where they are gone, the row versions are trusted.
+rows that such a writer changed. Where they are gone, the row versions are trusted. A restored
+version that is gone is still known: the restore has its rows.
 """
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 import numpy as np
 
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.columns_of_versions import FeedColumns
-from lance_stream.feed.lineage import restored_version
+from lance_stream.feed.lineage import restored_version, version_restored_by
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.diff import (
     DiffPlan,
@@ -26,6 +28,9 @@ from lance_stream.table.diff import (
     diff,
     plan_diff,
 )
+
+_UNKNOWN: Final = History(np.empty(0, np.uint64), has_old_columns=True)
+"""Of a restore whose version is gone: row versions hold, and columns may have come back."""
 
 
 class RowDifferences:
@@ -39,6 +44,7 @@ class RowDifferences:
         self._table = table
         self._unstamped: dict[int, U64s] = {}
         self._restored: dict[int, int | None] = {}
+        self._restores: dict[int, TableVersion] = {}  # of each version that one brought back
 
     def changes(
         self, older: TableVersion | None, newer: TableVersion, *, column_backfills: bool = True
@@ -78,11 +84,11 @@ class RowDifferences:
         It is None for neighbors, which show everything, and if versions are gone.
         """
         first, last = older.version, newer.version
-        if first + 1 == last:
-            origin = self._restored_by(newer)
-            if origin is None:
-                return None
+        origin = self._restored_by(newer) if first + 1 == last else None
+        if origin is not None:
             first, last = origin, older.version
+        elif first + 1 == last:
+            return None
         try:
             unstamped, has_old_columns = self._unstamped_between(first, last)
             return History(
@@ -90,29 +96,36 @@ class RowDifferences:
                 None if column_backfills else self._touched_between(first, last),
                 has_old_columns or first < older.version,
             )
-        except NotFoundError:
-            return None  # cleaned up
+        except NotFoundError:  # cleaned up
+            return None if origin is None else _UNKNOWN
 
     def _unstamped_between(self, after: int, through: int) -> tuple[U64s, bool]:
         """Return the ids of rows that may have changed without new row versions.
 
-        And whether a restore among the versions brought back columns that had been dropped.
+        And whether a restore among the versions brought back columns that had been dropped, or may
+        have done so.
         """
         has_old_columns = False
         found, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
         while ranges:
-            for older, newer in self._steps(*ranges.pop()):
-                if newer.version in seen:
-                    continue
-                seen.add(newer.version)
-                if newer.version not in self._unstamped:
-                    self._unstamped[newer.version] = self.changes(older, newer).unstamped
-                found.append(self._unstamped[newer.version])
-                origin = self._restored_by(newer)
-                if origin is not None:
-                    has_old_columns |= bool(_new_field_ids(older, newer))
-                    # it may bring back rows changed since without row versions
-                    ranges.append((origin, older.version))
+            start, stop = ranges.pop()
+            try:
+                for older, newer in self._steps(start, stop):
+                    if newer.version in seen:
+                        continue
+                    seen.add(newer.version)
+                    if newer.version not in self._unstamped:
+                        self._unstamped[newer.version] = self.changes(older, newer).unstamped
+                    found.append(self._unstamped[newer.version])
+                    origin = self._restored_by(newer)
+                    if origin is not None:
+                        has_old_columns |= bool(_new_field_ids(older, newer))
+                        # it may bring back rows changed since without row versions
+                        ranges.append((origin, older.version))
+            except NotFoundError:
+                if (start, stop) == (after, through):
+                    raise
+                has_old_columns = True
         return np.unique(np.concatenate(found)), has_old_columns
 
     def _touched_between(self, after: int, through: int) -> U64s:
@@ -124,17 +137,28 @@ class RowDifferences:
 
     def _restored_by(self, table: TableVersion) -> int | None:
         if table.version not in self._restored:
-            self._restored[table.version] = restored_version(table)
+            origin = self._restored[table.version] = restored_version(table)
+            if origin is not None:
+                self._restores.setdefault(origin, table)
         return self._restored[table.version]
 
     def _steps(self, after: int, through: int) -> Iterator[tuple[TableVersion, TableVersion]]:
         if after == through:
             return
-        older = self._at(after)
+        older = self._start_at(after)
         for version in range(after + 1, through + 1):
             newer = self._at(version)
             yield older, newer
             older = newer
+
+    def _start_at(self, version: int) -> TableVersion:
+        """Return the version before the first step; for one that is gone, its restore."""
+        try:
+            return self._at(version)
+        except NotFoundError:
+            if version not in self._restores:
+                raise
+            return version_restored_by(self._restores[version], version)
 
     def _at(self, version: int) -> TableVersion:
         if version == self._table.version:

@@ -14,6 +14,7 @@ last touched. From the model follows what the feed has to say, whoever wrote:
     queries with pylance's deleted rows where those are right
     without updates an update is a delete and an insert; without backfills a new column's values
     are no change
+    a cleanup does not change the feed of the versions that it keeps
 
 Rows are compared under the columns of the range's last version.
 """
@@ -543,6 +544,16 @@ class Histories:
         columns = tuple(replace(e, name=name) if e == column else e for e in now.columns)
         return f"{who} rename {column.name} to {name}", lambda _: replace(now, columns=columns)
 
+    def swap_names(self) -> tuple[str, Built]:
+        now = self.now
+        if len(now.columns) < 2:
+            return self.append()
+        one, other = self.dice.sample(now.columns, 2)
+        names = {one.name: other.name, other.name: one.name}
+        self.ours.rename_columns(names)
+        columns = tuple(replace(e, name=names.get(e.name, e.name)) for e in now.columns)
+        return f"we swap {one.name} and {other.name}", lambda _: replace(now, columns=columns)
+
     def cast_column(self) -> tuple[str, Built]:
         now = self.now
         narrow = [each for each in now.columns if each.kind in WIDER]
@@ -663,6 +674,7 @@ class Histories:
             + [self.some_columns, self.compact, self.restore, self.rewrite_column] * 3
             + [self.overwrite, self.add_empty_column, self.add_filled_column] * 2
             + [self.drop_column, self.rename_column, self.cast_column, self.replace_data] * 2
+            + [self.swap_names] * 2
             + [self.configure, self.index]
         )
         self.look(*self.dice.choice(verbs)())
@@ -678,6 +690,32 @@ class Histories:
             self.notes.append(f"changes after {after} through {through}")
             self.check(after, through)
             self.notes.pop()
+        self.check_cleanup(self.dice.randint(1, versions[-1]))
+
+    def check_cleanup(self, first: int) -> None:
+        """Check that a cleanup does not change the feed of the versions from one on.
+
+        Args:
+            first: The oldest version that is kept.
+        """
+        last = max(self.states)
+        ranges = [(after, after + 1) for after in range(first, last)]
+        ranges += [(after, last) for after in range(first, last)]
+        modes = ("none", "netChanges")
+
+        def feeds() -> dict[tuple[int, int, str], list[Change]]:
+            return {
+                (*ends, mode): self.feed(*ends, deduplication_mode=mode)
+                for ends in ranges
+                for mode in modes
+            }
+
+        before = feeds()
+        self.notes.append(f"cleanup of the versions before {first}")
+        self.ours.cleanup(retain_versions=last - first + 1)
+        after = feeds()
+        for ends in before:
+            assert after[ends] == before[ends], ends
 
     def look(self, what: str, built: Built) -> None:
         """Compare the versions that were made with the model."""

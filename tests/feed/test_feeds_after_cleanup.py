@@ -1,0 +1,118 @@
+"""A cleanup does not change the feed of the versions that it keeps."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.feed.lineage import restored_version
+from tests.sampling import ALL_CASES
+
+Step = tuple[str, int]
+
+VERBS = ["append", "update", "swap", "rename", "drop", "add", "compact", "restore", "overwrite"]
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 5)), min_size=2, max_size=7)
+
+
+def rows(ds: Dataset, *ids: int) -> pa.Table:
+    """Return rows whose values tell the column of each apart, and the version."""
+    columns = {
+        name: [100 * ds.version + 10 * place + each for each in ids]
+        for place, name in enumerate(ds.schema.names)
+    }
+    return pa.table({**columns, "id": list(ids)}, ds.schema)
+
+
+def do(ds: Dataset, step: Step) -> Dataset:
+    verb, number = step
+    names = [name for name in ds.schema.names if name != "id"]
+    if verb == "append":
+        return ds.append(rows(ds, 10 * ds.version, 10 * ds.version + 1))
+    if verb == "update":  # of all rows, or of some
+        return ds.upsert(rows(ds, 1, 2, 3)[: 1 + number % 3], on="id")
+    if verb == "swap" and len(names) > 1:
+        return ds.rename_columns({names[0]: names[1], names[1]: names[0]})
+    if verb == "rename" and names:
+        return ds.rename_columns({names[number % len(names)]: f"r{ds.version}"})
+    if verb == "drop" and len(names) > 1:
+        return ds.drop_columns([names[number % len(names)]])
+    if verb == "add":
+        name = next(name for name in "abcdefghijk" if name not in names)
+        return ds.add_columns({name: "id * 7"} if number % 2 else pa.field(name, pa.int64()))
+    if verb == "compact":
+        return ds.compact()
+    if verb == "overwrite":
+        return ds.overwrite(rows(ds, 1, 2))
+    return ds.restore(1 + number % ds.version)
+
+
+def feeds(ds: Dataset, first: int) -> dict[tuple[int, int, str], list[dict[str, Any]]]:
+    """Return the feed of each version, and of each range to the newest one."""
+    ranges = {(after, after + 1) for after in range(first, ds.version)}
+    ranges |= {(after, ds.version) for after in range(first, ds.version)}
+    return {
+        (after, through, mode): ds.changes(after, through, deduplication_mode=mode)
+        .read_all()
+        .to_pylist()
+        for after, through in sorted(ranges)
+        for mode in ("none", "netChanges")
+    }
+
+
+def lost_lineages(ds: Dataset) -> set[int]:
+    """Return before which versions a cleanup removes what only names can replace.
+
+    A restore reaches back to a version before them, and what comes between, now gone as well, gave
+    field ids another meaning.
+    """
+    operations = {each.version: each.operation for each in ds.versions()}
+    renumbering = [v for v, name in operations.items() if name in ("Overwrite", "Restore")]
+    return {
+        first
+        for restore in renumbering
+        if (restored := restored_version(ds.checkout(restore).table)) is not None
+        for between in renumbering
+        for first in range(max(between, restored + 2), restore)
+        if restored < between
+    }
+
+
+@settings(max_examples=60 if ALL_CASES else 15)
+@given(steps=STEPS)
+@example(steps=[("swap", 0), ("restore", 0)])
+@example(steps=[("update", 2), ("swap", 0), ("restore", 0)])
+@example(steps=[("rename", 0), ("update", 2), ("restore", 0)])
+@example(steps=[("drop", 0), ("drop", 0), ("update", 0), ("compact", 0)])
+@example(steps=[("drop", 1), ("update", 0), ("compact", 0), ("restore", 0), ("append", 0)])
+@example(
+    steps=[
+        ("compact", 3),
+        ("update", 0),
+        ("drop", 4),
+        ("swap", 3),
+        ("rename", 2),
+        ("restore", 2),
+        ("update", 3),
+        ("drop", 4),
+        ("rename", 1),
+    ]
+)
+def test_a_cleanup_keeps_the_feed_of_kept_versions(steps: Sequence[Step]) -> None:
+    """Columns are followed through a restore even if the restored version is gone."""
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(ds, 1, 2, 3))
+    for step in steps:
+        ds = do(ds, step)
+    before, lost = feeds(ds, 1), lost_lineages(ds)
+    for first in range(2, ds.version + 1):
+        if first in lost:
+            continue
+        ds.cleanup(retain_versions=ds.version - first + 1)
+        for interval, feed in feeds(lance_stream.open_dataset(ds.uri), first).items():
+            assert feed == before[interval], (interval, f"cleaned up before {first}")
