@@ -199,3 +199,23 @@ def _tightened_without_check(table: LoggedTable) -> Dataset:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lance_stream.table.write_ahead_logs.WRITE_AHEAD_LOG", "another")
         return table.ours.alter_columns({"path": "n", "nullable": False})
+
+
+def test_derived_columns_reach_rows_that_a_log_merges(tmp_path: Path) -> None:
+    """They start as nulls, and rows that come later are computed, so a log is no obstacle."""
+    table = LoggedTable(tmp_path / "t")
+    doubled = lance_stream.derive(
+        table.uri,
+        {"twice": pa.int32()},
+        lambda batch: [2 * number for number in batch["n"].to_pylist()],
+        inputs=["n"],
+        function_version="1",
+    )
+    assert doubled.run().num_computed == 2
+    assert [row["twice"] for row in table.rows()] == [2, 4, None, None]
+    merge = table.pylance.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    state = {"twice": None, "twice_state": None}
+    rows = [row | state for row in ROWS[2:]]
+    merge.execute(pa.Table.from_pylist(rows, schema=table.pylance.schema))
+    assert doubled.run().num_computed == 2
+    assert table.ours.to_table().sort_by("id").column("twice").to_pylist() == [2, 4, 6, 8]
