@@ -22,8 +22,8 @@ _A_DATE: Final = re.compile(
     rf"(?:{_DATE}(?:[ T].*)?)|(?P<y>\d{{4}})(?:-(?P<m>\d{{1,2}}))?", re.DOTALL | re.ASCII
 )
 _A_TIME: Final = re.compile(
-    rf"{_DATE}(?:[ T](?P<hour>\d{{1,2}}):(?P<minute>\d{{1,2}})(?::(?P<second>\d{{1,2}})"
-    r"(?:\.(?P<fraction>\d{1,9}))?)?(?P<zone>Z|[+-]\d{2}:\d{2})?)?",
+    rf"(?:{_DATE}(?:[ T](?P<hour>\d{{1,2}}):(?P<minute>\d{{1,2}})(?::(?P<second>\d{{1,2}})"
+    r"(?:\.(?P<fraction>\d{1,9}))?)?(?P<zone>Z|[+-]\d{2}:\d{2})?)?)|\d{4}(?:-\d{1,2})?",
     re.ASCII,
 )
 _BLANK: Final = "".join(map(chr, range(33))) + "\x7f"

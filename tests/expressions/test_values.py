@@ -1,0 +1,249 @@
+"""What functions, casts and operators give for one row: the values that Spark gives.
+
+`against_spark` compares many more with Spark itself; these need none, and run on the oldest
+versions of the dependencies, too.
+"""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import bind, evaluate, parse_predicate, parse_value
+
+ROW = {
+    "s": " Straße ",
+    "n": None,
+    "i": 7,
+    "big": 2**53 + 1,
+    "u": 2**64 - 1,
+    "f": 0.1,
+    "d": 1e20,
+    "p": Decimal("2.55"),
+    "x": b"ab",
+    "day": date(2024, 2, 29),
+    "at": datetime(2024, 2, 29, 12, 30, 15, 120000, tzinfo=UTC),
+    "l": [1, None, 3],
+    "v": [1.0, 2.0],
+    "m": [("a", 1), ("b", None)],
+    "st": {"part": "q"},
+}
+SCHEMA = pa.schema(
+    [
+        ("s", pa.string()),
+        ("n", pa.string()),
+        ("i", pa.int32()),
+        ("big", pa.int64()),
+        ("u", pa.uint64()),
+        ("f", pa.float32()),
+        ("d", pa.float64()),
+        ("p", pa.decimal128(10, 2)),
+        ("x", pa.binary()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("l", pa.list_(pa.int32())),
+        ("v", pa.list_(pa.float32(), 2)),
+        ("m", pa.map_(pa.string(), pa.int32())),
+        ("st", pa.struct([("part", pa.string())])),
+    ]
+)
+BATCH = pa.RecordBatch.from_arrays(
+    [pa.array([ROW[field.name]], field.type) for field in SCHEMA], schema=SCHEMA
+)
+
+
+def value_of(text: str) -> Any:
+    return evaluate(parse_value(text, SCHEMA), BATCH)[0].as_py()
+
+
+VALUES = {
+    # texts
+    "upper(s)": " STRASSE ",
+    "lower('ÀB')": "àb",
+    "trim(s)": "Straße",
+    "ltrim(s) || rtrim(s)": "Straße  Straße",
+    "TRIM(BOTH ' S' FROM s)": "traße",
+    "length(s)": 8,
+    "length(x)": 2,
+    "substring(s, 2, 3)": "Str",
+    "substring(s, -3)": "ße ",
+    "substring('abc', 0, 2)": "ab",
+    "substring('abc', -5, 3)": "a",
+    "concat(s, 1, TRUE, 1e20)": " Straße 1true1.0E20",
+    "s || n": None,
+    "contains(s, 'aß')": True,
+    "starts_with(s, ' S') AND endswith(s, ' ')": True,
+    r"regexp_like(s, 'S.*\\s$')": True,
+    "'a\nb' RLIKE 'a.b'": False,
+    "'a\u2028b' RLIKE 'a.b'": False,
+    r"'a\n' RLIKE 'a$'": True,
+    # nulls
+    "coalesce(n, s)": " Straße ",
+    "coalesce(n, 'x') = 'x'": True,
+    "nullif(i, 7)": None,
+    "n <=> NULL": True,
+    "n IS DISTINCT FROM 'a'": True,
+    # numbers beside others
+    "big > d": False,
+    "big = 9007199254740992e0": True,
+    "u * 2": Decimal(2**65 - 2),
+    "u > big": True,
+    "i / 2": 3.5,
+    "p / 2": Decimal("1.27500000"),
+    "p * p": Decimal("6.5025"),
+    "-7 % 3": -1,
+    "i DIV 2": 3,
+    "f = 0.1": False,
+    "f = CAST(0.1 AS float)": True,
+    "f * i > 0.7": True,
+    "abs(-i)": 7,
+    "round(p, 1)": Decimal("2.6"),
+    "round(2.5)": Decimal("3"),
+    "round(-2.5e0)": -3.0,
+    "round(i, -1)": 10,
+    # casts
+    "CAST(d AS string)": "1.0E20",
+    "CAST(f AS string)": "0.1",
+    "CAST(1e7 AS string) || CAST(1e6 AS string)": "1.0E71000000.0",
+    "CAST(1e-3 AS string) || CAST(1e-4 AS string)": "0.0011.0E-4",
+    "CAST(CAST('nan' AS double) AS string)": "NaN",
+    "CAST(at AS string)": "2024-02-29 12:30:15.12",
+    "CAST(day AS string)": "2024-02-29",
+    "CAST(CAST(day AS timestamp) AS string)": "2024-02-29 00:00:00",
+    "CAST(p AS string)": "2.55",
+    "CAST(0.000000001 AS string)": "0.000000001",
+    "CAST(i > 1 AS string)": "true",
+    "CAST(x AS string)": "ab",
+    "CAST(big AS decimal(20, 2))": Decimal("9007199254740993.00"),
+    "CAST(i AS decimal(10, 2))": Decimal("7.00"),
+    "CAST(' 12 ' AS int)": 12,
+    "CAST('yes' AS boolean)": True,
+    "CAST(-1.9e0 AS int)": -1,
+    "try_cast('x' AS int)": None,
+    "try_cast(big AS int)": None,
+    "CAST(at AS date)": date(2024, 2, 29),
+    # times
+    "date_trunc('MONTH', at)": datetime(2024, 2, 1, tzinfo=UTC),
+    "trunc(day, 'year')": date(2024, 1, 1),
+    "day = '2024-02-29 23:00:00'": True,
+    "at < '2024-02-29 12:30:15.13'": True,
+    "at > '2024-02'": True,
+    # lists, maps and structs
+    "l[0]": 1,
+    "l[1]": None,
+    "get(l, 9)": None,
+    "size(l)": 3,
+    "array_contains(l, 3)": True,
+    "array_contains(l, 5)": None,
+    "m['a']": 1,
+    "m['z']": None,
+    "st.part || st['part']": "qq",
+    "array(1, i)": [1, 7],
+    "v[1]": 2.0,
+    # names and literals
+    "I + BIG - `i`": 2**53 + 1,
+    "ST.Part": "q",
+    '"s"': "s",
+    r"'it\'s' = 'it''s'": True,
+    r"'\u00df\t'": "ß\t",
+    r"r'\d'": "\\d",
+    "X'0aff'": b"\x0a\xff",
+    "1.5D": 1.5,
+    "2L": 2,
+}
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("text", VALUES)
+def test_values_are_those_of_spark(text: str) -> None:
+    """What is stored by update and add_columns is what Spark would have computed."""
+    value = value_of(text)
+    assert (value, type(value)) == (VALUES[text], type(VALUES[text]))
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("1 / (i - 7)", "division by zero"),
+        ("1e0 % (i - 7)", "division by zero"),
+        ("big * big", "overflow"),
+        ("CAST(big AS int)", "not in range"),
+        ("CAST(d AS bigint)", "does not fit"),
+        ("CAST(u AS decimal(10, 2))", "does not fit"),
+        ("CAST(s AS int)", "is no int32"),
+        ("CAST(s AS date)", "is no date"),
+        ("l[3]", "no item at that position"),
+    ],
+)
+def test_values_that_do_not_fit_are_errors(text: str, why: str) -> None:
+    """Spark fails for such rows in ANSI mode, its default."""
+    with pytest.raises(InvalidInputError, match=why):
+        value_of(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "i <> 7 AND 1 / (i - 7) > 0",
+        "i = 7 OR 1 / (i - 7) > 0",
+        "coalesce(i, 1 / (i - 7)) = 7",
+        "nullif(i, 7) = CAST(s AS int)",
+        "NULL IN (CAST(s AS int))",
+    ],
+)
+def test_operands_that_do_not_matter_do_not_fail(text: str) -> None:
+    """Spark does not evaluate the second operand where the first one decides."""
+    assert value_of(text) in (True, False, None)
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("i = '7'", "compares a int32 with a string"),
+        ("s LIKE n", "string literal as its pattern"),
+        (r"s LIKE 'a\\b'", "an escape before 'b'"),
+        (r"s RLIKE '\\bS'", "in its pattern"),
+        ("s RLIKE '(?i)s'", "in its pattern"),
+        ("s RLIKE 'a$b'", r"a '\$' within"),
+        ("trim(s, 'x')", "write TRIM"),
+        ("coalesce(i, s)", "combines int32, string"),
+        ("CAST(at AS bigint)", "casts a timestamp"),
+        ("CAST(i AS char(3))", "CHAR"),
+        ("date_trunc('eon', at)", "truncates to 'eon'"),
+        ("at = '12:30'", "no time"),
+        ("day = 'today'", "no date"),
+        ("l = l", "compares a list"),
+        ("x || s", "concatenates a binary"),
+        ("rand() < 1", "calls rand"),
+        ("lower(s, s)", "has 2 arguments"),
+    ],
+)
+def test_what_cannot_be_matched_is_refused_without_rows(text: str, why: str) -> None:
+    """A refusal after some rows would leave a stream stuck."""
+    with pytest.raises(InvalidInputError, match=why):
+        parse_value(text, SCHEMA)
+
+
+def test_names_in_another_case_must_be_unambiguous() -> None:
+    schema = pa.schema([("Vote", pa.int32()), ("vote", pa.int32()), ("Id", pa.int32())])
+    assert bind("ID = 1 AND id = 2", schema).text == "`Id` = 1 AND `Id` = 2"
+    assert bind("vote = 1", schema).text == "vote = 1"
+    with pytest.raises(InvalidInputError, match="could be 'Vote' or 'vote'"):
+        bind("VOTE = 1", schema)
+    with pytest.raises(NotFoundError, match="no column 'ID'"):
+        parse_predicate("ID = 1", schema, exact=True)
+
+
+def test_the_current_time_is_one_for_a_statement() -> None:
+    """Workers parse the text anew, each at another time."""
+    schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    bound = parse_predicate("at < current_timestamp AND current_date() > '2020-01-01'", schema)
+    assert "current" not in bound.text
+    assert parse_predicate(bound.text, schema).text == bound.text
+    with pytest.raises(InvalidInputError, match="asks for the current time"):
+        parse_predicate("at < now()", schema, exact=True)
