@@ -83,7 +83,8 @@ def _between_numbers(value: pa.Array, target: pa.DataType) -> pa.Array:
     if is_float(value.type):
         return _whole(value, target)
     if pa.types.is_decimal(value.type):
-        whole = pc.trunc(value).cast(pa.decimal128(38, 0))
+        digits, scale = value.type.precision, value.type.scale
+        whole = pc.trunc(value.cast(pa.decimal256(digits + 1, scale))).cast(pa.decimal128(38, 0))
         return whole.cast(target)
     return value.cast(target)
 

@@ -23,6 +23,7 @@ from lance_stream.expressions.numbers import (
     fits,
     is_float,
     num_rows_of,
+    repeated,
     to_decimal,
     to_float,
 )
@@ -365,7 +366,7 @@ def _array(node: Node, values: Sequence[Datum]) -> Datum:
     items = [converted(value, arrow) for value in values]
     if num_rows is None:
         return pa.scalar([item.as_py() for item in items], pa.list_(arrow))
-    columns = [pa.repeat(item, num_rows) if isinstance(item, pa.Scalar) else item for item in items]
+    columns = [repeated(item, num_rows) if isinstance(item, pa.Scalar) else item for item in items]
     size = len(columns)
     order = np.arange(size * num_rows).reshape(size, num_rows).T.reshape(-1)
     flat = pa.concat_arrays(columns).take(pa.array(order))
@@ -406,7 +407,7 @@ def _array_contains(node: Node, values: Sequence[Datum]) -> Datum:
     num_rows = num_rows_of(lists, wanted)
     array = _as_list(node, lists)
     if isinstance(lists, pa.Scalar) and num_rows is not None:
-        array = pa.repeat(array[0], num_rows)
+        array = repeated(array[0], num_rows)
     items, parents = pc.list_flatten(array), pc.list_parent_indices(array)
     if not isinstance(wanted, pa.Scalar):
         wanted_of_items: Datum = wanted.take(parents)
@@ -414,7 +415,7 @@ def _array_contains(node: Node, values: Sequence[Datum]) -> Datum:
         wanted_of_items = wanted
     answers = compared(node, pc.equal, items, wanted_of_items)
     if isinstance(answers, pa.Scalar):
-        answers = pa.repeat(answers, len(items))
+        answers = repeated(answers, len(items))
     where = parents.to_numpy()
     is_true, is_null = np.zeros(len(array), np.bool_), np.zeros(len(array), np.bool_)
     is_true[where[pc.fill_null(answers, False).to_numpy(zero_copy_only=False)]] = True
@@ -449,11 +450,11 @@ def subscript(
         raise refuse(node, f"has a {key.type} as the position in a list, which is not supported")
     num_rows = num_rows_of(value, key)
     if isinstance(value, pa.Scalar) and num_rows is not None:
-        array = pa.repeat(array[0], num_rows)
+        array = repeated(array[0], num_rows)
     lengths = pc.list_value_length(array).cast(pa.int64())
     places = pc.subtract(key.cast(pa.int64()), pa.scalar(first))
     if isinstance(places, pa.Scalar):
-        places = pa.repeat(places, len(array))
+        places = repeated(places, len(array))
     is_in = pc.and_(pc.greater_equal(places, 0), pc.less(places, lengths))
     if strict and pc.any(pc.invert(is_in)).as_py():
         raise failure("a list has no item at that position; get(list, position) is null there")

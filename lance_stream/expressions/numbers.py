@@ -144,6 +144,11 @@ def datum_of(rows: Rows, arrow: pa.DataType, num_rows: int | None) -> Datum:
     return array[0] if num_rows is None else array
 
 
+def repeated(value: pa.Scalar, num_rows: int) -> pa.Array:
+    """Return an array of a value; Arrow (26) cannot repeat a list zero times."""
+    return pa.repeat(value, num_rows) if num_rows else pa.nulls(0, value.type)
+
+
 def fits(value: Decimal, arrow: pa.DataType) -> bool:
     """Return whether a decimal of a type's scale has no more digits than the type."""
     return bool(abs(value) < Decimal(10) ** (arrow.precision - arrow.scale))

@@ -232,6 +232,7 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     Raises:
         InvalidInputError: The types do not match, a cast fails, or a number is too large.
     """
+    from lance_stream.expressions.numbers import repeated
     from lance_stream.expressions.rules import evaluate_node
 
     try:
@@ -243,7 +244,7 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
             f"the SQL expression is nested too deeply: {expression.text[:80]!r}"
         ) from None
     if isinstance(result, pa.Scalar):
-        return pa.repeat(result, batch.num_rows)
+        return repeated(result, batch.num_rows)
     return result
 
 

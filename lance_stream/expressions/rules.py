@@ -88,8 +88,10 @@ def evaluate_where(node: Node, batch: pa.RecordBatch, is_needed: Datum) -> Datum
     try:
         return evaluate_node(node, batch)
     except pa.ArrowInvalid:
-        if not batch.num_rows or isinstance(is_needed, pa.Scalar):
+        if not batch.num_rows or is_needed == pa.scalar(True):
             raise
+        if isinstance(is_needed, pa.Scalar):
+            return pa.scalar(None, evaluate_node(node, batch.slice(0, 0)).type)
         mask = pc.fill_null(is_needed, False).to_numpy(zero_copy_only=False)
         if mask.all():
             raise
@@ -261,12 +263,11 @@ def _null_safe_equal(node: Node, batch: pa.RecordBatch) -> Datum:
 
 def _between(node: Node, batch: pa.RecordBatch) -> Datum:
     value = evaluate_node(node.this, batch)
-    low, high = (
-        evaluate_where(node.args[name], batch, pc.is_valid(value)) for name in ("low", "high")
-    )
-    return pc.and_kleene(
-        compared(node, pc.greater_equal, value, low), compared(node, pc.less_equal, value, high)
-    )
+    low = evaluate_where(node.args["low"], batch, pc.is_valid(value))
+    is_above = compared(node, pc.greater_equal, value, low)
+    is_needed = pc.and_(pc.is_valid(value), pc.fill_null(is_above, True))
+    high = evaluate_where(node.args["high"], batch, is_needed)
+    return pc.and_kleene(is_above, compared(node, pc.less_equal, value, high))
 
 
 def _in(node: Node, batch: pa.RecordBatch) -> Datum:
@@ -274,20 +275,26 @@ def _in(node: Node, batch: pa.RecordBatch) -> Datum:
     if pa.types.is_null(value.type):
         return pa.scalar(None, pa.bool_())
     members, others = _members(node, value.type)
-    rest = [evaluate_where(other, batch, pc.is_valid(value)) for other in others]
-    if is_number(value.type) and any(is_float(other.type) for other in rest):
-        value = to_double(value)  # Spark compares all of them as doubles
-    result: Datum = pa.scalar(False)
-    for other in rest:
-        result = pc.or_kleene(result, compared(node, pc.equal, value, other))
-    if not members:
+    result = _is_member(value, members) if len(members) else pa.scalar(False)
+    operands: list[Datum] = []
+    for other in others:
+        is_needed = pc.and_(pc.is_valid(value), pc.invert(pc.fill_null(result, False)))
+        operands.append(evaluate_where(other, batch, is_needed))
+        result = pc.or_kleene(result, compared(node, pc.equal, value, operands[-1]))
+    if not is_number(value.type) or not any(is_float(operand.type) for operand in operands):
         return result
-    if value.type != members.type:
-        members = to_double(members)
+    value = to_double(value)  # Spark compares all of them as doubles
+    result = _is_member(value, to_double(members)) if len(members) else pa.scalar(False)
+    for operand in operands:
+        result = pc.or_kleene(result, compared(node, pc.equal, value, operand))
+    return result
+
+
+def _is_member(value: Datum, members: pa.Array) -> Datum:
     if isinstance(value, pa.Array):
         is_member = pc.is_in(value, value_set=members, skip_nulls=True)
-        is_member = pc.if_else(pc.is_valid(value), is_member, pa.scalar(None, pa.bool_()))
-        return pc.or_kleene(is_member, result)
+        return pc.if_else(pc.is_valid(value), is_member, pa.scalar(None, pa.bool_()))
+    result: Datum = pa.scalar(False)
     for member in members:
         result = pc.or_kleene(result, pc.equal(value, member))
     return result
@@ -440,7 +447,8 @@ def _try_cast(node: Node, batch: pa.RecordBatch) -> Datum:
 
 
 def _concatenate(node: Node, batch: pa.RecordBatch) -> Datum:
-    return functions.concatenated(node, _two(node, batch))
+    operands = (evaluate_node(operand, batch) for operand in (node.this, node.expression))
+    return functions.concatenated(node, tuple(operands))
 
 
 def _subscript(node: Node, batch: pa.RecordBatch) -> Datum:
@@ -469,7 +477,7 @@ def _call(node: Node, batch: pa.RecordBatch) -> Datum:
     return functions.FUNCTIONS[name].evaluate(node, values)
 
 
-_NEED_ALL: Final = frozenset({"concat", "array_contains", "get", "substring"})
+_NEED_ALL: Final = frozenset({"array_contains", "get", "nullif", "substring"})
 """Functions that do not evaluate further arguments where one is null."""
 
 

@@ -190,6 +190,9 @@ def test_values_that_do_not_fit_are_errors(text: str, why: str) -> None:
     [
         "i <> 7 AND 1 / (i - 7) > 0",
         "i = 7 OR 1 / (i - 7) > 0",
+        "FALSE AND 1 / (i - 7) > 0",
+        "i BETWEEN 9 AND 1 / (i - 7)",
+        "i IN (7, 1 / (i - 7))",
         "coalesce(i, 1 / (i - 7)) = 7",
         "nullif(i, 7) = CAST(s AS int)",
         "NULL IN (CAST(s AS int))",

@@ -1,0 +1,114 @@
+"""SQL expressions mean what they mean in Spark, whichever door they come in by."""
+
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lance_stream
+from lance_stream.cli import main as program
+from lance_stream.errors import InvalidInputError
+from lance_stream.spark import lance_sink, register
+from lance_stream.spark.arrow_jobs import settings
+from lance_stream.spark.delete_conditions import settle_condition
+from tests.expressions.against_spark import run
+
+pytestmark = pytest.mark.spark
+
+TABLE = pa.table(
+    {
+        "id": pa.array(range(12), pa.int64()),
+        "s": [
+            "CORP\\bob",
+            "corpbob",
+            "10%",
+            "10",
+            "it's",
+            'say "x"',
+            "",
+            None,
+            "a\tb",
+            "é",
+            "É",
+            "b",
+        ],
+        "f": pa.array(
+            [0.1, float("nan"), None, -0.0, 1e20, 3.5, 7, 8, 9, 10, 11, 2**24], pa.float32()
+        ),
+        "big": pa.array([2**53 + each for each in range(12)], pa.int64()),
+    }
+)
+
+CONDITIONS = [
+    r"s = 'CORP\\bob' OR s LIKE '10\%'",
+    's = "it\'s" OR `s` = \'say "x"\'',
+    "lower(s) = 'é' OR s RLIKE 'a.b'",
+    "f > 9 AND NOT isnan(F)",
+    "big > f AND big > 9007199254740996.0",
+    "CAST(f AS string) = '1.0E20' OR coalesce(s, 'none') = 'none'",
+]
+
+
+def test_random_expressions_have_the_values_of_spark(spark: Any) -> None:
+    """`python -m tests.expressions.against_spark --count 20000` is the long form of this test."""
+    with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
+        findings = run(spark, seed=random.Random(7).randrange(1 << 30), count=200)
+    assert findings.differences == []
+    assert findings.counts["equal"] > 100
+    assert findings.counts["refused"] < 40
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_each_door_chooses_the_rows_that_spark_chooses(
+    spark: Any, tmp_path: Path, condition: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A condition is moved from a query to a delete, and from there to a sink."""
+    frame = spark.createDataFrame(TABLE)
+    chosen = sorted(row.id for row in frame.where(condition).collect())
+    others = sorted(set(range(12)) - set(chosen))
+    assert 0 < len(chosen) < 12
+
+    def ids(ds: lance_stream.Dataset) -> Sequence[int]:
+        return sorted(ds.to_table(["id"])["id"].to_pylist())
+
+    ds = lance_stream.create_dataset(tmp_path / "t", TABLE)
+    assert sorted(ds.to_table(["id"], filter=condition)["id"].to_pylist()) == chosen
+    assert program.main(["query", ds.uri, "--where", condition, "--columns", "id", "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert sorted(map(int, re.findall(r'"id": ?(\d+)', shown))) == chosen
+    updated = ds.update({"s": "'*'"}, condition)
+    assert sorted(updated.to_table(["id"], filter="s = '*'")["id"].to_pylist()) == chosen
+    assert ids(updated.restore(ds.version).delete(condition)) == others
+
+    aside = tmp_path / "checked"
+    sink = lance_sink(str(aside), app_id="a", expect=condition, bad_rows="quarantine")
+    sink(frame, 0)
+    assert ids(lance_stream.open_dataset(aside)) == chosen
+
+    deleting = tmp_path / "deleting"
+    rules = {"mode": "upsert", "on": "id"}
+    lance_sink(str(deleting), app_id="a", delete_when=condition, **rules)(frame, 0)
+    assert ids(lance_stream.open_dataset(deleting)) == others
+    register(spark)
+    by_format = tmp_path / "by_format"
+    writer = frame.write.format("lance").mode("append").options(**rules, deleteWhen=condition)
+    if "CAST" in condition or "big > f" in condition:
+        return  # what settings could change is refused
+    writer.save(str(by_format))
+    assert ids(lance_stream.open_dataset(by_format)) == others
+
+
+def test_a_padded_column_is_known_from_the_schema_of_a_query(spark: Any, tmp_path: Path) -> None:
+    """Spark's schema says STRING; only the field's metadata has the CHAR."""
+    pq.write_table(pa.table({"op": ["d  ", "u  "]}), tmp_path / "rows.parquet")
+    where = f"USING parquet OPTIONS (path '{tmp_path}')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW padded (op CHAR(3)) {where}")
+    frame = spark.table("padded")
+    assert frame.where("op = 'd'").count() == 1
+    with pytest.raises(InvalidInputError, match="a CHAR, beside which Spark pads"):
+        settle_condition("op = 'd'", frame.schema, case_sensitive=False)
