@@ -10,6 +10,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -392,6 +393,15 @@ def _as_list(node: Node, value: Datum) -> pa.Array:
     return array
 
 
+def _parents(lists: pa.ListArray) -> npt.NDArray[np.int64]:
+    """Return for each item that `flatten` lists which row it is of.
+
+    Arrow's own function (26) counts items behind null lists, which `flatten` leaves out.
+    """
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(lists)), lengths)
+
+
 def _size(node: Node, values: Sequence[Datum]) -> Datum:
     (value,) = values
     if pa.types.is_map(value.type):
@@ -408,18 +418,21 @@ def _array_contains(node: Node, values: Sequence[Datum]) -> Datum:
     array = _as_list(node, lists)
     if isinstance(lists, pa.Scalar) and num_rows is not None:
         array = repeated(array[0], num_rows)
-    items, parents = pc.list_flatten(array), pc.list_parent_indices(array)
+    items, parents = pc.list_flatten(array), _parents(array)
+    if items.type == pa.float32() and pa.types.is_integer(wanted.type):
+        wanted = to_float(wanted, items.type)  # not as doubles, unlike comparisons
+    elif wanted.type == pa.float32() and pa.types.is_integer(items.type):
+        items = to_float(items, wanted.type)
     if not isinstance(wanted, pa.Scalar):
-        wanted_of_items: Datum = wanted.take(parents)
+        wanted_of_items: Datum = wanted.take(pa.array(parents))
     else:
         wanted_of_items = wanted
     answers = compared(node, pc.equal, items, wanted_of_items)
     if isinstance(answers, pa.Scalar):
         answers = repeated(answers, len(items))
-    where = parents.to_numpy()
     is_true, is_null = np.zeros(len(array), np.bool_), np.zeros(len(array), np.bool_)
-    is_true[where[pc.fill_null(answers, False).to_numpy(zero_copy_only=False)]] = True
-    is_null[where[answers.is_null().to_numpy(zero_copy_only=False)]] = True
+    is_true[parents[pc.fill_null(answers, False).to_numpy(zero_copy_only=False)]] = True
+    is_null[parents[answers.is_null().to_numpy(zero_copy_only=False)]] = True
     unknown = (is_null & ~is_true) | array.is_null().to_numpy(zero_copy_only=False)
     if not isinstance(wanted, pa.Scalar):
         unknown |= wanted.is_null().to_numpy(zero_copy_only=False)
@@ -474,8 +487,8 @@ def _map_value(node: Node, value: Datum, key: Datum) -> Datum:
     if kind_of(value.type.key_type) != kind_of(key.type):
         raise refuse(node, f"looks for a {key.type} in a {value.type}; this is not supported")
     entries = value.cast(pa.map_(value.type.key_type, value.type.item_type))
-    parents = pc.list_parent_indices(_entries(entries)).to_numpy()
-    flat = pc.list_flatten(_entries(entries))
+    lists = _entries(entries)
+    parents, flat = _parents(lists), pc.list_flatten(lists)
     is_key = compared(node, pc.equal, flat.field(0), key).to_numpy(zero_copy_only=False)
     rows = np.full(len(value), -1, np.int64)
     places = np.flatnonzero(is_key)[::-1]

@@ -22,7 +22,7 @@ Rows: TypeAlias = list[Any]
 EXACT: Final = Context(prec=120, Emin=-9999, Emax=9999)
 """Decimals of two columns are added, multiplied and divided exactly in it."""
 
-_DIGITS: Final = {
+INTEGER_DIGITS: Final = {
     pa.int8(): 3,
     pa.uint8(): 5,
     pa.int16(): 5,
@@ -81,7 +81,7 @@ def to_decimal(value: Datum, digits: int | None = None) -> Datum:
         return value
     wide = value.cast(pa.decimal128(20, 0) if pa.types.is_uint64(value.type) else pa.int64())
     exact = wide.cast(pa.decimal128(20, 0))
-    wanted = pa.decimal128(_DIGITS[value.type] if digits is None else digits, 0)
+    wanted = pa.decimal128(INTEGER_DIGITS[value.type] if digits is None else digits, 0)
     return exact if wanted == exact.type else exact.cast(wanted)
 
 
@@ -165,7 +165,8 @@ def common_number(types: list[pa.DataType]) -> pa.DataType:
     if all(map(pa.types.is_integer, types)) and pa.uint64() not in types:
         return pa.int64()
     decimals = [
-        each if pa.types.is_decimal(each) else pa.decimal128(_DIGITS[each], 0) for each in types
+        each if pa.types.is_decimal(each) else pa.decimal128(INTEGER_DIGITS[each], 0)
+        for each in types
     ]
     scale = max(each.scale for each in decimals)
     return bounded_decimal(scale + max(each.precision - each.scale for each in decimals), scale)

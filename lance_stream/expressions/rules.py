@@ -22,7 +22,7 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions import arithmetic, casts, functions
 from lance_stream.expressions.comparisons import compared, kind_of
 from lance_stream.expressions.nodes import Datum, Node, is_path, path_of, refuse
-from lance_stream.expressions.numbers import is_float, is_number, to_double
+from lance_stream.expressions.numbers import INTEGER_DIGITS, is_float, is_number, to_double
 from lance_stream.expressions.patterns import WILDCARDS, parts_of_like
 from lance_stream.expressions.predicates import named_twice
 
@@ -152,13 +152,40 @@ def _decimal(node: Node, number: Decimal) -> pa.Scalar:
     return pa.scalar(number, pa.decimal128(precision, scale))
 
 
-def _digits_of(node: Node) -> int | None:
-    """Return how many digits a literal integer has; None for any other node."""
+def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
+    """Return how many digits an integer has beside a decimal: a literal as many as written."""
     while isinstance(node, exp.Paren | exp.Neg):
         node = node.this
     if isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit():
         return len(str(int(str(node.this))))
-    return None
+    if not pa.types.is_signed_integer(value.type):
+        return None
+    return INTEGER_DIGITS[_spark_integer(node, batch)]
+
+
+def _spark_integer(node: Node, batch: pa.RecordBatch) -> pa.DataType:
+    """Return the type that a node of integers has in Spark, where calculating does not widen it."""
+    if isinstance(node, exp.Literal):
+        return pa.int32() if abs(int(str(node.this))) < 1 << 31 else pa.int64()
+    if isinstance(node, exp.Add | exp.Sub | exp.Mul | exp.Mod):
+        operands = [node.this, node.expression]
+    elif isinstance(node, exp.Paren | exp.Neg):
+        operands = [node.this]
+    elif isinstance(node, exp.Anonymous) and node.name in _KEEP_INTEGERS:
+        operands = node.expressions[: 1 if node.name in ("round", "nullif") else None]
+    else:
+        operands = []
+    types = [_spark_integer(operand, batch) for operand in operands]
+    if not operands:
+        return evaluate_node(node, batch.slice(0, 0)).type
+    known = [each for each in types if pa.types.is_integer(each)]
+    return max(known, key=INTEGER_DIGITS.__getitem__) if known else pa.int64()
+
+
+_KEEP_INTEGERS: Final = frozenset(
+    {"abs", "positive", "round", "nullif", "coalesce", "ifnull", "nvl"}
+)
+"""Functions of integers whose type is that of their arguments."""
 
 
 def _boolean(node: Node, _: pa.RecordBatch) -> pa.Scalar:
@@ -418,15 +445,24 @@ def _demand_number(node: Node, *values: Datum) -> None:
 
 def _arithmetic(
     function: Callable[[Datum, Datum, tuple[int | None, int | None]], Datum],
+    *,
+    divides: bool = False,
 ) -> Rule:
     def evaluate_arithmetic(node: Node, batch: pa.RecordBatch) -> Datum:
-        left, right = _two(node, batch)
+        if divides:  # the divisor first
+            right = evaluate_node(node.expression, batch)
+            left = evaluate_where(node.this, batch, pc.is_valid(right))
+        else:
+            left, right = _two(node, batch)
         _demand_number(node, left, right)
         if pa.types.is_null(left.type) or pa.types.is_null(right.type):
             left, right = (_typed(value, other) for value, other in ((left, right), (right, left)))
         if function is arithmetic.whole_quotient and (is_float(left.type) or is_float(right.type)):
             raise refuse(node, "divides floats by DIV, which is not supported")
-        return function(left, right, (_digits_of(node.this), _digits_of(node.expression)))
+        if not any(pa.types.is_decimal(value.type) for value in (left, right)):
+            return function(left, right, (None, None))
+        digits = _digits_of(node.this, left, batch), _digits_of(node.expression, right, batch)
+        return function(left, right, digits)
 
     return evaluate_arithmetic
 
@@ -487,7 +523,13 @@ def _coalesce(node: Node, batch: pa.RecordBatch) -> Datum:
     for argument in node.expressions:
         values.append(evaluate_where(argument, batch, is_needed))
         is_needed = pc.and_(is_needed, pc.is_null(values[-1]))
-    arrow = functions.common_type(node, [value.type for value in values])
+    types = [value.type for value in values]
+    if any(map(pa.types.is_decimal, types)):
+        types = [
+            _spark_integer(argument, batch) if pa.types.is_signed_integer(arrow) else arrow
+            for argument, arrow in zip(node.expressions, types, strict=True)
+        ]
+    arrow = functions.common_type(node, types)
     return pc.coalesce(*(functions.converted(value, arrow) for value in values))
 
 
@@ -520,9 +562,9 @@ RULES: Mapping[type[Any], Rule] = {
     exp.Add: _arithmetic(arithmetic.add),
     exp.Sub: _arithmetic(arithmetic.subtract),
     exp.Mul: _arithmetic(arithmetic.multiply),
-    exp.Div: _arithmetic(arithmetic.divide),
-    exp.Mod: _arithmetic(arithmetic.remainder),
-    exp.IntDiv: _arithmetic(arithmetic.whole_quotient),
+    exp.Div: _arithmetic(arithmetic.divide, divides=True),
+    exp.Mod: _arithmetic(arithmetic.remainder, divides=True),
+    exp.IntDiv: _arithmetic(arithmetic.whole_quotient, divides=True),
     exp.DPipe: _concatenate,
     exp.Cast: _cast,
     exp.TryCast: _try_cast,

@@ -94,6 +94,8 @@ VALUES = {
     "i / 2": 3.5,
     "p / 2": Decimal("1.27500000"),
     "p * p": Decimal("6.5025"),
+    "i * coalesce(0.00000000000000001, abs(-i))": Decimal("7E-17"),
+    "coalesce(p, i + i)": Decimal("2.55"),
     "-7 % 3": -1,
     "i DIV 2": 3,
     "f = 0.1": False,
@@ -138,6 +140,7 @@ VALUES = {
     "size(l)": 3,
     "array_contains(l, 3)": True,
     "array_contains(l, 5)": None,
+    "array_contains(array(CAST(16777216 AS float)), 16777217)": True,
     "m['a']": 1,
     "m['z']": None,
     "st.part || st['part']": "qq",
@@ -250,3 +253,23 @@ def test_the_current_time_is_one_for_a_statement() -> None:
     assert parse_predicate(bound.text, schema).text == bound.text
     with pytest.raises(InvalidInputError, match="asks for the current time"):
         parse_predicate("at < now()", schema, exact=True)
+
+
+@pytest.mark.floors
+def test_items_behind_null_lists_are_no_items() -> None:
+    """Arrow's layout lets a null list, and a slice, have items that no row has."""
+    items = pa.array([1, 2, 3, 4, 5, 6], pa.int32())
+    offsets = pa.array([0, 2, 4, 6], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, items, mask=pa.array([False, True, False])).slice(1)
+    maps = pa.array([[("a", 1)], None, [("b", 2), ("a", 3)]], SCHEMA.field("m").type).slice(1)
+    batch = pa.RecordBatch.from_arrays([lists, maps, pa.array([5, 5])], names=["l", "m", "k"])
+    expected = {
+        "array_contains(l, 5)": [None, True],
+        "array_contains(l, k)": [None, True],
+        "l[1]": [None, 6],
+        "size(l)": [None, 2],
+        "m['a']": [None, 3],
+        "size(m)": [None, 2],
+    }
+    for text, values in expected.items():
+        assert evaluate(parse_value(text, batch.schema), batch).to_pylist() == values, text
