@@ -29,6 +29,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import coverage
 from operators import Mutation, mutations
@@ -253,7 +254,8 @@ class _Child:
         assert importlib.import_module(module).__file__ == str(self._path)
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--quick"]
         options += [f"--rootdir={self.copy}", f"--basetemp={self.copy / 'temporary'}"]
-        return pytest.main([*options, *names])
+        files = dict.fromkeys(name.partition("::")[0] for name in names)
+        return pytest.main([*options, *files], plugins=[_Chosen(names)])
 
     def fate(self) -> str:
         """Return what became of it; nothing while its tests run."""
@@ -271,9 +273,21 @@ class _Child:
         if late or code < 0:
             return "killed by its time"
         output = (self.copy / "output.txt").read_text(errors="replace")
-        if code in {1, 2} or "ERROR collecting" in output or "loading conftest" in output:
+        if code in {1, 2} or "loading conftest" in output:
             return "killed"
-        return "survived" if not code else f"not run (pytest ended with {code}):\n{output}\n"
+        fates = {0: "survived", 5: "untested"}
+        return fates.get(code, f"not run (pytest ended with {code}):\n{output}\n")
+
+
+class _Chosen:
+    """A plugin that runs some tests, in their order. Those that no longer exist are left out."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        chosen = [item for item in items if item.nodeid in self._places]
+        items[:] = sorted(chosen, key=lambda item: self._places[item.nodeid])
 
 
 def report(fates: Iterator[tuple[Mutation, str]], seed: str) -> None:

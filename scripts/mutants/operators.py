@@ -1,7 +1,7 @@
 """The mutations of a module: small changes of its syntax tree, each of which a test should notice.
 
 Left out is what no test is meant to notice: messages (`raise`, f-strings, logging), annotations,
-decorators, and numbers at module level, which are limits of memory and cost.
+decorators, `strict=`, and numbers at module level, which are limits of memory and cost.
 """
 
 import ast
@@ -88,7 +88,8 @@ def _visit(node: Any, scope: str) -> Iterator[tuple[str, Any, str]]:
         yield scope, condition, "True"
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         scope = f"{scope}.{node.name}".lstrip(".")
-    for name, value in ast.iter_fields(node):
+    is_check = isinstance(node, ast.keyword) and node.arg == "strict"  # zip raises, or does not
+    for name, value in [] if is_check else ast.iter_fields(node):
         if name not in {"decorator_list", "annotation", "returns", "type_params"}:
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):

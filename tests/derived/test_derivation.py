@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lance_stream import (
 )
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.derived.progress import read_progress
+from lance_stream.derived.reports import DerivedPiece
 from lance_stream.storage.local_store import LocalStore
 
 SCHEMA = pa.schema(
@@ -718,3 +720,16 @@ def test_status_between_a_new_function_and_its_first_run(tmp_path: Path) -> None
     assert (empty.num_pending, empty.is_current) == (0, False)
     changed.run()
     assert changed.status().is_current
+
+
+def test_pieces_add_up() -> None:
+    """Counts are sums; the versions and what is pending are those of the later piece."""
+    names = [each.name for each in fields(DerivedPiece)]
+    first = DerivedPiece(**{name: 1 << place for place, name in enumerate(names)})
+    later = DerivedPiece(**{name: 1000 << place for place, name in enumerate(names)})
+    total = first + later
+    latest = {"version", "source_version", "num_pending"}
+    for place, name in enumerate(names):
+        expected = 1000 << place if name in latest else 1001 << place
+        assert getattr(total, name) == expected, name
+    assert (first + replace(later, version=None)).version == first.version

@@ -128,6 +128,12 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
             pa.struct([("a", pa.list_(pa.list_(pa.int8())))]),
             [{"a": [[0]] * 2}],
         ),
+        ([{"a": MASKED[1]}], pa.struct([("a", pa.list_(pa.float64()))]), [{"a": [2, None]}]),
+        (
+            [{"a": {"b": MASKED[1]}}, {"a": None}],
+            pa.struct([("a", pa.struct([("b", pa.list_(pa.float64()))]))]),
+            [{"a": {"b": [2, None]}}, {"a": None}],
+        ),
         ([{"a": DAYS[:1]}], pa.struct([("a", pa.list_(pa.date32()))]), [{"a": [FIRST.date()]}]),
         (pd.DataFrame({"o": [1.5]}), pa.float32(), [1.5]),
         (pd.DataFrame({"o": [1]}), pa.int32(), [1]),

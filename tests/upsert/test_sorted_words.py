@@ -43,3 +43,13 @@ def test_few_words_have_no_parts() -> None:
     assert search.first_at_least(words).tolist() == list(range(10))
     assert SortedWords(words[:0]).first_at_least(words).tolist() == [0] * 10
     assert search._begins is None
+
+
+def test_a_large_part_is_searched_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part has nearly all words: the last of it is as far from its begin as can be."""
+    monkeypatch.setattr(sorted_words, "MANY_WORDS", 1)
+    monkeypatch.setattr(sorted_words, "_MOST_OF_PART", 1 << 20)
+    for size in (1, 2, 3, 4, 7, 8, 9, 255, 256, 257, 1000):
+        words = np.append(np.arange(1, size + 1), 1 << 62).astype(np.uint64)
+        found = SortedWords(words).first_at_least(words)
+        assert found.tolist() == list(range(size + 1))
