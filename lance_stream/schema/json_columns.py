@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.schema.jsonb import HEADER_BYTES, are_headers, decode_jsonb, encode_jsonb
 from lance_stream.schema.logical_types import EXTENSION_NAME
 
@@ -160,11 +160,20 @@ def _lists_as_text(array: pa.Array, target: pa.DataType) -> pa.Array:
     lengths = np.diff(bounds) * np.asarray(valid)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     places = np.arange(offsets[-1]) + np.repeat(bounds[:-1] - offsets[:-1], lengths)
-    kind = array.type
-    parts = [kind.key_field, kind.item_field] if pa.types.is_map(kind) else None
-    item = kind.value_field if parts is None else pa.field("entries", pa.struct(parts))
-    items = _as_text(array.values.take(pa.array(places)), item)
+    values = array.values.take(pa.array(places))
+    if pa.types.is_map(target):
+        items = _entries_as_text(values, array.type, target)
+    else:
+        items = _as_text(values, array.type.value_field)
     width = np.int64 if pa.types.is_large_list(target) else np.int32
     validity = valid.buffers()[1] if array.null_count else None
     buffers = [validity, pa.py_buffer(offsets.astype(width))]
     return pa.Array.from_buffers(target, len(array), buffers, children=[items])
+
+
+def _entries_as_text(entries: pa.StructArray, kind: pa.MapType, target: pa.MapType) -> pa.Array:
+    keys, values = entries.flatten()
+    if keys.null_count:  # which counts them, too: Arrow 18 aborts at keys whose nulls are unknown
+        raise CorruptDataError("the keys of a map contain a null")
+    texts = _as_text(values, kind.item_field)
+    return pa.StructArray.from_arrays([keys, texts], fields=[target.key_field, target.item_field])
