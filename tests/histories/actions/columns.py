@@ -1,6 +1,7 @@
 """Verbs that change columns."""
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +23,32 @@ def add_empty_column(life: Life, choose: Choices) -> None:
         lambda ds: ds.add_columns(column.arrow),
         lambda state, _: replace(state, columns=(*state.columns, column)),
         pylance=lambda ds: ds.add_columns(column.arrow),
+        rivals=RIVALS,
+    )
+
+
+@action(weight=1)
+def note_column(life: Life, choose: Choices) -> None:
+    """Metadata of a column, beside those of the table: a version that changes no row."""
+    line = life.line(choose)
+    name = choose.one_of("name", line.now.names)
+    note = choose("note", lambda dice: dice.choice(["", "euros", "ü"]))
+    number = line.newest
+
+    def build(state: State, _at: int) -> State:
+        columns = [replace(c, note=note) if c.name == name else c for c in state.columns]
+        return replace(state, columns=tuple(columns))
+
+    def by_pylance(ds: Any) -> None:
+        ds.update_field_metadata({name: {"note": note or None}})
+
+    line.write(
+        choose,
+        lambda ds: ds.update_metadata(
+            {"number": str(number)}, fields={name: {"note": note or None}}
+        ),
+        build,
+        pylance=by_pylance,
         rivals=RIVALS,
     )
 

@@ -141,6 +141,55 @@ def upsert(life: Life, choose: Choices) -> None:
     )
 
 
+@action(weight=2)
+def merge(life: Life, choose: Choices) -> None:
+    """Inserts only, updates only, or updates on a condition over both rows."""
+    line, now = life.line(choose), None
+    now = line.now
+    form = choose.one_of("form", ["insert only", "update only", "conditional"])
+    condition = f"source.{KEY} + target.{KEY} > 20"
+    columns = [column for column in now.columns if column.name in now.names]
+
+    def draw(dice: Any) -> dict[int, Any]:
+        keys = [*life.draw_keys(dice, 8), *life.draw_new_keys(dice, 3)]
+        return {key: life.draw_values(columns, dice) for key in keys}
+
+    rows = life.fitting_rows(now, choose("rows", draw))
+    if not rows:
+        raise DoesNotFit("no rows")
+    data = now.table(rows)
+
+    def build(state: State, at: int) -> State:
+        def counts(key: int) -> bool:
+            if key not in state.rows:
+                return form != "update only"
+            return form == "update only" or (form == "conditional" and key > 10)
+
+        return life.upserted(state, {key: rows[key] for key in rows if counts(key)}, at)
+
+    def by_pylance(ds: Any) -> None:
+        builder = ds.merge_insert(KEY)
+        if form != "insert only":
+            builder = builder.when_matched_update_all(condition if form == "conditional" else None)
+        if form != "update only":
+            builder = builder.when_not_matched_insert_all()
+        builder.execute(data)
+
+    matched = {"insert only": "ignore", "conditional": condition}.get(form, "update")
+    line.write(
+        choose,
+        lambda ds: ds.upsert(
+            data,
+            on=KEY,
+            when_matched=matched,
+            when_not_matched="ignore" if form == "update only" else "insert",
+        ),
+        build,
+        pylance=by_pylance,
+        rivals=("configure", "compact", "delete"),
+    )
+
+
 @action(weight=3)
 def delete(life: Life, choose: Choices) -> None:
     line = life.line(choose)
