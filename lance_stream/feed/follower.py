@@ -52,6 +52,9 @@ KNOWN_ROW_CHANGES: Final = 1 << 22
 VERSIONS_AHEAD: Final = 4
 """How many manifests are read side by side when the limits do not tell how many are needed."""
 
+MOST_UNCHANGED_VERSIONS: Final = 256
+"""How many versions without row changes a limited batch passes, so that no poll takes long."""
+
 COUNTED_PER_REPORT: Final = 8
 """In how many versions the rows are counted for one report of how far behind a stream is."""
 
@@ -309,12 +312,20 @@ class TableFollower:
     def _take(
         self, history: VersionsLeft, start: Position, limits: Limits, through: int
     ) -> Position:
-        """Return the end within the limits, after at least one row change."""
+        """Return the end within the limits, after at least one row change.
+
+        Versions without row changes are passed, and do not count.
+        """
         version, first = self._beginning(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
-        history.read_ahead(version, min(through, version + (versions or VERSIONS_AHEAD)))
+        unchanged = MOST_UNCHANGED_VERSIONS
+        ahead = version + (versions or VERSIONS_AHEAD)
+        history.read_ahead(version, min(through, ahead))
         is_first = True
         for step, is_bridge in self._steps(history, version, through):
+            if step.newer.version >= ahead:  # the versions up to there had few changes
+                ahead = step.newer.version + 2 * (ahead - start.version)
+                history.read_ahead(step.newer.version, min(through, ahead))
             stop, cost = _stop_within(step, first, rows, size_bytes)
             if stop < step.num_row_changes:
                 if is_bridge and not is_first:
@@ -327,10 +338,14 @@ class TableFollower:
                     if stop < step.num_row_changes:
                         return history.position(version, stop)
             version = step.newer.version
-            versions = None if versions is None else versions - 1
+            if not step.num_row_changes:
+                unchanged -= 1
+            elif versions is not None:
+                versions -= 1
             rows = None if rows is None else rows - step.num_rows(first)
             size_bytes = None if size_bytes is None else size_bytes - cost
-            is_full = any(left is not None and left <= 0 for left in (versions, rows, size_bytes))
+            quotas = (versions, rows, size_bytes, unchanged)
+            is_full = any(left is not None and left <= 0 for left in quotas)
             if is_full or (first and self.rules.feed.is_net):
                 break
             first, is_first = 0, False

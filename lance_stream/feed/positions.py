@@ -72,7 +72,7 @@ class Limits:
     At least one row change is always taken, whatever its size.
 
     Attributes:
-        versions: Maximum number of versions.
+        versions: Maximum number of versions that change rows.
         rows: Maximum number of rows.
         size_bytes: Approximate maximum in bytes, as the rows' share of their data files.
     """

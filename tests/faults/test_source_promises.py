@@ -202,7 +202,7 @@ def test_available_now_ends_despite_fast_writers(ds: Dataset, limit: dict[str, A
 @pytest.mark.parametrize(
     ("limit", "batches"),
     [
-        ({"maxVersionsPerTrigger": 2}, [[2], [3, 4], [5, 6]]),
+        ({"maxVersionsPerTrigger": 2}, [[2, 3], [4, 5], [6]]),
         ({"maxRowsPerTrigger": 3}, [[2], [2, 3, 4], [5, 6]]),
         ({"maxRowsPerTrigger": 3, "maxVersionsPerTrigger": 1}, [[2], [2], [3], [4], [5], [6]]),
     ],

@@ -185,10 +185,27 @@ def test_batches_respect_the_size_limit(tmp_path: Path) -> None:
     assert [len(each) for each in batches] == pytest.approx([250] * 4, abs=5)
 
 
-def test_the_version_limit_counts_unchanged_versions(ds: Dataset) -> None:
-    after = ds.update_config({"a": "b"}).append(rows(9))
-    positions = steps_from(follow(ds), Position(5), Limits(versions=1))
-    assert [each.version for each in positions] == [5, 6, after.version]
+def test_the_version_limit_counts_versions_with_changes(ds: Dataset) -> None:
+    """Other commits, such as of a config, would delay the changes by a batch each."""
+    for number in range(5):
+        ds = ds.update_config({"a": str(number)})
+    after = ds.append(rows(9)).update_config({"a": "b"}).append(rows(10))
+    positions = steps_from(follow(ds), Position(4), Limits(versions=1))
+    assert [each.version for each in positions] == [4, 5, after.version - 2, after.version]
+
+
+def test_a_limited_batch_passes_few_unchanged_versions(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The position advances although there are no rows, and no poll reads a whole history."""
+    monkeypatch.setattr(follower, "MOST_UNCHANGED_VERSIONS", 3)
+    for number in range(7):
+        ds = ds.update_config({"a": str(number)})
+    for limits in (Limits(versions=2), Limits(rows=1)):
+        positions = steps_from(follow(ds), Position(5), limits)
+        assert [each.version for each in positions] == [5, 8, 11, 12]
+    batches = batches_from(follow(ds.append(rows(9))), Position(5), Limits(versions=2))
+    assert batches == [[], [], [(13, "insert", 9)]]
 
 
 def test_nothing_is_read_past_the_end(ds: Dataset) -> None:
