@@ -21,7 +21,7 @@ reference; note 056 has the reasons.
 The parser is imported with the first expression: reading a table without a filter needs none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -172,18 +172,29 @@ def _spelled(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     spelled: list[str] = []
     for name in path:
         by_name = {field.name: field for field in fields}
-        alike = [name] if name in by_name else [n for n in by_name if n.lower() == name.lower()]
-        if not alike:
+        column = spelled_name(name, by_name)
+        if column is None:
             return path
-        if len(alike) > 1:
-            raise InvalidInputError(
-                f"the column {name!r} could be {' or '.join(map(repr, alike))}; spell it as one "
-                "of them"
-            )
-        spelled.append(alike[0])
-        arrow = by_name[alike[0]].type
+        spelled.append(column)
+        arrow = by_name[column].type
         fields = arrow if pa.types.is_struct(arrow) else ()
     return tuple(spelled)
+
+
+def spelled_name(name: str, names: Collection[str]) -> str | None:
+    """Return the one of some names that a name means, in any case if none is exactly it.
+
+    Raises:
+        InvalidInputError: It may mean several.
+    """
+    if name in names:
+        return name
+    alike = [each for each in names if each.lower() == name.lower()]
+    if len(alike) > 1:
+        raise InvalidInputError(
+            f"the column {name!r} could be {' or '.join(map(repr, alike))}; spell it as one of them"
+        )
+    return alike[0] if alike else None
 
 
 def _now(name: str, now: datetime) -> str:

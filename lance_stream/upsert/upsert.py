@@ -43,7 +43,7 @@ from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
-from lance_stream.write.row_checks import WAY_OUT_OF_VERBS, BadRows, Check, RowRules
+from lance_stream.write.row_checks import WAY_OUT_OF_VERBS, BadRows, Check, RowRules, settled_by
 
 DELETES: Final = "_lance_stream_deletes"
 """A column of a batch that is checked, and not stored: whether the row deletes."""
@@ -172,7 +172,7 @@ def _refuse_bad_rows(
     stored = set(batch.schema.names) - set(rules.except_columns)
     sorting = RowRules(
         pa.schema([each for each in columns if each.name in stored]),
-        tuple(checks),
+        settled_by(batch.schema, checks),
         rules.on,
         rules.sequence_by,
         DELETES,

@@ -157,11 +157,11 @@ def _jobs(
 
 
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    """Return values in a column's type, if each fits exactly; decimals become the nearest float."""
-    if pa.types.is_decimal(values.type) and pa.types.is_floating(field.type):
-        from lance_stream.expressions.numbers import to_float
+    """Return values in a column's type, if each fits exactly; decimals become the nearest float.
 
-        values = to_float(values, field.type)  # a literal such as 9.0 is a decimal
+    A time without a zone is in UTC, so a column without one takes times with one.
+    """
+    values = _as_stored(values, field.type)
     batch = pa.RecordBatch.from_arrays([values], [name])
     if pa.types.is_integer(values.type) and pa.types.is_integer(field.type):
         # Arithmetic widens types: what matters is whether the values fit.
@@ -172,6 +172,27 @@ def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
                 f"the expression for {name!r} gives values that do not fit a {field.type}: {error}"
             ) from None
     return cast_batch(batch, pa.schema([field])).column(0)
+
+
+def _as_stored(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return values whose types literals have, such as the decimals of `array(0.5, 1)`."""
+    from lance_stream.expressions.numbers import to_float
+
+    source = values.type
+    if pa.types.is_decimal(source) and pa.types.is_floating(target):
+        return to_float(values, target)
+    if pa.types.is_timestamp(source) and pa.types.is_timestamp(target) and source.tz != target.tz:
+        return values.cast(pa.timestamp(source.unit)).cast(pa.timestamp(source.unit, target.tz))
+    has_items = pa.types.is_list(target) or pa.types.is_fixed_size_list(target)
+    if pa.types.is_list(source) and has_items:
+        items = _as_stored(values.values, target.value_type)
+        offsets = pa.array(values.offsets.to_numpy())  # a slice takes no mask
+        return pa.ListArray.from_arrays(offsets, items, mask=_null_mask(values))
+    return values
+
+
+def _null_mask(values: pa.Array) -> pa.Array | None:
+    return values.is_null() if values.null_count else None
 
 
 def _fields_of(table: TableVersion, names: Mapping[str, str]) -> tuple[int, ...]:

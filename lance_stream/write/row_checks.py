@@ -32,6 +32,7 @@ from lance_stream.expressions.predicates import (
     evaluate_predicate,
     parse_expression,
     parse_predicate,
+    spelled_name,
     with_fixed_time,
 )
 from lance_stream.write.arrow_input import without_views
@@ -454,6 +455,12 @@ def _check_condition(check: Check, known: pa.Schema) -> None:
         ) from None
 
 
+def settled_by(schema: pa.Schema, checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Return the checks for rows whose columns may be spelled in another case."""
+    names = schema.names
+    return tuple(check.settled(lambda name: spelled_name(name, names) or name) for check in checks)
+
+
 WAY_OUT_OF_VERBS: Final = (
     "Correct or filter out these rows, or change the check or the column. A streaming sink can set "
     'them aside: lance_sink(bad_rows="quarantine")'
@@ -475,7 +482,7 @@ def refuse_bad_rows(
         InvalidInputError: Rows are bad, or the columns fit neither the table nor the conditions.
     """
     stored = pa.schema([each for each in table if each.name in rows.schema.names])
-    rules = RowRules(stored, tuple(checks), casts=False)
+    rules = RowRules(stored, settled_by(rows.schema, checks), casts=False)
     rules.check_batch(without_views(rows.schema))
     return _refuse(rows, rules, uri)
 
