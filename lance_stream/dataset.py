@@ -39,7 +39,7 @@ from lance_stream.table.ledger import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.change_rules import ChangeRules, check_has_sequence
-from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules
+from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.verbs import (
     add_columns,
     alter_columns,
@@ -526,8 +526,8 @@ class Dataset:
             as_names(except_columns, "except_columns"),
             skip_unchanged,
             None if tombstones is None else parse_age(tombstones),
-            when_matched=when_matched,
-            when_not_matched=when_not_matched,
+            when_matched=with_one_time(when_matched, UPDATE),
+            when_not_matched=with_one_time(when_not_matched, INSERT),
         )
         return Dataset(upsert.upsert(self.table, data, rules, checks=as_checks(expect)).table)
 

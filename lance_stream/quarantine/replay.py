@@ -43,7 +43,7 @@ from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.opening import branch_uri, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger
-from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules
+from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.verbs.delete import delete
@@ -406,8 +406,8 @@ class _Replay:
             except_columns=tuple(hidden),
             skip_unchanged=bool(recorded.get("skip_unchanged")),
             tombstones=None if seconds is None else timedelta(seconds=seconds),
-            when_matched=recorded.get("when_matched") or UPDATE,
-            when_not_matched=recorded.get("when_not_matched") or INSERT,
+            when_matched=with_one_time(recorded.get("when_matched"), UPDATE),
+            when_not_matched=with_one_time(recorded.get("when_not_matched"), INSERT),
         )
         upsert(self._table, rows, rules, batch, environment=self._environment)
 

@@ -34,7 +34,7 @@ from lance_stream.spark.spark_types import stored_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
-from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules
+from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_rows, upsert_staged
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
@@ -301,6 +301,6 @@ def _settle(
         skip_unchanged=asked.skip_unchanged,
         tombstones=asked.tombstones,
         applies_changes=mode == "apply_changes",
-        when_matched=asked.when_matched or UPDATE,
-        when_not_matched=asked.when_not_matched or INSERT,
+        when_matched=with_one_time(asked.when_matched, UPDATE),
+        when_not_matched=with_one_time(asked.when_not_matched, INSERT),
     )

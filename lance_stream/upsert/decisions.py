@@ -129,7 +129,7 @@ def _updates(
     table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) which of the rows that would change are updated."""
-    condition = incoming.rules.matched_condition
+    condition = incoming.matched_condition
     if condition is None:
         return np.full(len(decision.changed), incoming.rules.when_matched != IGNORE)
     names = list(dict.fromkeys(path[1] for path in condition.paths if path[0] == TARGET))
@@ -146,7 +146,7 @@ def _updates(
 
 def _inserts(incoming: Incoming, rows: Places) -> npt.NDArray[np.bool_]:
     """Return (m,) which of the rows without a stored row are inserted."""
-    condition = incoming.rules.not_matched_condition
+    condition = incoming.not_matched_condition
     if condition is None:
         return np.full(len(rows), incoming.rules.when_not_matched != IGNORE)
     return _are_true(condition, incoming.source, rows)

@@ -28,6 +28,7 @@ from lance_stream.expressions.predicates import (
     named_twice,
     parse_expression,
     parse_predicate,
+    with_fixed_time,
 )
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.upsert.change_feeds import last_changes
@@ -127,16 +128,6 @@ class UpsertRules:
     when_matched: str = UPDATE
     when_not_matched: str = INSERT
 
-    @property
-    def matched_condition(self) -> Expression | None:
-        """The condition of `when_matched`; None if it is none."""
-        return _condition_of(self.when_matched, UPDATE)
-
-    @property
-    def not_matched_condition(self) -> Expression | None:
-        """The condition of `when_not_matched`; None if it is none."""
-        return _condition_of(self.when_not_matched, INSERT)
-
 
 def check_conditions(when_matched: str | None, when_not_matched: str | None) -> None:
     """Raise unless rules about matches can be parsed; which columns exist is checked later.
@@ -148,12 +139,18 @@ def check_conditions(when_matched: str | None, when_not_matched: str | None) -> 
     Raises:
         InvalidInputError: They cannot.
     """
-    _condition_of(when_matched or UPDATE, UPDATE)
-    _condition_of(when_not_matched or INSERT, INSERT)
+    for value, default in ((when_matched, UPDATE), (when_not_matched, INSERT)):
+        if value not in (None, default, IGNORE):
+            parse_expression(str(value))
 
 
-def _condition_of(value: str, default: str) -> Expression | None:
-    return None if value in (default, IGNORE) else parse_expression(value)
+def with_one_time(condition: str | None, default: str) -> str:
+    """Return a rule about matches in which the current time is that of this call."""
+    if condition is None:
+        return default
+    if not isinstance(condition, str) or condition in (default, IGNORE):
+        return condition  # what is no text is refused with the others
+    return with_fixed_time(condition)
 
 
 @dataclass(frozen=True)
@@ -177,6 +174,9 @@ class Incoming:
             they arrived in; those parts are null in `rows`.
         source: (num_upserts,) those columns of the batch that the conditions of the rules name,
             stored or not; in the table's types if they are stored.
+        matched_condition: The condition of `when_matched`, over `source` and `target`; None if it
+            is none.
+        not_matched_condition: The one of `when_not_matched`, over `source`.
     """
 
     rules: UpsertRules
@@ -191,6 +191,8 @@ class Incoming:
     table: pa.Schema
     partial: Mapping[str, pa.DataType]
     source: pa.RecordBatch
+    matched_condition: Expression | None
+    not_matched_condition: Expression | None
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:
@@ -214,7 +216,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
             or occurs twice without an order; a value does not fit the table.
     """
     own_keys = key_rows(batch, table, rules)
-    _check_conditions(batch.schema, table, rules)
+    matched, not_matched = _conditions(batch.schema, table, rules)
     stored_names = _stored_names(batch, rules)
     check_known(stored_names, table.names)
     stored = pa.schema([each for each in table if each.name in stored_names])
@@ -256,7 +258,9 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         num_late=winners.num_late,
         table=table,
         partial=partial,
-        source=_named_by_conditions(batch, rows, upserts, rules),
+        source=_named_by_conditions(batch, rows, upserts, rules, (matched, not_matched)),
+        matched_condition=matched,
+        not_matched_condition=not_matched,
     )
 
 
@@ -359,8 +363,10 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
 
 
-def _check_conditions(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
-    """Raise unless the conditions of the rules can be evaluated.
+def _conditions(
+    batch: pa.Schema, table: pa.Schema, rules: UpsertRules
+) -> tuple[Expression | None, Expression | None]:
+    """Return the conditions of the rules: of `when_matched`, and of `when_not_matched`.
 
     Raises:
         InvalidInputError: One is not a condition over the columns.
@@ -368,24 +374,28 @@ def _check_conditions(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) ->
     """
     source = pa.field(SOURCE, pa.struct([_as_stored(each, table, rules) for each in batch]))
     target = pa.field(TARGET, pa.struct(list(table)))
+    conditions: list[Expression | None] = []
     for argument, default, schema in (
         ("when_matched", UPDATE, pa.schema([source, target])),
         ("when_not_matched", INSERT, pa.schema([source])),
     ):
         value = getattr(rules, argument)
         if value in (default, IGNORE):
+            conditions.append(None)
             continue
         example = " > ".join(f"{each.name}.{rules.on[0]}" for each in schema)
         try:
             condition = parse_predicate(value, schema)
             if any(len(path) < 2 for path in condition.paths):
                 raise InvalidInputError(f"{value!r} compares rows, which only columns can be")
+            conditions.append(condition)
         except (InvalidInputError, NotFoundError) as error:
             error.add_note(
                 f"{argument} is {default!r}, {IGNORE!r} or a condition that names columns of "
                 f"{' and '.join(schema.names)}, such as {example!r}"
             )
             raise
+    return conditions[0], conditions[1]
 
 
 def _as_stored(field: pa.Field, table: pa.Schema, rules: UpsertRules) -> pa.Field:
@@ -397,10 +407,13 @@ def _as_stored(field: pa.Field, table: pa.Schema, rules: UpsertRules) -> pa.Fiel
 
 
 def _named_by_conditions(
-    batch: pa.RecordBatch, rows: pa.RecordBatch, upserts: Places, rules: UpsertRules
+    batch: pa.RecordBatch,
+    rows: pa.RecordBatch,
+    upserts: Places,
+    rules: UpsertRules,
+    conditions: Sequence[Expression | None],
 ) -> pa.RecordBatch:
     """Return the incoming columns that conditions name, of the rows that do not delete."""
-    conditions = (rules.matched_condition, rules.not_matched_condition)
     paths = [path for each in conditions if each is not None for path in each.paths]
     names = list(dict.fromkeys(path[1] for path in paths if path[0] == SOURCE))
     unstored = _chosen(

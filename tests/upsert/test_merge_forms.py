@@ -100,6 +100,15 @@ def test_conditions_see_parts_of_structs(ds: Dataset) -> None:
     assert prices(after.upsert(rows({1: 7}, "2"), "id", when_matched=condition))[1] == 5
 
 
+def test_names_and_times_mean_what_they_mean_in_filters(ds: Dataset) -> None:
+    """Names in any case, and one current time for all rows."""
+    condition = "SOURCE.Price > target.PRICE AND current_timestamp() > TIMESTAMP '2020-01-01'"
+    after = ds.upsert(rows({1: 15, 2: 5}), "id", when_matched=condition)
+    assert prices(after) == {1: 15, 2: 20, 3: 30}
+    after = after.upsert(rows({4: 4}), "id", when_not_matched="Source.PRICE > 5")
+    assert prices(after) == {1: 15, 2: 20, 3: 30}
+
+
 def test_rows_that_delete_do_so_in_any_case(ds: Dataset) -> None:
     """The condition is about updates; `delete_when` says which rows delete."""
     data = rows({1: 0, 2: 99, 4: 40})
@@ -167,7 +176,7 @@ def test_parts_of_a_batch_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.M
         ("when_matched", "source IS NOT NULL"),
         ("when_matched", "source.price + 1"),
         ("when_matched", "insert"),
-        ("when_matched", None),
+        ("when_matched", 5),
         ("when_not_matched", "target.price > 1"),
         ("when_not_matched", "update"),
         ("when_not_matched", True),

@@ -34,6 +34,7 @@ from lance_stream.upsert.incoming import (
     UpsertRules,
     check_can_remember,
     check_conditions,
+    with_one_time,
 )
 from lance_stream.write.batch_proofs import fingerprint
 from lance_stream.write.row_checks import Check
@@ -281,8 +282,8 @@ class SinkArguments:
             skip_unchanged=self.skip_unchanged,
             tombstones=self.tombstones,
             applies_changes=self.mode == "apply_changes",
-            when_matched=self.when_matched or UPDATE,
-            when_not_matched=self.when_not_matched or INSERT,
+            when_matched=with_one_time(self.when_matched, UPDATE),
+            when_not_matched=with_one_time(self.when_not_matched, INSERT),
         )
         if self.mode not in OF_CHANGES:
             return rules
