@@ -38,10 +38,11 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
         )
     for version in (table.version, first, last):
         check_is_attached(version)
-    if not 0 <= first <= last:
+    if not 0 <= first <= last or not last:
         raise InvalidInputError(
             f"changes after version {first} and through version {last} are not an interval: after "
-            "is exclusive, 0 is before the first version, and through must not be less than after"
+            "is exclusive, 0 is before the first version, and through is a version, not less than "
+            "after"
         )
     if last > table.version and last > (latest := table.log.latest()):
         raise InvalidInputError(

@@ -157,7 +157,7 @@ def _jobs(
 
 
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    """Return values in a column's type, if each fits exactly; decimals become the nearest float.
+    """Return values in a column's type, if each fits exactly; floats become the nearest ones.
 
     A time without a zone is in UTC, so a column without one takes times with one.
     """
@@ -179,8 +179,10 @@ def _as_stored(values: pa.Array, target: pa.DataType) -> pa.Array:
     from lance_stream.expressions.numbers import to_float
 
     source = values.type
-    if pa.types.is_decimal(source) and pa.types.is_floating(target):
-        return to_float(values, target)
+    is_number = pa.types.is_decimal(source) or pa.types.is_floating(source)
+    if is_number and pa.types.is_floating(target):
+        # as Spark's UPDATE stores them: `price * 2` of a float is a double
+        return to_float(values, pa.float32() if pa.types.is_float16(target) else target)
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(target) and source.tz != target.tz:
         return values.cast(pa.timestamp(source.unit)).cast(pa.timestamp(source.unit, target.tz))
     has_items = pa.types.is_list(target) or pa.types.is_fixed_size_list(target)

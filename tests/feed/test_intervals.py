@@ -111,3 +111,11 @@ def test_versions_beyond_clock_skew_are_ignored() -> None:
     assert commit_time(watched) == at(later + 20)
     read = [path for _, path in store.calls if path.endswith(".manifest")]
     assert manifest_path(1) not in read
+
+
+def test_interval_ends_with_a_version() -> None:
+    """Version 0 is only a start: it has neither rows nor columns."""
+    table = made_at(0, 10)
+    with pytest.raises(InvalidInputError, match="through is a version, not less than after"):
+        table.changes(0, 0)
+    assert table.changes(1, 1).read_all().num_rows == 0

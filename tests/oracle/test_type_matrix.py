@@ -162,9 +162,8 @@ REFUSALS = (
     Refusal(
         "extension json",
         VERSIONS,
-        ours="JSON text is not stored as such",
         theirs="the types are",
-        why="pylance stores JSON in a binary form of its own",
+        why="pylance's files return JSON in its binary form, which its tables turn into text",
     ),
 )
 

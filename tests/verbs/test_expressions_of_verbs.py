@@ -1,8 +1,10 @@
 """What verbs do with SQL expressions: the values they store, and the names they accept."""
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -77,3 +79,14 @@ def test_conditions_on_large_integers_beside_floats_do_not_fail(tmp_path: Path) 
         "CAST(id % 100 AS decimal(10, 2)) = 7.00": [2**63 - 1],
     }.items():
         assert ds.to_table(["id"], filter=condition)["id"].to_pylist() == expected, condition
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_update_stores_nearest_floats(kind: pa.DataType) -> None:
+    """A float times an integer is a double, which UPDATE of Spark stores in the float column."""
+    rows = pa.table({"price": pa.array([1.5, None], pa.float32()).cast(kind)})
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows)
+    updated = table.update({"price": "price * 2 + 0.1"}).to_table()["price"]
+    expected = np.array([3.1], kind.to_pandas_dtype())
+    assert updated.to_numpy()[:1].tolist() == expected.tolist()
+    assert updated.null_count == 1
