@@ -130,6 +130,8 @@ def rescaled(value: Datum, target: pa.DataType) -> Datum:
 
 
 def _fitted(number: Decimal, arrow: pa.DataType) -> Decimal:
+    if number.adjusted() > arrow.precision - arrow.scale:
+        raise failure(f"{number} does not fit a {arrow}")
     rounded = number.quantize(Decimal(1).scaleb(-arrow.scale), ROUND_HALF_UP, EXACT)
     if not fits(rounded, arrow):
         raise failure(f"{number} does not fit a {arrow}")

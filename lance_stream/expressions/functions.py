@@ -199,6 +199,10 @@ def _is_nan(node: Node, values: Sequence[Datum]) -> Datum:
     return pc.fill_null(pc.is_nan(value), False)
 
 
+_MOST_DIGITS: Final = 400
+"""More than any number has, before or after its point."""
+
+
 def _round(node: Node, values: Sequence[Datum]) -> Datum:
     value = values[0]
     if _demand(node, "number", *values):
@@ -206,6 +210,7 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
     digits = 0 if len(values) == 1 else _constant(node, values[1])
     if not isinstance(digits, int):
         raise refuse(node, "takes an integer for the digits; others are not supported")
+    digits = max(-_MOST_DIGITS, min(digits, _MOST_DIGITS))
     if is_float(value.type):
         return _each(value, lambda number: _rounded_float(number, digits, value.type), value.type)
     if pa.types.is_integer(value.type) and not pa.types.is_uint64(value.type):

@@ -106,6 +106,8 @@ VALUES = {
     "round(2.5)": Decimal("3"),
     "round(-2.5e0)": -3.0,
     "round(i, -1)": 10,
+    "round(1e300 * i, -1)": 7e300,
+    "round(i, -99999) + round(p, 99999)": Decimal("2.55"),
     # casts
     "CAST(d AS string)": "1.0E20",
     "CAST(f AS string)": "0.1",
@@ -177,6 +179,8 @@ def test_values_are_those_of_spark(text: str) -> None:
         ("CAST(big AS int)", "not in range"),
         ("CAST(d AS bigint)", "does not fit"),
         ("CAST(u AS decimal(10, 2))", "does not fit"),
+        ("CAST(1e300 * i AS decimal(10, 2))", "does not fit"),
+        ("CAST('1e99999' AS decimal(10, 2))", "does not fit"),
         ("CAST(s AS int)", "is no int32"),
         ("CAST(s AS date)", "is no date"),
         ("l[3]", "no item at that position"),

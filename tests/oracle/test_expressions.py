@@ -1,0 +1,50 @@
+"""Random conditions whose meaning pylance and Spark share select the same rows in both of us.
+
+docs/expressions.md lists what means something else to pylance; such conditions are not asked here.
+"""
+
+import random
+import re
+from pathlib import Path
+from typing import Final
+
+import lance
+import pytest
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
+from tests.expressions.against_spark import Expressions, nasty_rows
+
+pytestmark = pytest.mark.oracle
+
+COLUMNS: Final = ["rid", "b", "i8", "i16", "i32", "i64", "f32", "f64", "d2", "s", "t", "x", "dt"]
+
+DIFFERS: Final = re.compile(
+    r"[\"\\]"  # names and strings
+    r"|[-/%+*] ?\(?[a-z(]|(cast|round|trunc|abs)\(|::"  # types of results, and overflow
+    r"|\[|array|size|get\(|\|\||RLIKE|==|<=>|\d[LDF]\b|BD\b|\br'|X'|TRIM|FROM|left|ILIKE"  # syntax
+    r"|\b(st|ts|tn|l|ls|m|d18|d0)\b"  # columns that are not asked
+    r"|isnan|concat|coalesce|nullif",  # what they give for null, and the common type of two numbers
+    re.IGNORECASE,
+)
+
+
+def test_conditions_that_mean_the_same_select_the_same_rows(tmp_path: Path) -> None:
+    """A table's filters should not change when its reader does."""
+    table = nasty_rows().select(COLUMNS)
+    theirs = lance.write_dataset(table, tmp_path / "t")
+    (batch,) = table.to_batches()
+    expressions = Expressions(random.Random(3), max_depth=2)
+    num_equal = 0
+    for _ in range(1500):
+        text = expressions.truth(0)
+        if DIFFERS.search(text):
+            continue
+        try:
+            mine = batch.filter(evaluate_predicate(parse_predicate(text, batch.schema), batch))
+            rows = theirs.to_table(columns=["rid"], filter=text)
+        except (InvalidInputError, NotFoundError, ValueError, OSError):
+            continue  # one of us refuses it
+        assert mine["rid"].to_pylist() == rows["rid"].to_pylist(), text
+        num_equal += 1
+    assert num_equal > 100
