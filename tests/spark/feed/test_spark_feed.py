@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 import lance_stream
 from lance_stream.maintenance.consumers import read_progress
@@ -299,6 +300,24 @@ def test_nulls_in_nested_values_arrive_in_every_way(
             if name != "timestamp":  # which Spark shows in the machine's zone
                 shown = None if row.id == 2 else [value, None] if row.id == 0 else [value]
                 assert row[f"{name}_list"] == shown, name
+
+
+def test_streams_of_times_need_a_setting_of_spark(session: Any, tmp_path: Path) -> None:
+    """Spark itself refuses TIME when a query starts; batches accept it."""
+    setting, uri = "spark.sql.timeType.enabled", str(tmp_path / "times")
+    lance_stream.create_dataset(uri, pa.table({"t": pa.array([time(1, 2)], pa.time64("us"))}))
+    before = session.conf.get(setting)
+    try:
+        session.conf.set(setting, "true")
+        stream = Tail(session, uri, tmp_path, readChangeFeed="true")
+        stream.run()
+        assert [row.t for row in stream.rows] == [time(1, 2)]
+        session.conf.set(setting, "false")
+        assert [row.t for row in feed(session, uri, 1).collect()] == [time(1, 2)]
+        with pytest.raises(AnalysisException, match="UNSUPPORTED_TIME_TYPE"):
+            Tail(session, uri, tmp_path / "refused", readChangeFeed="true").start()
+    finally:
+        session.conf.set(setting, before)
 
 
 @pytest.mark.nightly
