@@ -9,13 +9,12 @@ DOCS        := .venv-docs
 RECIPES     := .venv-recipes
 PIPELINE    := .venv-pipeline
 SERVERS     := .servers
-QUICK_SERVERS := azurite fake_gcs
+CI_SERVERS  := azurite fake_gcs
 CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ] && n=8; echo $$n)
-SPARK_JOBS  ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
+PYTEST       = -m pytest -q -n $(JOBS) --dist loadgroup --costs
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
-ALL_FLOORS   = --spark-processes $(SPARK_JOBS) -m "not slow" $(ON_FLOORS) $(WITH_SPARK)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 HISTORIES   := histories oracle.three_writers faults.store_histories faults.replaced_histories \
 	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
@@ -63,19 +62,24 @@ pipeline: $(PIPELINE_INSTALLED) java servers  ## from a database to search: Post
 $(PIPELINE_INSTALLED):
 	$(call environment,$(PIPELINE),-e '.[pipeline]' 'pyspark==4.2.0')
 
-test: SAMPLE := --quick --spark-processes $(SPARK_JOBS)
-test: FLOOR_TESTS = --quick --most-cases 8 --spark-processes $(SPARK_JOBS) -m floors $(MARKED_FLOORS)
-test: ASKED_SERVERS := $(QUICK_SERVERS)
 test: export KILL_ROUNDS := 1
-test: tests  ## the tests, in a quarter of an hour: those marked floors once more on the oldest dependencies
+test: java compiled  ## the tests, in a quarter of an hour; needs Python and Java, nothing else
+	$(BIN)/python $(PYTEST) --quick
 
-test-all: SAMPLE := --spark-processes $(SPARK_JOBS)
-test-all: FLOOR_TESTS = $(ALL_FLOORS)
-test-all: tests test-recipes  ## before a release: every test, and all that call dependencies once more on the oldest of them
+test-ci: export KILL_ROUNDS := 1
+test-ci: test  ## what continuous integration runs: the tests, more of them, some on the oldest dependencies
+	@$(MAKE) --no-print-directory -j 2 servers compiled-on-floors ASKED_SERVERS='$(CI_SERVERS)'
+	$(BIN)/python $(PYTEST) --ci
+	$(FLOORS)/bin/python $(PYTEST) --quick --ci -m floors $(MARKED_FLOORS)
 
-test-floors: FLOOR_TESTS = $(ALL_FLOORS)
+test-all: java  ## before a release: every test, and all that call dependencies once more on the oldest of them
+	@$(MAKE) --no-print-directory -j 3 compiled servers compiled-on-floors
+	$(BIN)/python $(PYTEST)
+	$(MAKE) --no-print-directory test-floors
+	$(MAKE) --no-print-directory test-recipes
+
 test-floors: $(ON_FLOORS_INSTALLED) java servers  ## what calls dependencies, on PySpark 4.1 and the oldest of all else
-	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
+	$(FLOORS)/bin/python $(PYTEST) -m "not slow" $(ON_FLOORS) $(WITH_SPARK)
 
 test-recipes: export RECIPES_REQUIRED := 1
 test-recipes: ASKED_SERVERS := kafka spark_kafka
@@ -96,17 +100,15 @@ $(DOCS_INSTALLED):
 $(RECIPES_INSTALLED):
 	$(call environment,$(RECIPES),-e '.[dev$(comma)docs$(comma)recipes]' 'pyspark==4.2.0')
 
-tests: java  # all that is installed side by side; then one run, and one more on the oldest dependencies
-	@$(MAKE) --no-print-directory -j 3 compiled servers compiled-on-floors ASKED_SERVERS='$(ASKED_SERVERS)'
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(SAMPLE)
-	$(FLOORS)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup --costs $(FLOOR_TESTS)
-
 # What pytest imports is compiled once, rather than by each of its processes at the same time.
 compiled: install
 	@$(BIN)/python -m pytest -q --collect-only > $(VENV)/collected.txt || true
 
 compiled-on-floors: $(ON_FLOORS_INSTALLED)
 	@$(FLOORS)/bin/python -m pytest -q --collect-only $(MARKED_FLOORS) > $(FLOORS)/collected.txt || true
+
+record-costs: install java servers  ## write down what tests cost, which decides how many cases `make test` runs
+	RECORD_COSTS=1 $(BIN)/python $(PYTEST) --quick --ci
 
 soak: export ALL_CASES := 1
 soak: export KILL_ROUNDS := 30
@@ -131,9 +133,8 @@ check-style: install  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: ASKED_SERVERS := $(QUICK_SERVERS)
-check: check-style servers  ## the fast door: format, lint, types, layers, and the tests without Spark that are quick
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --quick -m "not spark and not slow"
+check: check-style  ## the fast door: format, lint, types, layers, and those of the tests that need no Spark
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --quick -m "not spark"
 
 fix: install  ## format the code and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -189,4 +190,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) $(PIPELINE) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo pipeline test test-all test-floors test-recipes cluster-test tests compiled compiled-on-floors docs check check-style fix bench bench-rivals soak histories mutants protos install servers java java-hint clean
+.PHONY: help demo pipeline test test-ci test-all test-floors test-recipes cluster-test compiled compiled-on-floors docs record-costs check check-style fix bench bench-rivals soak histories mutants protos install servers java java-hint clean

@@ -1,20 +1,33 @@
 """What tests cost: CPU seconds of a test's process, of its servers and of its Java.
 
 With `--costs`, a run ends with the tests that cost most, and the sum for each folder. CPU seconds
-say the same on a busy machine as on a quiet one; waiting is not in them. A session, a server or a
-first import counts for the test that needs it first. What a process used is lost with it where it
-ends without its parent being asked: such a test counts as nothing rather than as less.
+say the same on a busy machine as on a quiet one; waiting is not in them. A first import counts for
+the test that needs it first; a session of Spark or a server counts for itself. What a process used
+is lost with it where it ends without its parent being asked: such a test counts as nothing rather
+than as less.
+
+A whole quick sample fails if a case of a test costs more than a hundredth of the run: 10 CPU
+seconds where the run takes 1,000. What the run itself has measured decides, so that a test which
+nobody has recorded counts, too; and a share, so that the machine does not count: on one of half the
+speed, or a busy one, each cost and their sum are twice as high.
 """
 
 import os
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.sampling import QUICK_SECONDS, RECORDED_COSTS
+
 NUM_SHOWN = 15
+LIMIT_SHARE = 0.01
+HEADER = f"""\
+# CPU seconds of one case of each test whose cases cost more than {QUICK_SECONDS} together, in the
+# samples of `make test-ci`. Written by `make record-costs`; only their ratios matter.
+"""
 _NAME = "cpu_seconds"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _costs: dict[str, float] = {}
@@ -30,23 +43,65 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     if item.config.getoption("--costs"):
         item.stash[_START] = cpu_seconds()
+        item.stash[_SHARED] = {}
     return (yield)
 
 
 _START = pytest.StashKey[float]()
+_SHARED = pytest.StashKey[dict[str, float]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Iterator[Any]:
+    """Set apart what a fixture of the session costs, which all later tests share."""
+    shared = request._pyfuncitem.stash.get(_SHARED, None)
+    if shared is None or fixturedef.scope != "session":
+        return (yield)
+    start, others = cpu_seconds(), sum(shared.values())
+    try:
+        return (yield)
+    finally:
+        nested = sum(shared.values()) - others
+        shared[f"fixture {fixturedef.argname}"] = cpu_seconds() - start - nested
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[pytest.TestReport]:
     report = yield
     if call.when == "teardown" and _START in item.stash:
-        used = cpu_seconds() - item.stash[_START]
-        report.user_properties.append((_NAME, max(used, 0.0)))
+        shared = item.stash[_SHARED]
+        cost = cpu_seconds() - item.stash[_START] - sum(shared.values())
+        report.user_properties += [
+            (_NAME, (name, max(seconds, 0.0)))
+            for name, seconds in [(item.nodeid, cost), *shared.items()]
+        ]
     return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _costs.update((report.nodeid, cost) for name, cost in report.user_properties if name == _NAME)
+    for name, value in report.user_properties:
+        if name == _NAME and report.when == "teardown":
+            item, seconds = value
+            _costs[item] = _costs.get(item, 0.0) + seconds
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):  # a process of pytest-xdist
+        return
+    if _is_whole_quick_sample(session.config) and too_costly(_costs):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if os.environ.get("RECORD_COSTS") == "1":
+        lines = [f"{cost:.2f} {name}\n" for name, cost in sorted(costs_of_cases(_costs).items())]
+        RECORDED_COSTS.write_text(HEADER + "".join(lines))
+
+
+def costs_of_cases(costs: Mapping[str, float]) -> dict[str, float]:
+    """Return what a case costs of each test of which the quick sample has not room for all."""
+    num_cases = Counter(map(_test_of, costs))
+    sums = {name: cost for name, cost in of_tests(costs).items() if "::" in name}
+    return {name: cost / num_cases[name] for name, cost in sums.items() if cost > QUICK_SECONDS}
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -56,19 +111,51 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for name, cost in ranked(of_folders(_costs)):
         terminalreporter.write_line(f"{cost:8.1f}  {name}")
     terminalreporter.write_line(f"the {NUM_SHOWN} that cost most:")
-    for name, cost in ranked(_costs)[:NUM_SHOWN]:
+    for name, cost in ranked(of_tests(_costs))[:NUM_SHOWN]:
         terminalreporter.write_line(f"{cost:8.1f}  {name}")
+    for name in too_costly(_costs) if _is_whole_quick_sample(config) else ():
+        terminalreporter.write_line(
+            f"FAILED {name} costs more than a hundredth of the quick tests. Make it cheaper, or "
+            "mark it slow (docs/testing.md).",
+            red=True,
+        )
 
 
-def of_folders(costs: dict[str, float]) -> dict[str, float]:
-    """Return the sums for the folders that the tests lie in, the first two names of each."""
+def _is_whole_quick_sample(config: pytest.Config) -> bool:
+    is_part = config.getoption("markexpr") or config.getoption("keyword")
+    is_quick = config.getoption("--costs") and config.getoption("--quick")
+    is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not is_part
+    return bool(is_quick and is_whole)
+
+
+def too_costly(costs: Mapping[str, float]) -> list[str]:
+    """Return the cases that the quick sample refuses, given the costs of all that it ran."""
+    limit = LIMIT_SHARE * sum(costs.values())
+    return [name for name, cost in ranked(costs) if cost > limit and "::" in name]
+
+
+def of_tests(costs: Mapping[str, float]) -> dict[str, float]:
+    """Return the sums for tests, each with all its cases, and for fixtures."""
     sums: dict[str, float] = defaultdict(float)
-    for test, cost in costs.items():
-        sums["/".join(Path(test.partition("::")[0]).parent.parts[:2])] += cost
+    for case, cost in costs.items():
+        sums[_test_of(case)] += cost
     return sums
 
 
-def ranked(costs: dict[str, float]) -> list[tuple[str, float]]:
+def _test_of(case: str) -> str:
+    return case.partition("[")[0].partition("@")[0]  # pytest-xdist adds the group
+
+
+def of_folders(costs: Mapping[str, float]) -> dict[str, float]:
+    """Return the sums for the folders that the tests lie in, the first two names of each."""
+    sums: dict[str, float] = defaultdict(float)
+    for test, cost in costs.items():
+        folder = "/".join(Path(test.partition("::")[0]).parent.parts[:2])
+        sums[folder if "::" in test else test] += cost
+    return sums
+
+
+def ranked(costs: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(costs.items(), key=lambda each: -each[1])
 
 

@@ -19,7 +19,7 @@ QUICK_SETTINGS = {
     ".checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.ui.enabled": "false",
 }
-"""With --quick. Plans, which are small here, are interpreted rather than compiled. Spark's usual
+"""With --ci. Plans, which are small here, are interpreted rather than compiled. Spark's usual
 manager of checkpoints starts 30 processes in each micro-batch on a local disk, to read links."""
 
 

@@ -6,17 +6,26 @@ A parametrized test, or a module of them, is marked with how many of its cases s
 
 Cases that one test goes through by itself are chosen with `some_of`, and those that several tests
 share with `is_its_turn`. What is chosen is always the same.
+
+`make test` runs as many cases of a costly test as `QUICK_SECONDS` are enough for, by what they cost
+when `make record-costs` wrote `recorded_costs.txt`: none, if one costs more, but of a test marked
+`essential` always one. A test that is not in that file was cheap, or is new: all of its cases run.
 """
 
 import math
 import os
 import random
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 Case = TypeVar("Case")
 
 ALL_CASES = os.environ.get("ALL_CASES") == "1"
+
+QUICK_SECONDS = 0.3
+RECORDED_COSTS = Path(__file__).with_name("recorded_costs.txt")
 
 
 def some_of(cases: Iterable[Case], one_in: int, seed: str = "") -> list[Case]:
@@ -64,3 +73,16 @@ def places_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str) 
         order.remove(best)
         chosen.add(best)
     return chosen
+
+
+def most_quick_cases(test: str) -> int | None:
+    """Return how many cases of a test `make test` runs; None for all of them."""
+    cost = _recorded_costs().get(test)
+    return None if cost is None else int(QUICK_SECONDS / cost)
+
+
+@cache
+def _recorded_costs() -> dict[str, float]:
+    """Return what a case of each costly test costs, by the test's name."""
+    lines = (line.split() for line in RECORDED_COSTS.read_text().splitlines() if line[0] != "#")
+    return {name: float(cost) for cost, name in lines}

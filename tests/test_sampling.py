@@ -6,14 +6,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests import memory, sampling
-from tests.costs import cpu_seconds, of_folders
-from tests.sampling import places_of_some
+from tests.costs import costs_of_cases, cpu_seconds, of_folders, too_costly
+from tests.sampling import RECORDED_COSTS, most_quick_cases, places_of_some
 
 GRID = [{("a", a), ("b", b)} for a, b in product(range(12), range(5))]
 
@@ -39,6 +40,30 @@ def test_the_number_of_cases_is_stable(one_in: int) -> None:
 def test_all_cases_are_chosen_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "ALL_CASES", True)
     assert places_of_some(GRID, 10, "s") == set(range(len(GRID)))
+
+
+@pytest.mark.parametrize(("cost", "num_cases"), [(0.11, 2), (0.3, 1), (7.0, 0), (None, None)])
+def test_costly_tests_have_fewer_quick_cases(
+    monkeypatch: pytest.MonkeyPatch, cost: float | None, num_cases: int | None
+) -> None:
+    """The time goes to many tests rather than to many cases; what is new has all of them."""
+    costs = {} if cost is None else {"tests/a/test_x.py::test_1": cost}
+    monkeypatch.setattr(sampling, "_recorded_costs", lambda: costs)
+    assert most_quick_cases("tests/a/test_x.py::test_1") == num_cases
+
+
+def test_recorded_costs_are_those_of_existing_tests() -> None:
+    """A renamed test counts as new; when a tenth of them does, it is time to record again."""
+    contracts = "".join(path.read_text() for path in Path("tests/contracts").glob("*.py"))
+    lines = [line.split() for line in RECORDED_COSTS.read_text().splitlines() if line[0] != "#"]
+    names = [name for _, name in lines]
+    stale = [
+        name
+        for name in names
+        if not (file := Path(name.partition("::")[0])).is_file()
+        or f"def {name.rpartition('::')[2]}(" not in file.read_text() + contracts
+    ]
+    assert len(stale) < len(names) / 10, f"run `make record-costs`: {stale} are gone"
 
 
 def test_the_time_of_ended_children_counts() -> None:
@@ -77,9 +102,27 @@ def test_costs_are_added_up_by_folders() -> None:
     costs = {
         "tests/a/b/test_x.py::test_1": 1.0,
         "tests/a/test_y.py::T::t": 2.0,
-        "tests/test_z.py": 4.0,
+        "tests/test_z.py::t": 4.0,
     }
     assert of_folders(costs) == {"tests/a": 3.0, "tests": 4.0}
+
+
+QUICK_RUN = {f"tests/a/test_x.py::test_{number}": 1.0 for number in range(200)}
+
+
+@pytest.mark.parametrize("slowness", [0.5, 1, 3])
+def test_a_hundredth_of_the_run_is_too_much(slowness: float) -> None:
+    """A slow machine makes no test too costly, and a fast one hides none."""
+    costs = {**QUICK_RUN, "tests/b/test_y.py::test_1[a]": 2.8, "tests/b/test_y.py::test_1[b]": 1.8}
+    costs = {name: cost * slowness for name, cost in (costs | {"fixture spark": 15.0}).items()}
+    assert too_costly(costs) == ["tests/b/test_y.py::test_1[a]"]
+
+
+def test_costs_of_costly_tests_are_recorded() -> None:
+    costs = {"tests/a.py::t[1]@spark-0": 0.3, "tests/a.py::t[2]@spark-0": 0.2}
+    assert costs_of_cases({**costs, "tests/a.py::u": 0.1, "fixture spark": 9}) == {
+        "tests/a.py::t": 0.25
+    }
 
 
 def test_a_test_using_much_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,7 @@ def test_a_pipeline_is_shown_as_its_example_has_it() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.essential
 def test_the_first_program_prints_what_the_readme_shows(tmp_path: Path, wheel: Path) -> None:
     """The readings depend on the clock, all else does not."""
     program = blocks_of("README.md")[0]

@@ -75,7 +75,7 @@ def main() -> None:
 
 def record(folder: Path, processes: int) -> None:
     """Run the quick tests, and keep which lines each of them executes."""
-    options = ["-q", "-n", str(processes), "--dist", "loadgroup", "--quick", "-m", TESTS]
+    options = ["-q", "-n", str(processes), "--dist", "loadgroup", "--quick", "--ci", "-m", TESTS]
     recording = ["-p", "contexts", "--contexts", str(folder)]
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     subprocess.run(
@@ -252,7 +252,17 @@ class _Child:
 
         module = self.mutation.path.removesuffix(".py").replace("/", ".")
         assert importlib.import_module(module).__file__ == str(self._path)
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "--quick"]
+        options = [
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "--tb=short",
+            "--quick",
+            "--ci",
+        ]
         options += [f"--rootdir={self.copy}", f"--basetemp={self.copy / 'temporary'}"]
         files = dict.fromkeys(name.partition("::")[0] for name in names)
         return pytest.main([*options, *files], plugins=[_Chosen(names)])

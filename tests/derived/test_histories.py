@@ -11,6 +11,7 @@ from tests.derived.histories import History
 @pytest.mark.oracle
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(16))
+@pytest.mark.essential
 def test_each_row_is_computed_once_for_each_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

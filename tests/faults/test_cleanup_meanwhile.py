@@ -87,6 +87,7 @@ VERBS: dict[str, tuple[Callable[[Dataset], Dataset], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.essential
 def test_verbs_survive_cleanup_of_their_version(verb: str) -> None:
     """The verb's change is in the newest version: it was not published behind it.
 

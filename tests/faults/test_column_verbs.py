@@ -61,6 +61,7 @@ def state(ds: Dataset) -> tuple[bool, pa.Schema, list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("name", VERBS)
+@pytest.mark.essential
 def test_a_verb_happens_wholly_or_not(name: str) -> None:
     verb = VERBS[name]
     before = state(fresh())

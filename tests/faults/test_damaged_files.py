@@ -158,6 +158,7 @@ def torture(uri: str, rounds: int, seed: int) -> tuple[int, int]:
 @pytest.mark.oracle
 @pytest.mark.parametrize("writer", ["we", "pylance"])
 @pytest.mark.parametrize("version", FILE_VERSIONS)
+@pytest.mark.essential
 def test_a_damaged_table_reads_or_is_refused(tmp_path: Path, writer: str, version: str) -> None:
     uri = str(tmp_path / "table")
     make_table(uri, writer, version)

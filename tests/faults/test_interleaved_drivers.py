@@ -134,6 +134,7 @@ def check_both_in(uri: str, orders: list[list[tuple[int, str, int]]]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.essential
 def test_a_late_zombie_changes_nothing(mode: str, copy: Callable[[], str]) -> None:
     """The zombie wakes up after its successor has gone on."""
     for stopped_at in stops(copy, mode):

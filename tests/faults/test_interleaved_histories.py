@@ -71,6 +71,7 @@ def check(uri: str, *batches: list[Change]) -> None:
 
 
 @pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.essential
 def test_another_writer_may_commit_at_any_step(theirs: str, copy: Callable[[], str]) -> None:
     alone = driver(copy(), OURS)
     alone.finish()
@@ -83,6 +84,7 @@ def test_another_writer_may_commit_at_any_step(theirs: str, copy: Callable[[], s
         check(uri, OURS, THEIRS[theirs])
 
 
+@pytest.mark.essential
 def test_two_drivers_of_a_batch_commit_it_once(copy: Callable[[], str]) -> None:
     alone = driver(copy(), OURS)
     alone.finish()

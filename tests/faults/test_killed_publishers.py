@@ -119,6 +119,7 @@ def check_is_finished(place: Place, num_left: int = 0) -> None:
 @pytest.mark.quick_cases(one_in=4)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("step", range(1, NUM_STEPS + 2))
+@pytest.mark.essential
 def test_a_killed_writer_leaves_all_or_nothing(place: Place, step: int) -> None:
     kill_at(place, step, row=1)
     expected = [1] if step > 2 else []

@@ -213,6 +213,7 @@ def test_b_crashes_between_two_tables_are_harmless(
 
 
 @every_mode_and_store
+@pytest.mark.essential
 def test_c_lost_replies_amid_rivals_are_ours(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ def test_c_an_unnoticed_commit_is_skipped_later(
 
 
 @every_mode_and_store
+@pytest.mark.essential
 def test_d_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode: str) -> None:
     """Every order of their steps is covered by test_interleaved_drivers.py."""
     from pyspark import InheritableThread
@@ -332,6 +334,7 @@ def test_d_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mo
 
 
 @every_mode
+@pytest.mark.essential
 def test_e_batches_of_removed_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
@@ -389,6 +392,7 @@ def test_f_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode
 
 
 @every_mode
+@pytest.mark.essential
 def test_g_replays_with_other_rows_are_refused(spark: Any, uri: str, mode: str) -> None:
     """They are refused after a restart, too."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
@@ -526,6 +530,7 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
         on("azure", "compaction", "append"),
     ],
 )
+@pytest.mark.essential
 def test_i_concurrent_changes_precede_the_batch(
     file_stream: Any, uri: str, mode: str, interloper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -627,6 +632,7 @@ def test_k_a_keys_newest_change_wins(file_stream: Any, uri: str) -> None:
     assert versions_of(uri) == [1, 2]
 
 
+@pytest.mark.essential
 def test_k_late_changes_across_batches_are_ignored(file_stream: Any, uri: str) -> None:
     batches = [
         [Change(1, "newest", 9), Change(2, "old", 1)],

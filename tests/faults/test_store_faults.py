@@ -111,6 +111,7 @@ def bucket(request: pytest.FixtureRequest, store: str) -> Bucket:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize(("store", "action_name", "fault"), cases(ONCE))
+@pytest.mark.essential
 def test_commits_overcome_single_faults(
     bucket: Bucket, proxies: Proxies, action_name: str, fault: str
 ) -> None:

@@ -83,6 +83,7 @@ shapes = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
+@pytest.mark.essential
 def test_any_array_round_trips(version: FileVersion) -> None:
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(

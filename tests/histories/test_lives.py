@@ -8,10 +8,11 @@ from tests.sampling import ALL_CASES
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 SEEDS = range(1000, 1010)
-LIVES = 20 if ALL_CASES else 3
+LIVES = 20 if ALL_CASES else 2
 STEPS = 40
 
 
+@pytest.mark.essential(cases=len(SEEDS))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lives_of_all_features_agree_with_their_model(seed: int) -> None:
     """The seeds are fixed, so that a change fails by itself; `make soak` plays new ones."""

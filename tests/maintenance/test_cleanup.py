@@ -520,6 +520,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+@pytest.mark.essential
 def test_a_cleanup_killed_anywhere_can_resume() -> None:
     """The table stays valid, and the next cleanup removes the rest."""
     ds = busy_table()

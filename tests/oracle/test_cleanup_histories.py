@@ -8,6 +8,7 @@ pytestmark = pytest.mark.oracle
 
 
 @pytest.mark.parametrize("seed", [1, 104, 172])
+@pytest.mark.essential
 def test_what_is_needed_outlives_every_cleanup(seed: int) -> None:
     counts = play(seed, 40)
     assert counts["versions read"] > 20

@@ -19,6 +19,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.essential
 def test_the_law_holds_in_short_histories(seed: int) -> None:
     assert run(seed, num_steps=5) > 3
 

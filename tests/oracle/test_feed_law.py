@@ -15,6 +15,7 @@ pytestmark = pytest.mark.oracle
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.essential
 def test_the_law_holds_in_short_histories(seed: int) -> None:
     assert run(seed, num_steps=6) > 5
 

@@ -352,6 +352,7 @@ def in_batches(table: pa.Table, rows: int | None = None) -> list[pa.RecordBatch]
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (1, 1), (1025, 0), (1025, 0.1), (600, 1)])
+@pytest.mark.essential
 def test_every_column_shape_reads_alike(
     tmp_path: Path, version: FileVersion, count: int, rate: float
 ) -> None:

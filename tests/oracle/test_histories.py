@@ -228,6 +228,7 @@ def check(examples: int, steps: int) -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.essential
 def test_two_writers_agree_on_short_histories() -> None:
     check(examples=6, steps=8)
 

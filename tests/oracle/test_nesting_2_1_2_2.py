@@ -272,6 +272,7 @@ TYPES_OF_2_2 = st.one_of(
 @pytest.mark.parametrize(
     ("version", "types"), [(FileVersion.V2_1, TYPES_OF_2_1), (FileVersion.V2_2, TYPES_OF_2_2)]
 )
+@pytest.mark.essential
 def test_arbitrary_nestings_read_alike(
     tmp_path: Path, version: FileVersion, types: Any, data: st.DataObject
 ) -> None:

@@ -251,6 +251,7 @@ ALONE = "fsl<struct, 2>"
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)
+@pytest.mark.essential
 def test_all_types_of_a_shape_agree(tmp_path: Path, version: FileVersion, shape: Shape) -> None:
     cases = cases_of(version, shape)
     ours = [case for case, no in cases if no is None or no.ours == WORKS]

@@ -237,6 +237,7 @@ FILTERS = st.recursive(
 
 @settings(max_examples=25)
 @given(text=FILTERS)
+@pytest.mark.essential
 def test_filters_choose_exactly_the_matching_rows(ds: Dataset, text: str) -> None:
     (rows_there,) = everything(ds).combine_chunks().to_batches()
     chosen = rows_there.filter(evaluate_predicate(parse_expression(text), rows_there))

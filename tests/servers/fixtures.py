@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from lance_stream.storage import clients
 from tests.recipes import kafka_arguments
 from tests.servers.azurite_blobs import Azurite
 from tests.servers.buckets import Bucket
@@ -34,6 +33,7 @@ from tests.servers.dynamodb import DynamoDBLocal
 from tests.servers.environment import forget_credentials
 from tests.servers.fake_gcs import FakeGoogleServer
 from tests.servers.kafka_broker import KafkaBroker, KafkaConnect
+from tests.servers.marks import servers_of
 from tests.servers.moto import DynamoTable, MotoServer
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.server import Server
@@ -73,23 +73,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         unknown = servers_of(item) - set(SERVERS)
         if unknown:
             raise pytest.UsageError(f"{item.nodeid} needs {unknown}; servers are {set(SERVERS)}")
-
-
-def servers_of(item: pytest.Item) -> set[str]:
-    """Return the names of the servers that a test is marked with."""
-    return {name for mark in item.iter_markers("server") for name in mark.args}
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for name in sorted(servers_of(item)):
-        require(name)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    # Each test has a bucket of its own, and a client for it takes 13 MB.
-    if servers_of(item):
-        clients.close_all()
 
 
 def require(name: str) -> None:

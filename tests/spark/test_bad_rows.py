@@ -107,6 +107,7 @@ def expected(mode: str, batches: list[list[tuple[Any, ...]]]) -> list[tuple[Any,
 @pytest.mark.parametrize("by", ["driver", "tasks"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.some_cases(one_in=2)
+@pytest.mark.essential
 def test_good_rows_are_committed_and_the_others_set_aside(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, by: str
 ) -> None:
@@ -297,6 +298,7 @@ def test_a_sink_killed_at_any_commit_sets_rows_aside_once(
         assert sorted(row[1] for row in rows_of(uri)) == [5, 5, 15, 15, 50, 50]
 
 
+@pytest.mark.essential
 def test_a_stream_goes_on_with_bad_rows_aside(file_stream: Any, uri: str) -> None:
     for number in range(3):
         file_stream.add(pa.table({"id": [number, -number - 1]}))

@@ -96,6 +96,7 @@ def test_timestamps_around_clock_changes_are_distinct(spark: Any, uri: str) -> N
     assert row["n"] == 17
 
 
+@pytest.mark.essential
 def test_timestamps_are_not_local_times(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="at", app_id="a")
     sink(spark.sql("SELECT TIMESTAMP'2026-10-25 02:30:00' AS at"), 0)
@@ -186,6 +187,7 @@ def test_non_boolean_conditions_are_refused(
     assert not Path(uri).exists()
 
 
+@pytest.mark.essential
 def test_numbers_are_conditions_as_in_spark(spark: Any, uri: str) -> None:
     sink = lance_sink(
         uri, mode="upsert", on="id", delete_when="gone", except_columns=["gone"], app_id="a"

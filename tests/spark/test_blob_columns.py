@@ -25,6 +25,7 @@ def rows(*sizes: int | None) -> pa.Table:
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.essential
 def test_blobs_round_trip_through_a_stream(
     file_stream: Any, tmp_path: Path, spark: Any, version: str
 ) -> None:

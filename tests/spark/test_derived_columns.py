@@ -26,6 +26,7 @@ def rows(start: int, stop: int) -> pa.Table:
     return pa.table([range(start, stop), [f"text {n}" for n in range(start, stop)]], schema=SCHEMA)
 
 
+@pytest.mark.essential
 def test_tasks_compute_what_a_stream_brings(spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t.lance")
     ds = lance_stream.create_dataset(uri, SCHEMA)

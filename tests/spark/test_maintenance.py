@@ -198,6 +198,7 @@ def test_errors_of_compacting_tasks_leave_no_files(
 
 
 @pytest.mark.floors
+@pytest.mark.slow
 def test_tasks_clean_up_as_one_process_does(
     spark: Any, pair: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_scrape_of_a_running_sink_has_all_metrics_of_the_board(
     assert min(shares) < 0.01  # of the time that the batch took in this run
 
 
+@pytest.mark.essential
 def test_on_commit_gets_the_report_of_each_batch(file_stream: Any, uri: str) -> None:
     reports: list[SinkCommit] = []
     sink = lance_sink(uri, on_commit=reports.append)

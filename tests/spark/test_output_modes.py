@@ -24,6 +24,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.essential
 def test_every_result_is_taken_or_refused() -> None:
     refused = {pair for pair in REFUSALS if pair[0] in MODES}
     taken = {(mode, results) for results, modes in TAKEN.items() for mode in modes}

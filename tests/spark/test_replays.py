@@ -252,6 +252,7 @@ def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
     assert ids_of(uri) == ALL_ROWS[:-1]
 
 
+@pytest.mark.essential
 def test_restored_checkpoints_repeat_no_keyed_rows(
     file_stream: Any, uri: str, restored: str
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_replayed_micro_batch_changes_nothing(file_stream: Any, uri: str) -> N
     assert ids_of(uri) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.essential
 def test_failures_after_the_commit_repeat_nothing(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2))
@@ -161,6 +162,7 @@ def test_two_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
     assert [each.last_commit.skipped for each in sinks if each.last_commit] == [False, True]
 
 
+@pytest.mark.essential
 def test_different_rows_of_a_batch_are_refused(file_stream: Any, uri: str) -> None:
     """They are not skipped as if they were a replay."""
     file_stream.add(rows(0, 1))
@@ -288,6 +290,7 @@ def test_session_settings_are_restored(spark: Any, uri: str) -> None:
     assert spark.conf.get(name) == before
 
 
+@pytest.mark.essential
 def test_little_data_is_written_by_one_task(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,6 +488,7 @@ def test_invalid_rows_name_their_column(spark: Any, table: str, query: str, name
     assert not list(Path(table).glob("data/*")), "no data file is left behind"
 
 
+@pytest.mark.essential
 def test_columns_match_by_name(spark: Any, table: str) -> None:
     """Missing ones are null."""
     sink_rows(spark, table, "SELECT 'x' AS name, 1L AS id", 0)
@@ -546,6 +550,7 @@ def test_types_that_spark_lacks_are_restored(spark: Any, uri: str) -> None:
     }
 
 
+@pytest.mark.essential
 def test_values_out_of_range_name_their_column(spark: Any, uri: str) -> None:
     lance_stream.create_dataset(
         uri, pa.schema([("u8", pa.uint8()), ("vector", pa.list_(pa.float32(), 2))])

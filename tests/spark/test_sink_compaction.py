@@ -144,6 +144,7 @@ def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, w
 
 @pytest.mark.floors
 @pytest.mark.parametrize("when", [{"compact_every": 1}, {"compact": "auto"}], ids=str)
+@pytest.mark.slow
 def test_upserts_are_unaffected_by_compaction(
     spark: Any, tmp_path: Path, way: str, when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

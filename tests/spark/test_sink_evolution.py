@@ -116,6 +116,7 @@ def test_a_replay_across_a_widening_is_recognized(spark: Any, uri: str) -> None:
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
 @pytest.mark.parametrize("path", ["id", "s.a"])
+@pytest.mark.essential
 def test_a_batch_written_before_a_widening_is_written_again(
     spark: Any, uri: str, mode: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

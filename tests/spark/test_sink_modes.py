@@ -61,6 +61,7 @@ def lineage_of(uri: str) -> dict[Any, tuple[int, int, int]]:
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
+@pytest.mark.essential
 def test_upserts_update_and_insert(spark: Any, uri: str) -> None:
     """Updated rows keep their row ids."""
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
@@ -143,6 +144,7 @@ def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("helpers", [["op"], ["op", "seq"]], ids=["stored order", "not stored"])
+@pytest.mark.essential
 def test_late_rows_do_not_resurrect_deleted(spark: Any, uri: str, helpers: list[str]) -> None:
     how: dict[str, Any] = {"except_columns": helpers, "tombstones": "7 days"}
     sink = cdc_sink(uri, **how)
@@ -180,6 +182,7 @@ def test_tombstones_need_upserts_with_a_sequence(arguments: dict[str, Any], mess
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
+@pytest.mark.essential
 def test_missing_columns_keep_their_values(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string, y int", (1, "a", 1), (2, "b", 2))
@@ -410,6 +413,7 @@ CHANGES = "id long, x string, _change_type string, _commit_version long, _rowid 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
+@pytest.mark.essential
 def test_apply_changes_follows_the_feeds_order(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
     inserts = [(key, "old", "insert", 2, key) for key in range(5)]

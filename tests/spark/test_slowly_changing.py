@@ -56,6 +56,7 @@ def rows_of(uri: str) -> pa.Table:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.essential
 def test_changes_in_any_order_make_a_history_once(spark: Any, uri: str, seed: int) -> None:
     chance = random.Random(seed)
     log = model.random_log(chance)

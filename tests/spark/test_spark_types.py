@@ -193,6 +193,7 @@ def test_unsupported_spark_types_give_their_path(
 
 
 @pytest.mark.spark
+@pytest.mark.essential
 def test_pyspark_agrees_about_every_carrier() -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -41,6 +41,7 @@ def sql(spark: Any) -> Any:
     return lambda text: [row.asDict() for row in spark.sql(text).collect()]
 
 
+@pytest.mark.essential
 def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
     found = sql(f"SELECT * FROM lance_history('{uri}') ORDER BY version")
     assert [row["version"] for row in found] == [1, 2, 3]

@@ -48,6 +48,7 @@ def ids(df: Any) -> list[int]:
     return sorted(row.id for row in df.collect())
 
 
+@pytest.mark.essential
 def test_spark_and_arrow_read_equal_rows(session: Any, uri: str) -> None:
     expected = session.createDataFrame(lance_stream.open_dataset(uri).to_table())
     assert_df_equality(load(session, uri), expected, ignore_row_order=True, ignore_nullable=True)
@@ -95,6 +96,7 @@ def test_filters_may_use_row_ids_and_versions(session: Any, uri: str) -> None:
     assert load(session, uri, filter="_row_last_updated_at_version > 3").count() == 0
 
 
+@pytest.mark.essential
 def test_one_dataframe_sees_one_version(session: Any, uri: str) -> None:
     df = load(session, uri)
     assert df.count() == 9

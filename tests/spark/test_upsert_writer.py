@@ -89,6 +89,7 @@ def data_files(uri: str) -> set[str]:
 
 @pytest.mark.spark
 @pytest.mark.floors
+@pytest.mark.slow
 def test_a_batch_updates_and_inserts(session: Any, uri: str) -> None:
     """Rows keep their row ids; the table is created with its key as the primary key."""
     save(session.sql("SELECT id, 'a' AS x FROM range(3)"), uri, **by("id"))
@@ -108,6 +109,7 @@ def test_a_batch_updates_and_inserts(session: Any, uri: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.essential
 def test_a_numbered_batch_is_applied_once(session: Any, uri: str) -> None:
     """A second batch with its number is refused, as it is by the sink."""
     df = session.createDataFrame(changes((1, "a", 1, "i"), (2, "b", 1, "i")))
@@ -189,6 +191,7 @@ def run(
 
 @pytest.mark.spark
 @pytest.mark.floors
+@pytest.mark.slow
 def test_format_and_sink_take_turns(session: Any, file_stream: Any, uri: str) -> None:
     """Each replays the other's newest batch, and finds it in the ledger."""
     register(session)
@@ -431,6 +434,7 @@ CONDITIONS = (
 
 @pytest.mark.spark
 @pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.essential
 def test_conditions_choose_the_rows_that_spark_chooses(session: Any, condition: str) -> None:
     df = session.sql(
         "SELECT * FROM VALUES"

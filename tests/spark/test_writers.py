@@ -185,6 +185,7 @@ def test_a_failed_task_leaves_nothing(session: Any, uri: str) -> None:
     assert files_of(uri) == set()
 
 
+@pytest.mark.essential
 def test_invalid_rows_leave_nothing(session: Any, uri: str) -> None:
     """Neither version nor file."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -196,6 +197,7 @@ def test_invalid_rows_leave_nothing(session: Any, uri: str) -> None:
     assert files_of(uri) == set()
 
 
+@pytest.mark.essential
 def test_numbered_writes_are_idempotent(session: Any, uri: str) -> None:
     def write(version: int, first: int) -> None:
         save(numbers(session, first, first + 5), uri, txnAppId="nightly", txnVersion=version)
@@ -319,6 +321,7 @@ def test_streams_need_a_query_id(uri: str) -> None:
     assert files_of(uri) == set()
 
 
+@pytest.mark.essential
 def test_concurrent_drivers_commit_a_batch_once(uri: str) -> None:
     first, second = written(uri, "q"), written(uri, "q")
     for part in (first, second):

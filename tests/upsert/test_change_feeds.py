@@ -187,6 +187,7 @@ def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
 
 @settings(max_examples=30 if ALL_CASES else 12)
 @given(steps=STEPS, data=st.data())
+@pytest.mark.essential
 def test_replicas_match_after_any_batching(steps: Sequence[Step], data: st.DataObject) -> None:
     source = new_table()
     for step in steps:

@@ -85,6 +85,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     ],
 )
 @pytest.mark.usefixtures("reader")
+@pytest.mark.essential
 def test_its_rows_are_those_of_the_format(
     spark: SparkSession, uri: str, options: dict[str, Any]
 ) -> None:

@@ -339,6 +339,7 @@ def test_limits_hold_in_a_running_stream(
         assert versions == [[2, 3, 4, 5], [6], [7]]
 
 
+@pytest.mark.essential
 def test_an_uncommitted_batch_is_repeated_unchanged(tail: Any, uri: str, tmp_path: Path) -> None:
     stream = tail(readChangeFeed="true", startingVersion=2)
     (first,) = stream.run()
@@ -363,6 +364,7 @@ def test_checkpoint_offsets_have_a_fixed_format(tail: Any, uri: str, tmp_path: P
     )
 
 
+@pytest.mark.essential
 def test_limits_and_progress_through_spark(
     tail: Any, uri: str, pyspark_has_read_limits: bool
 ) -> None:
@@ -406,6 +408,7 @@ def test_a_recreated_table_stops_the_stream(tail: Any, uri: str) -> None:
 # --- a stream of appended rows
 
 
+@pytest.mark.essential
 def test_a_plain_stream_gives_appended_rows(session: Any, tmp_path: Path) -> None:
     """Without change columns."""
     uri = str(tmp_path / "appended")

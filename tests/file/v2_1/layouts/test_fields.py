@@ -50,6 +50,7 @@ ROWS = st.none() | st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(ROWS, min_size=1, max_size=12), cut=st.integers(0, 12), data=st.data())
+@pytest.mark.essential
 def test_nested_lists_and_structs_round_trip(
     columns: Any, rows: list[Any], cut: int, data: st.DataObject
 ) -> None:
