@@ -1,0 +1,14 @@
+"""Some random histories of a table that four programs write."""
+
+import pytest
+
+from tests.neighbours.mixed_histories import play
+
+pytestmark = pytest.mark.recipes
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_four_writers_and_five_readers_agree(seed: int) -> None:
+    counts = play(seed, 20)
+    assert counts["view: incremental"] + counts["view: rebuild"] > 0
+    assert counts["read by duckdb"] > 0
