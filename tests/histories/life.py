@@ -141,14 +141,22 @@ class Line:
             handle = self.ours()
             if way == "cold":
                 restart()
-            elif way == "stale" and self.stale is not None and not is_planned_on_handle:
-                handle = self.stale
+            elif way == "stale" and self._can_use_stale() and not is_planned_on_handle:
+                handle = self.stale or handle
             if way == "stale":
                 self.stale = self.ours()
             ours(handle)
             self.advance(build)
         self.life.counts[f"by {way}"] += 1
         return self.newest > before
+
+    def _can_use_stale(self) -> bool:
+        """Whether there is a stale handle, of a version that has not been cleaned up.
+
+        Without its version it cannot be told that the table is still the same, and writes with the
+        handle may be refused.
+        """
+        return self.stale is not None and self.stale.version in self.existing
 
     def _draw_way(self, dice: random.Random, pylance: object, rivals: list[str]) -> list[Any]:
         chance = dice.random()
@@ -331,6 +339,7 @@ class Life:
         self.counts: Counter[str] = Counter()
         self.tags: dict[tuple[str, str], tuple[Line, int]] = {}
         self.origins: dict[int, int] = {}
+        self.memory: dict[str, Any] = {}
         self.is_stable = True
         self.file_version = "2.2"
         self.next_key = 0

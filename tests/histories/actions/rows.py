@@ -136,7 +136,7 @@ def upsert(life: Life, choose: Choices) -> None:
         choose,
         lambda ds: ds.upsert(data, on=KEY, skip_unchanged=skips),
         build,
-        pylance=by_pylance if is_whole and not skips and len(data) else None,
+        pylance=by_pylance if is_whole and not skips else None,
         rivals=("configure", "compact", "delete") if not lacks else ("configure", "compact"),
     )
 
@@ -248,7 +248,7 @@ def update(life: Life, choose: Choices) -> None:
 
     line.write(
         choose,
-        lambda ds: ds.update({name: f"{name} + 1"}, where=where),
+        lambda ds: ds.update({name: cast}, where=where),
         build,
         pylance=lambda ds: ds.update({name: cast}, where=where),
         rivals=("configure", "compact", "delete"),

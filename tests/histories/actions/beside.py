@@ -1,0 +1,280 @@
+"""Tables beside the table: derived values, quarantined rows, dimensions, blobs."""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.derived.derivation import derive
+from lance_stream.errors import TableReplacedError, UnsupportedFeatureError
+from lance_stream.quarantine.setting_aside import SettingAside
+from lance_stream.quarantine.table import quarantine_uri
+from lance_stream.upsert.change_rules import ChangeRules
+from lance_stream.verbs.append import append, append_fragments
+from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
+from tests.histories.life import Life, Line, in_list
+from tests.histories.model import KEY
+from tests.histories.steps import Choices, DoesNotFit, action
+from tests.upsert.dimension_models import Change, batch_of, current, history, rows_of, states
+from tests.upsert.running_parts import upsert_by_parts
+from tests.upsert.small_runs import restart
+
+# --- derived values
+
+
+@action(weight=0.7)
+def derive_beside(life: Life, choose: Choices) -> None:
+    """Values computed from a column: each row that has changed is computed once, and no other."""
+    line = life.line(choose)
+    if not life.is_stable or line.branch is not None:
+        raise DoesNotFit("derivations follow the main branch of tables with stable row ids")
+    name = choose.one_of("column", [c.name for c in line.now.columns if c.kind == "string"])
+    target = line.memory.setdefault("derived", {}).setdefault(
+        name, f"{life.folder}/derived{life.number()}"
+    )
+    line.memory.setdefault("derived columns", {}).setdefault(name, line.now.column(name))
+    if line.memory["derived columns"][name] != line.now.column(name):
+        raise DoesNotFit("another column has the name now")
+    computed: list[str | None] = []
+
+    def compute(batch: pa.RecordBatch) -> list[str]:
+        values = batch[name].to_pylist()
+        computed.extend(values)
+        return [f"<{value}>" for value in values]
+
+    piece_rows = choose("piece_rows", lambda dice: dice.choice([3, 30, 1000]))
+    derivation = derive(
+        line.uri,
+        {"value": pa.string()},
+        compute,
+        [name],
+        function_version="1",
+        target=target,
+        kept=[KEY],
+        piece_rows=piece_rows,
+    )
+    outcome = derivation.run()
+    assert outcome.num_computed == len(computed)
+    column = line.now.column(name)
+    assert column is not None
+    expected = {key: f"<{row.values.get(column.ident)}>" for key, row in line.now.rows.items()}
+    rows = line.ours().to_table([KEY], with_row_id=True)
+    row_ids = dict(zip(rows["_rowid"].to_pylist(), rows[KEY].to_pylist(), strict=True))
+    beside: dict[int, str] = {}
+    with suppress(lance_stream.NotFoundError):
+        for row in lance_stream.open_dataset(target).to_table().to_pylist():
+            if row["source_row_id"] in row_ids:
+                beside[row_ids[row["source_row_id"]]] = row["value"]
+    assert beside == expected
+    calls = len(computed)
+    derivation.run()
+    assert len(computed) == calls, "rows that are current were computed again"
+
+
+# --- rows that do not fit
+
+
+@action(weight=0.7)
+def quarantined_batch(life: Life, choose: Choices) -> None:
+    """A micro-batch of which some rows do not meet a condition: they are set aside once."""
+    line = life.line(choose)
+    if line.branch is not None or line.memory.get("parent"):
+        raise DoesNotFit("the table itself")
+    now = line.now
+    rows = life.fitting_new_rows(now, choose("rows", lambda dice: life.draw_new_rows(now, dice)))
+    if any({*now.names} != values.keys() for values in rows.values()):
+        raise DoesNotFit("columns")
+    bad = set(choose("bad", lambda dice: [key for key in rows if dice.random() < 0.4]))
+    data = now.table(rows)
+    checks = as_checks({"fine": f"NOT ({in_list(bad)})"})
+    batches = line.memory.setdefault("quarantined", {"number": 0, "rows": set()})
+    number, app_id = batches["number"], f"q {line.name}"
+    times = choose("times", lambda dice: dice.choice([1, 1, 2]))
+    for _ in range(times):
+        checked = CheckedBatches(
+            data.to_batches(), RowRules(line.ours().schema, checks, keeps_rows=True)
+        )
+        good = pa.Table.from_batches(list(checked), now.schema)
+        table = line.ours().table
+        aside = SettingAside(quarantine_uri(line.uri), {}, line.uri, app_id, number)
+        entry = line.ours().ledger().get(app_id)
+        if entry is not None and entry.batch_id >= number:
+            aside.keep_committed()
+            continue
+        aside.begin(table)
+        aside.keep(checked.bad, _recorded(checks))
+        identity = MicroBatch(app_id, number, digest=checked.digest, quarantined=aside.attempt)
+        if good.num_rows:
+            append(table, good, identity)
+        else:
+            append_fragments(table, [], identity, even_without_rows=True)
+        aside.end()
+        fine = {key: values for key, values in rows.items() if key not in bad}
+        line.advance(lambda state, at: life.inserted(state, fine, at))  # noqa: B023
+        batches["rows"] |= bad & rows.keys()
+        batches["number"] = number + 1
+    groups = lance_stream.list_quarantine(line.uri)
+    assert sum(group.num_rows for group in groups) == len(batches["rows"]), groups
+
+
+def _recorded(checks: Any) -> dict[str, Any]:
+    conditions = {check.name: {"condition": check.condition, "columns": {}} for check in checks}
+    return {
+        "mode": "append",
+        "on": [],
+        "sequence_by": None,
+        "except_columns": [],
+        "expect": conditions,
+    }
+
+
+# --- dimensions
+
+
+def _dimension(life: Life, kind: str) -> dict[str, Any]:
+    """Return the dimension of a life, its table and the log of its changes."""
+    known: dict[str, Any] = life.memory.setdefault("dimensions", {})
+    if kind not in known:
+        schema = pa.schema([("id", pa.int64()), ("city", pa.string()), ("note", pa.string())])
+        if kind == "scd1":
+            schema = schema.append(pa.field("seq", pa.int64()))
+        else:
+            schema = lance_stream.history_schema(schema, pa.int64())
+        uri = f"{life.folder}/{kind}"
+        lance_stream.create_dataset(uri, schema, life.file_version)
+        known[kind] = {"uri": uri, "log": []}
+    dimension: dict[str, Any] = known[kind]
+    return dimension
+
+
+@action(weight=1)
+def change_dimension(life: Life, choose: Choices) -> None:
+    """Changes of keys in any order, into a dimension of type 1 or 2."""
+    if not life.lines:
+        raise DoesNotFit("there is no table")
+    kind = choose("kind", lambda dice: dice.choice(["scd1", "scd2"]))
+    dimension = _dimension(life, kind)
+
+    def draw(dice: Any) -> list[list[Any]]:
+        changes = []
+        for _ in range(dice.randint(1, 6)):
+            key, sequence = dice.randrange(4), dice.randrange(60)
+            if dice.random() < 0.25:
+                changes.append([key, None, None, sequence, "d"])
+            else:
+                city = dice.choice(["Ulm", "Bonn", None])
+                changes.append([key, city, dice.choice("xy"), sequence, "u"])
+        return changes
+
+    log: list[Change] = dimension["log"]
+    batch: list[Change] = []
+    places = {(change.id, change.seq, change.op) for change in log}
+    for change in (Change(*values) for values in choose("changes", draw)):
+        if (change.id, change.seq, change.op) not in places:
+            batch.append(change)
+            places.add((change.id, change.seq, change.op))
+    if not batch:
+        raise DoesNotFit("no changes")
+    ds = lance_stream.open_dataset(dimension["uri"])
+    way = choose("way", lambda dice: dice.choice(["verb", "cold", "parts", "compact", "pylance"]))
+    if way == "cold":
+        restart()
+    if way == "compact":
+        ds = ds.compact(20)
+    if way == "pylance":
+        lance.dataset(dimension["uri"]).optimize.compact_files(target_rows_per_fragment=20)
+    data = batch_of(batch)
+    excluded = ("op",) if kind == "scd1" else ("op", "seq")
+    if way == "parts":
+        rules = ChangeRules(
+            kind == "scd2", ("id",), ("seq",), "op = 'd'", except_column_list=excluded
+        )
+        upsert_by_parts(ds.table, data, rules.upsert_rules(), repeats=2)
+    else:
+        verb = ds.apply_scd1 if kind == "scd1" else ds.apply_scd2
+        verb(data, "id", "seq", apply_as_deletes="op = 'd'", except_column_list=excluded)
+    log += batch
+    rows = lance_stream.open_dataset(dimension["uri"]).to_table()
+    if kind == "scd1":
+        assert rows_of(rows) == current(log)
+    else:
+        assert states(rows) == history(log)
+    theirs = lance.dataset(dimension["uri"]).to_table()
+    assert theirs.sort_by("id").num_rows == rows.num_rows
+    assert lance_stream.open_dataset(dimension["uri"]).verify() == []
+
+
+# --- blobs
+
+
+@action(weight=0.3)
+def blobs_in_structs(life: Life, choose: Choices) -> None:
+    """Blobs of pylance in a struct, which we read, copy by a compaction, and find valid."""
+    if not life.lines or life.file_version == "2.0":
+        raise DoesNotFit("2.0 has no null structs")
+    uri = f"{life.folder}/blobs{life.number()}"
+    values = choose(
+        "values", lambda dice: [dice.choice([None, "", "00ff", "ab" * 50]) for _ in range(3)]
+    )
+    metadata: Mapping[str, str] = {"lance-encoding:blob": "true"}
+    is_marked = choose.happens("marked", 0.8)
+    inner = pa.field("b", pa.large_binary(), metadata=metadata if is_marked else None)
+    struct = pa.struct([pa.field("x", pa.int64()), inner])
+    contents = [None if value is None else bytes.fromhex(value) for value in values]
+    rows = [{"x": place, "b": content} for place, content in enumerate(contents)]
+    data = pa.table({KEY: list(range(len(rows))), "s": pa.array(rows, struct)})
+    try:
+        for place in range(2):
+            lance.write_dataset(
+                data,
+                uri,
+                mode="append" if place else "create",
+                data_storage_version=life.file_version,
+                enable_stable_row_ids=True,
+            )
+    except (OSError, ValueError) as error:
+        life.counts[f"pylance fails: blobs {str(error)[:60]}"] += 1
+        return
+    ds = lance_stream.open_dataset(uri)
+    try:
+        read = ds.to_table()["s"].to_pylist()
+    except UnsupportedFeatureError:
+        life.counts["blobs in structs are refused"] += 1
+    else:
+        assert [row["b"] or b"" for row in read] == [row["b"] or b"" for row in [*rows, *rows]]
+    assert ds.verify(deep=True) == []
+
+
+# --- tables made anew
+
+
+@action(weight=0.15)
+def recreate(life: Life, choose: Choices) -> None:
+    """The table is deleted and created again; a handle of the old one writes nothing."""
+    if len(life.lines) != 1:
+        raise DoesNotFit("branches and clones need the table")
+    line = life.lines[0]
+    old, now = line.ours(), line.now
+    rows = life.fitting_rows(now, choose("rows", lambda dice: life.draw_new_rows(now, dice)))
+    required = {column.name for column in now.columns if column.is_required}
+    if any(not required <= values.keys() for values in rows.values()):
+        raise DoesNotFit("a required column")
+    shutil.rmtree(line.root)
+    shutil.rmtree(quarantine_uri(line.root), ignore_errors=True)
+    new = Line(life, line.root)
+    life.lines[0] = new
+    life.tags.clear()
+    data = now.table(rows)
+    lance_stream.create_dataset(line.root, data, life.file_version, stable_row_ids=life.is_stable)
+    new.advance(lambda _, at: life.inserted(replace(now, rows={}), rows, at))
+    verb = choose("verb", lambda dice: dice.choice(["append", "compact"]))
+    verbs = {"append": lambda: old.append(data), "compact": lambda: old.compact(3)}
+    with suppress(TableReplacedError):
+        verbs[verb]()
+    assert new.ours().version == new.newest, f"{verb} with a handle of the old table was committed"
