@@ -1,5 +1,6 @@
 """Filters over row ids and versions choose the same rows, and open only the files they must."""
 
+import random
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from lance_stream.read.scan import plan_scan
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import encode_fragment
-from lance_stream.table.row_ids import RowIdSequence
+from lance_stream.table.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -299,3 +300,22 @@ def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:
     assert encode_fragment(broken) in [each.fragment for each in units]
     with pytest.raises(lance_stream.CorruptDataError):
         Dataset(table).to_table(["id"], "_row_created_at_version = 2")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1024])
+def test_pieces_of_any_row_ids_have_their_bounds(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound that leaves out one row id skips its row."""
+    monkeypatch.setattr(lineage_skipping, "_IDS_IN_A_PIECE", size)
+    dice = random.Random(size)
+    shuffled = dice.sample(range(1000), 37)
+    holes = [each for each in range(2000, 2100) if each % 9]
+    for row_ids in ([5], shuffled, [*range(7, 30)], holes, [*range(40), *shuffled, *holes]):
+        sequence = decode_row_ids(encode_row_ids(row_ids))
+        pieces = lineage_skipping._pieces_of_ids(sequence)
+        assert int(pieces.ends[-1]) == len(row_ids)
+        begins = [0, *pieces.ends.tolist()[:-1]]
+        for begin, stop, least, most in zip(begins, *map(list, pieces), strict=True):
+            some = row_ids[begin:stop]
+            assert (least, most) == (min(some), max(some))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.upsert.apply_events import _are_last
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.histories import NONE, OPEN, StoredRows, first_bad_row
 from tests.sampling import ALL_CASES
@@ -179,3 +180,14 @@ def test_rows_without_a_place_in_a_history_are_found() -> None:
         found = first_bad_row(StoredRows(keys, starts, ends, starts, ends))
         assert (found != NONE) == bool(bad), rows_of_keys
         assert found in bad or found == NONE or first[0] == second[0], rows_of_keys
+
+
+def test_the_last_of_equal_events_is_the_one_that_counts() -> None:
+    """An event that was remembered twice would be told twice."""
+    for seed in range(20):
+        dice = np.random.default_rng(seed)
+        keys, ranks = dice.integers(0, 3, (2, 12))
+        stores = dice.integers(0, 2, 12).astype(bool)
+        events = list(zip(keys.tolist(), ranks.tolist(), stores.tolist(), strict=True))
+        expected = [event not in events[place + 1 :] for place, event in enumerate(events)]
+        assert _are_last(keys, ranks, stores).tolist() == expected

@@ -26,6 +26,7 @@ from lance_stream.maintenance.compaction.row_order import (
     reordered,
 )
 from lance_stream.maintenance.verify import verify
+from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import checkout
 from lance_stream.table.fragments import Fragment
@@ -263,3 +264,26 @@ def test_values_of_several_narrow_dictionaries_are_not_mixed(index: pa.DataType)
     ds = ds.compact()
     assert codes(ds) == before
     assert ds.compact().version == ds.version, "there is nothing left to do"
+
+
+def test_only_fragments_that_can_be_reordered_are_misplaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those with blobs would be compacted again and again, and stay as they are."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA).append(rows([1, 2], "a"))
+    table, fragment = ds.table, ds.table.manifest.fragments[0]
+    monkeypatch.setattr(row_order, "best_order", lambda *_: np.array([1, 0]))
+    monkeypatch.setattr(row_order, "inline_bytes", lambda _: 2)
+    assert not row_order.has_disordered_lineage(table, fragment)
+    monkeypatch.setattr(row_order, "inline_bytes", lambda _: 3)
+    assert row_order.has_disordered_lineage(table, fragment)
+    monkeypatch.setattr(row_order, "_can_be_mixed", lambda _: False)
+    assert not row_order.has_disordered_lineage(table, fragment)
+    monkeypatch.undo()
+    monkeypatch.setattr(row_order, "inline_bytes", lambda _: 1000)
+    monkeypatch.setattr(row_order, "best_order", lambda *_: None)
+    assert not row_order.has_disordered_lineage(table, fragment)
+    blobs = pa.field("x", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    codes = pa.field("x", pa.dictionary(pa.int8(), pa.string()))
+    for field, can in ((SCHEMA.field("x"), True), (blobs, False), (codes, False)):
+        assert row_order._can_be_mixed(from_arrow(pa.schema([SCHEMA.field("id"), field]))) is can

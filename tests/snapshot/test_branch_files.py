@@ -1,0 +1,32 @@
+"""What a branch's file must say."""
+
+from typing import Any
+
+import pytest
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.snapshot.references import _as_branch
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parentVersion": None},
+        {"parentVersion": "3"},
+        {"parentVersion": True},
+        {"parentBranch": 7},
+        {"metadata": []},
+        {"metadata": None},
+    ],
+)
+def test_each_part_of_a_branch_file_is_checked(changes: dict[str, Any]) -> None:
+    """Where a branch begins decides which files a cleanup keeps."""
+    content = {"parentVersion": 3, "parentBranch": "main", "createAt": 5, "metadata": {"a": "b"}}
+    branch = _as_branch("dev", content)
+    assert (branch.parent, branch.metadata) == (None, {"a": "b"})
+    assert _as_branch("dev", {"parentVersion": 3}).metadata == {}
+    assert _as_branch("dev", {**content, "parentBranch": "x"}).parent == "x"
+    with pytest.raises(CorruptDataError, match="was made from nothing"):
+        _as_branch("dev", {**content, **changes})
+    with pytest.raises(CorruptDataError, match="says nothing"):
+        _as_branch("dev", list(content))
