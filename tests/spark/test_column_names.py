@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
     [
         ("ID = 1 AND v = 'v'", "`id` = 1 AND `V` = 'v'"),
         ("id = 1", "id = 1"),
-        ('`I D` > 5 OR `v` IS NULL', "`I d` > 5 OR `V` IS NULL"),
+        ("`I D` > 5 OR `v` IS NULL", "`I d` > 5 OR `V` IS NULL"),
         ("ST.A.b IN (1, 2) AND st . a . b=1", "`st`.`a`.`B` IN (1, 2) AND `st`.`a`.`B`=1"),
         ("ID::bigint > BIGINT", "`id`::bigint > `Bigint`"),
         ("CAST(ID AS bigint) > 1", "CAST(`id` AS bigint) > 1"),
