@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from tests.sampling import QUICK_SECONDS, RECORDED_COSTS
+from tests.sampling import QUICK_SECONDS, RECORDED_COSTS, RECORDED_SECONDS
 
 NUM_SHOWN = 15
 LIMIT_SHARE = 0.01
 HEADER = f"""\
-# CPU seconds of one case of each test whose cases cost more than {QUICK_SECONDS} together, in the
-# samples of `make test-ci`. Written by `make record-costs`; only their ratios matter.
+# CPU seconds of one case of each test whose cases cost more than {QUICK_SECONDS} together,
+# where all tests of `make test-ci` cost {RECORDED_SECONDS}. Written by `make record-costs`.
 """
 _NAME = "cpu_seconds"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -98,9 +98,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def costs_of_cases(costs: Mapping[str, float]) -> dict[str, float]:
-    """Return what a case costs of each test of which the quick sample has not room for all."""
+    """Return what a case costs of each test of which the quick sample has not room for all.
+
+    Costs are scaled to a machine on which all of them are `RECORDED_SECONDS`.
+    """
+    scale = RECORDED_SECONDS / sum(costs.values())
     num_cases = Counter(map(_test_of, costs))
-    sums = {name: cost for name, cost in of_tests(costs).items() if "::" in name}
+    sums = {name: cost * scale for name, cost in of_tests(costs).items() if "::" in name}
     return {name: cost / num_cases[name] for name, cost in sums.items() if cost > QUICK_SECONDS}
 
 

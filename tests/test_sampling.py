@@ -42,7 +42,7 @@ def test_all_cases_are_chosen_on_request(monkeypatch: pytest.MonkeyPatch) -> Non
     assert places_of_some(GRID, 10, "s") == set(range(len(GRID)))
 
 
-@pytest.mark.parametrize(("cost", "num_cases"), [(0.11, 2), (0.3, 1), (7.0, 0), (None, None)])
+@pytest.mark.parametrize(("cost", "num_cases"), [(0.11, 3), (0.3, 1), (7.0, 0), (None, None)])
 def test_costly_tests_have_fewer_quick_cases(
     monkeypatch: pytest.MonkeyPatch, cost: float | None, num_cases: int | None
 ) -> None:
@@ -118,11 +118,13 @@ def test_a_hundredth_of_the_run_is_too_much(slowness: float) -> None:
     assert too_costly(costs) == ["tests/b/test_y.py::test_1[a]"]
 
 
-def test_costs_of_costly_tests_are_recorded() -> None:
-    costs = {"tests/a.py::t[1]@spark-0": 0.3, "tests/a.py::t[2]@spark-0": 0.2}
-    assert costs_of_cases({**costs, "tests/a.py::u": 0.1, "fixture spark": 9}) == {
-        "tests/a.py::t": 0.25
-    }
+@pytest.mark.parametrize("slowness", [0.5, 1, 3])
+def test_costs_of_costly_tests_are_recorded(slowness: float) -> None:
+    """They are the same from any machine."""
+    costs = {"tests/a.py::t[1]@spark-0": 1.0, "tests/a.py::t[2]@spark-0": 2.0}
+    costs |= {"tests/a.py::u": 0.3, "fixture spark": 996.7}
+    costs = {name: cost * slowness for name, cost in costs.items()}
+    assert costs_of_cases(costs) == pytest.approx({"tests/a.py::t": 1.5})
 
 
 def test_a_test_using_much_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
