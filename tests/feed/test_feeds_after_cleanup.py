@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.feed.lineage import restored_version
+from tests.oracle.feed_histories import lost_lineages
 from tests.sampling import ALL_CASES
 
 Step = tuple[str, int]
@@ -61,24 +61,6 @@ def feeds(ds: Dataset, first: int) -> dict[tuple[int, int, str], list[dict[str, 
         .to_pylist()
         for after, through in sorted(ranges)
         for mode in ("none", "netChanges")
-    }
-
-
-def lost_lineages(ds: Dataset) -> set[int]:
-    """Return before which versions a cleanup removes what only names can replace.
-
-    A restore reaches back to a version before them, and what comes between, now gone as well, gave
-    field ids another meaning.
-    """
-    operations = {each.version: each.operation for each in ds.versions()}
-    renumbering = [v for v, name in operations.items() if name in ("Overwrite", "Restore")]
-    return {
-        first
-        for restore in renumbering
-        if (restored := restored_version(ds.checkout(restore).table)) is not None
-        for between in renumbering
-        for first in range(max(between, restored + 2), restore)
-        if restored < between
     }
 
 

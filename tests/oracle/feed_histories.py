@@ -30,6 +30,7 @@ import lance
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.feed.lineage import restored_version
 from tests import seeded_runs as histories
 
 STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
@@ -215,6 +216,28 @@ def as_kind(value: Any, kind: str) -> Any:
 
 def sql_type(kind: str) -> str:
     return {"int32": "INT", "int64": "BIGINT", "float32": "FLOAT", "float64": "DOUBLE"}[kind]
+
+
+def lost_lineages(ds: lance_stream.Dataset, unstamped: Iterable[int] = ()) -> set[int]:
+    """Return before which versions a cleanup removes what the feed of later ones needs.
+
+    A restore reaches back to a version before them, and what comes between, now gone as well, gave
+    field ids another meaning, or changed rows without new row versions.
+
+    Args:
+        ds: The newest version.
+        unstamped: Versions that changed rows without new row versions.
+    """
+    infos = {each.version: each.operation for each in ds.versions()}
+    unknown = {v for v, name in infos.items() if name in ("Overwrite", "Restore")} | {*unstamped}
+    restored = {v: restored_version(ds.checkout(v).table) for v in infos}
+    return {
+        first
+        for restore, origin in restored.items()
+        for between in unknown
+        if origin is not None and between > origin
+        for first in range(max(between, origin + 2), restore)
+    }
 
 
 class Histories:
@@ -699,6 +722,8 @@ class Histories:
             first: The oldest version that is kept.
         """
         last = max(self.states)
+        if first in lost_lineages(self.ours, self.unstamped):
+            return
         ranges = [(after, after + 1) for after in range(first, last)]
         ranges += [(after, last) for after in range(first, last)]
         modes = ("none", "netChanges")
