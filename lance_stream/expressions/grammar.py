@@ -180,10 +180,11 @@ class _Parser:
 
     def _is_word(self, *words: str) -> bool:
         """Return whether the next tokens are these keywords or symbols."""
-        for token, word in zip(self._tokens[self._next :], words, strict=False):
+        for position, word in enumerate(words, self._next):
+            token = self._tokens[position]  # the last one is no word, so there is one after each
             if token.kind not in (Kind.NAME, Kind.SYMBOL) or token.text.upper() != word:
                 return False
-        return len(self._tokens) - self._next > len(words)
+        return True
 
     def _accept(self, *words: str) -> bool:
         is_word = self._is_word(*words)

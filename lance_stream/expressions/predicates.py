@@ -40,11 +40,15 @@ class Expression:
         text: As the user wrote it; sent to workers and stored in transactions.
         node: Its syntax tree, of sqlglot's classes.
         paths: The columns it names, each as the names from the top-level column down.
+        columns_in_text: Where it names them: path, start and stop.
+        clocks_in_text: Where it asks for the current time: the function, start and stop.
     """
 
     text: str
     node: Any
     paths: tuple[tuple[str, ...], ...]
+    columns_in_text: tuple[tuple[tuple[str, ...], int, int], ...]
+    clocks_in_text: tuple[tuple[str, int, int], ...]
 
     @property
     def columns(self) -> list[str]:
@@ -75,7 +79,7 @@ def _parse(text: str) -> Expression:
     tree = parse_tree(text)
     check_tree(tree.node)
     paths = dict.fromkeys(column.path for column in tree.columns)
-    return Expression(text, tree.node, tuple(paths))
+    return Expression(text, tree.node, tuple(paths), tree.columns, tree.clocks)
 
 
 def parse_predicate(text: str, schema: pa.Schema, *, exact: bool = False) -> Expression:
@@ -131,19 +135,16 @@ def bind(text: str, schema: pa.Schema) -> Expression:
     Raises:
         InvalidInputError: It does not parse, or a name may mean several columns.
     """
-    from lance_stream.expressions.grammar import parse_tree
-
     expression = parse_expression(text)
     spelled = {path: _spelled(path, schema) for path in expression.paths}
-    tree = parse_tree(text)
     parts = [
         (start, stop, quote_path(spelled[path]))
-        for path, start, stop in tree.columns
+        for path, start, stop in expression.columns_in_text
         if spelled[path] != path
     ]
-    if tree.clocks:
+    if expression.clocks_in_text:
         now = datetime.now(UTC)
-        parts += [(start, stop, _now(name, now)) for name, start, stop in tree.clocks]
+        parts += [(start, stop, _now(name, now)) for name, start, stop in expression.clocks_in_text]
     return parse_expression(_replaced(text, parts)) if parts else expression
 
 
@@ -154,9 +155,7 @@ def with_fixed_time(text: str) -> str:
 
 def rename_paths(text: str, renamed: Mapping[tuple[str, ...], tuple[str, ...]]) -> str:
     """Return the text of an expression with some of its columns' paths replaced."""
-    from lance_stream.expressions.grammar import parse_tree
-
-    columns = parse_tree(text).columns
+    columns = parse_expression(text).columns_in_text
     parts = [(start, stop, quote_path(renamed[p])) for p, start, stop in columns if p in renamed]
     return _replaced(text, parts)
 

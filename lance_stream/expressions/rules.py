@@ -22,7 +22,13 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions import arithmetic, casts, functions
 from lance_stream.expressions.comparisons import compared, kind_of
 from lance_stream.expressions.nodes import Datum, Node, is_path, path_of, refuse
-from lance_stream.expressions.numbers import INTEGER_DIGITS, is_float, is_number, to_double
+from lance_stream.expressions.numbers import (
+    INTEGER_DIGITS,
+    is_float,
+    is_number,
+    null_where_not,
+    to_double,
+)
 from lance_stream.expressions.patterns import WILDCARDS, parts_of_like
 from lance_stream.expressions.predicates import named_twice
 
@@ -154,9 +160,13 @@ def _decimal(node: Node, number: Decimal) -> pa.Scalar:
 
 def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
     """Return how many digits an integer has beside a decimal: a literal as many as written."""
-    while isinstance(node, exp.Paren | exp.Neg):
-        node = node.this
-    if isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit():
+    literal = node
+    while isinstance(literal, exp.Paren):
+        literal = literal.this
+    if isinstance(literal, exp.Neg):  # -5 is a literal, and -(5) is none
+        literal = literal.this
+    if isinstance(literal, exp.Literal) and not literal.is_string and str(literal.this).isdigit():
+        node = literal
         return len(str(int(str(node.this))))
     if not pa.types.is_signed_integer(value.type):
         return None
@@ -461,6 +471,8 @@ def _arithmetic(
             raise refuse(node, "divides floats by DIV, which is not supported")
         if not any(pa.types.is_decimal(value.type) for value in (left, right)):
             return function(left, right, (None, None))
+        both = pc.and_(pc.is_valid(left), pc.is_valid(right))
+        left, right = null_where_not(left, both), null_where_not(right, both)
         digits = _digits_of(node.this, left, batch), _digits_of(node.expression, right, batch)
         return function(left, right, digits)
 
