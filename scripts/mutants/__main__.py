@@ -136,14 +136,14 @@ class Tests:
                 self._files[name[name.rindex("/lance_stream/") + 1 :]].append((data, name))
 
     def of(self, mutation: Mutation) -> list[str]:
-        """Return the tests of a mutation; those of its module if it is at import."""
+        """Return the tests of a mutation; those of its module if none executes its line."""
         lines: dict[int, set[str]] = defaultdict(set)
         for data, name in self._files[mutation.path]:
             for line, tests in data.contexts_by_lineno(name).items():
                 lines[line].update(tests)
         first, last = mutation.lines
         names = set().union(*(lines.get(line, ()) for line in range(first, last + 1)))
-        if names == {""}:
+        if not names - {""}:
             names = set().union(*lines.values())
         ordered = self._in_order(names & self._seconds.keys(), mutation.path.split("/")[1])
         total = list(accumulate(map(self.seconds, ordered)))
