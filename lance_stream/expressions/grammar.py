@@ -401,7 +401,9 @@ class _Parser:
             return node
         if suffix in "LSY" and not digits.isdigit():
             raise self._unsupported(f"the number {token.text}")
-        return self._node(token.start, exp.Cast(this=node, to=TYPES[_SUFFIXES[suffix]]))
+        return self._node(
+            token.start, exp.Cast(this=node, to=TYPES[_SUFFIXES[suffix]], literal=True)
+        )
 
     def _column(self) -> Node:
         start = self._token.start

@@ -165,6 +165,8 @@ def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
         literal = literal.this
     if isinstance(literal, exp.Neg):  # -5 is a literal, and -(5) is none
         literal = literal.this
+    if isinstance(literal, exp.Cast) and literal.args.get("literal"):  # 5L
+        literal = literal.this
     if isinstance(literal, exp.Literal) and not literal.is_string and str(literal.this).isdigit():
         node = literal
         return len(str(int(str(node.this))))
