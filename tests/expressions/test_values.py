@@ -94,7 +94,7 @@ VALUES = {
     "i / 2": 3.5,
     "p / 2": Decimal("1.27500000"),
     "p * p": Decimal("6.5025"),
-    "p / 2L": Decimal("1.27500000"),
+    "p / 7L": Decimal("0.364286"),
     "p / -(2147483648)": Decimal("-1.18743628263474E-9"),
     "CAST(nullif(i, 7) AS decimal(9, 2)) + i * 2147483647": None,
     "i * coalesce(0.00000000000000001, abs(-i))": Decimal("7E-17"),
