@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.nodes import Datum, Node, refuse
 from lance_stream.expressions.numbers import comparable, is_float, is_number
 from lance_stream.expressions.times import date_of, time_of
@@ -127,4 +128,12 @@ def _as_nanoseconds(value: Datum) -> Datum:
 
 
 def _temporal_of(node: Node, text: pa.Scalar, arrow: pa.DataType) -> pa.Scalar:
-    return date_of(node, text) if pa.types.is_date(arrow) else time_of(node, text, arrow)
+    if pa.types.is_date(arrow):
+        return date_of(node, text)
+    try:
+        return time_of(node, text, arrow)
+    except InvalidInputError:
+        if arrow.unit != "ns":
+            raise
+        # The year 9999 does not fit nanoseconds; `_in_one_unit` compares it all the same.
+        return time_of(node, text, pa.timestamp("us", arrow.tz))

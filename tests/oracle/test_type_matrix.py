@@ -159,12 +159,6 @@ REFUSALS = (
         why="pylance's FSST of 2.0 panics at some pages without a value",
         when=lambda array: not holds_values(array),
     ),
-    Refusal(
-        "extension json",
-        VERSIONS,
-        theirs="the types are",
-        why="pylance's files return JSON in its binary form, which its tables turn into text",
-    ),
 )
 
 
@@ -361,8 +355,6 @@ def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
 
 def test_every_refusal_entry_matches_a_case() -> None:
     for each in REFUSALS:
-        if each.columns == "extension json" and not hasattr(pa, "json_"):
-            continue  # an Arrow that is too old to have the type
         found = {
             version
             for version in each.versions

@@ -9,7 +9,11 @@ Source:  facts of the format, section 4; measured on the reference.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lance_stream.errors import IncompatibleConflictError, InvalidInputError
+from lance_stream.errors import (
+    IncompatibleConflictError,
+    InvalidInputError,
+    RetryableConflictError,
+)
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import check_new_fragments, max_fragment_id
 from lance_stream.table.feature_flags import has_stable_row_ids
@@ -36,8 +40,9 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
 
     Raises:
         IncompatibleConflictError: A replaced fragment does not exist.
-        InvalidInputError: A fragment is replaced twice, a new one does not state a free id, or
-            lacks its row ids and row versions, or a group does not have as many rows as before.
+        RetryableConflictError: The id that a new fragment states is taken.
+        InvalidInputError: A fragment is replaced twice, a new one does not state an id of its own,
+            or lacks its row ids and row versions, or a group does not have as many rows as before.
     """
     groups = operation.groups or _one_group(operation)
     places = start.fragments.place_of
@@ -80,12 +85,17 @@ def _one_group(operation: Rewrite) -> tuple[RewriteGroup, ...]:
 
 
 def _check_ids(start: Manifest, new: Sequence[Fragment]) -> None:
-    """Raise unless each new fragment states an id, and it is free."""
-    taken = set(start.fragments.ids)
-    for fragment in new:
-        if fragment.id in taken or not 0 < fragment.id <= MAX_FRAGMENT_ID:
-            raise InvalidInputError(f"a rewritten fragment cannot have the id {fragment.id}")
-        taken.add(fragment.id)
+    """Raise unless each new fragment states an id of its own, and it is free."""
+    ids = [fragment.id for fragment in new]
+    if len(set(ids)) < len(ids) or not all(0 < id_ <= MAX_FRAGMENT_ID for id_ in ids):
+        raise InvalidInputError(f"rewritten fragments cannot have the ids {ids}")
+    taken = sorted(set(ids).intersection(start.fragments.ids))
+    if taken:
+        raise RetryableConflictError(
+            f"another writer has taken the fragment ids {taken}, which a rewrite states for its "
+            "new fragments. Plan it again",
+            start.version - 1,
+        )
 
 
 def _check_group(start: Manifest, group: RewriteGroup) -> None:

@@ -10,6 +10,7 @@ from lance_stream.errors import (
     CorruptDataError,
     IncompatibleConflictError,
     InvalidInputError,
+    RetryableConflictError,
     UnsupportedFeatureError,
 )
 from lance_stream.table.apply import index_coverage
@@ -163,9 +164,8 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
     for new, match in (
         (replace(moved(4, 0, 1, 2, 3), id=2), "5 rows of the fragments"),
         (replace(group.new_fragments[0], row_ids=None), "row ids"),
-        (replace(group.new_fragments[0], id=1), "cannot have the id 1"),
-        (replace(group.new_fragments[0], id=0), "cannot have the id 0"),
-        (replace(group.new_fragments[0], id=1 << 32), "cannot have the id 4294967296"),
+        (replace(group.new_fragments[0], id=0), r"cannot have the ids \[0\]"),
+        (replace(group.new_fragments[0], id=1 << 32), r"cannot have the ids \[4294967296\]"),
         (killing(group.new_fragments[0], 1), "5 rows of the fragments"),
         (killing(group.new_fragments[0], 5), "no live row"),
     ):
@@ -173,6 +173,9 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
             then(old, Rewrite((replace(group, new_fragments=(new,)),)))
     with pytest.raises(InvalidInputError, match="rewritten twice"):
         then(old, Rewrite((group, group)))
+    taken = replace(group, new_fragments=(replace(group.new_fragments[0], id=1),))
+    with pytest.raises(RetryableConflictError, match=r"taken the fragment ids \[1\]"):
+        then(old, Rewrite((taken,)))
     with pytest.raises(IncompatibleConflictError, match="no such fragment"):
         then(then(old, Update(removed_fragment_ids=(1,))), fine)
 
