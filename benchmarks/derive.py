@@ -72,7 +72,7 @@ def new_table(uri: str, num_rows: int) -> None:
 
 
 def stored_bytes(uri: str) -> int:
-    return sum(each.stat().st_size for each in Path(uri, "data").rglob("*") if each.is_file())
+    return sum(path.stat().st_size for path in Path(uri, "data").rglob("*") if path.is_file())
 
 
 def measure(name: str, derivation: Derivation) -> tuple[int, float]:

@@ -129,9 +129,11 @@ def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
         opened = open_table(uri)
         target = write_target(opened)
         made = [
-            each
+            write_fragment
             for place in range(number)
-            for each in write_fragments(some(10_000_000 + place * size, size).to_batches(), target)
+            for write_fragment in write_fragments(
+                some(10_000_000 + place * size, size).to_batches(), target
+            )
         ]
         append_fragments(opened, made)
         ids = np.random.default_rng(2).choice(1_000_000, changed, replace=False)
@@ -163,7 +165,7 @@ def measure_history(folder: Path, versions: list[int], rounds: int) -> None:
 
 
 def _in_turns(runs: Mapping[int, Callable[[], object]], rounds: int) -> dict[int, list[float]]:
-    seconds: dict[int, list[float]] = {each: [] for each in runs}
+    seconds: dict[int, list[float]] = {run: [] for run in runs}
     order = list(runs)
     shuffle = random.Random(rounds).shuffle
     for counted in range(-2, 3 * rounds):

@@ -178,7 +178,7 @@ def measure(
 
     def ratio(our: Callable[[], float], their: Callable[[], float], turns: int = turns) -> float:
         runs = [(our(), their()) for _ in range(turns + 1)][1:]
-        return min(each[1] for each in runs) / min(each[0] for each in runs)
+        return min(run[1] for run in runs) / min(run[0] for run in runs)
 
     def written(
         worker: Worker, create: Callable[..., None], write: Callable[..., None], uri: str
@@ -219,7 +219,7 @@ def measure(
 
 def data_bytes(uri: str) -> int:
     """Return the size of a table's data files."""
-    return sum(each.stat().st_size for each in Path(uri).rglob("*.lance"))
+    return sum(path.stat().st_size for path in Path(uri).rglob("*.lance"))
 
 
 def show(cell: Cell) -> None:
@@ -236,13 +236,13 @@ def show(cell: Cell) -> None:
 
 def geometric_mean(ratios: Iterable[float]) -> float:
     """Return the geometric mean of some ratios."""
-    logarithms = [math.log(each) for each in ratios]
+    logarithms = [math.log(ratio) for ratio in ratios]
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
 
 
 def show_means(cells: list[Cell]) -> None:
     """Print the geometric means, for each version and for all."""
-    measured = [each for each in cells if each.ratios]
+    measured = [cell for cell in cells if cell.ratios]
     for version in dict.fromkeys(each.version for each in measured):
         some = [each for each in measured if each.version == version]
         means = {name: geometric_mean(each.ratios[name] for each in some) for name in MEASURES}

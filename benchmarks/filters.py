@@ -83,12 +83,12 @@ def measure(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]
             start = time.process_time()
             ways[name]()
             seconds[name].append(time.process_time() - start)
-    return {name: statistics.median(each) for name, each in seconds.items()}
+    return {name: statistics.median(second) for name, second in seconds.items()}
 
 
 def show(name: str, took: dict[str, float]) -> None:
     """Print the figures of a question."""
-    times = "".join(f"{1e3 * took[each]:12.1f}" for each in CONTENDERS)
+    times = "".join(f"{1e3 * took[contender]:12.1f}" for contender in CONTENDERS)
     to_pylance = took["ours with"] / max(took["pylance with"], 1e-9)
     to_scan = took["ours with"] / max(took["ours without"], 1e-9)
     print(f"{name:26}{times}{to_pylance:12.2f}x{to_scan:12.2f}x", flush=True)

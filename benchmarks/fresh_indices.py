@@ -165,7 +165,7 @@ def upsert_all(
     side.missing_later = max(side.missing_later, missing_of(uri))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     side.cpu_seconds += after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    operations = [each.operation for each in lance_stream.open_dataset(uri).versions()]
+    operations = [version.operation for version in lance_stream.open_dataset(uri).versions()]
     side.rounds += operations.count("CreateIndex") - 2
 
 
@@ -219,7 +219,7 @@ def show(found: dict[str, Any]) -> None:
     print(f"   after {fresh.wait_seconds:.1f} s of waiting {fresh.missing_later:.1%}")
     for kind, new in found["fresh"].items():
         sides = (found["before"], without.search_seconds, fresh.search_seconds)
-        old, plain, ours = (each[kind] for each in sides)
+        old, plain, ours = (side[kind] for side in sides)
         print(
             f"{kind + ' search':15} before {old * 1000:6.1f} ms   without {plain * 1000:6.1f} ms   "
             f"with {ours * 1000:6.1f} ms   new {new * 1000:6.1f} ms   "

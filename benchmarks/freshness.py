@@ -101,7 +101,7 @@ class Arrivals:
 
     def ages(self, since: float, rows_per_second: int) -> Ages:
         """Return the ages of the rows that came since a time."""
-        chosen = [each for each in self.batches if each[0] >= since]
+        chosen = [batch for batch in self.batches if batch[0] >= since]
         if not chosen:
             raise RuntimeError("no rows came: measure longer")
         ages = np.concatenate([now - stamps for now, stamps, _ in chosen])
@@ -172,9 +172,9 @@ def wait(queries: list[Any], done: Callable[[], bool], most_seconds: float) -> N
     """Wait until something is done; raise if it takes too long, or if a query fails."""
     stop = time.time() + most_seconds
     while not done():
-        for each in queries:
-            if not each.isActive:
-                raise RuntimeError("a query has ended") from each.exception()
+        for query in queries:
+            if not query.isActive:
+                raise RuntimeError("a query has ended") from query.exception()
         if time.time() > stop:
             raise RuntimeError(f"nothing has come for {most_seconds:g} s")
         time.sleep(0.2)

@@ -58,9 +58,9 @@ def make_table(folder: Path, fragments: int) -> None:
     table = create_table(plan_table(str(folder), SCHEMA, primary_key=["id"]))
     target = write_target(table)
     made = [
-        each
+        write_fragment
         for place in range(fragments)
-        for each in write_fragments(
+        for write_fragment in write_fragments(
             rows_from(place * ROWS_PER_FRAGMENT, ROWS_PER_FRAGMENT).to_batches(), target
         )
     ]
@@ -206,10 +206,10 @@ def measure(folder: Path, sizes: list[int], rounds: int, spark: SparkSession | N
             run()
             if counted >= 0:
                 seconds[part, name, size].append(time.perf_counter() - start)
-    for (name, size), each in contenders.items():
-        found = lance_stream.open_dataset(each.uri).count_rows()
-        if found != each.num_rows:
-            sys.exit(f"{name} has {found} rows in the table of {size}, not {each.num_rows}")
+    for (name, size), contender in contenders.items():
+        found = lance_stream.open_dataset(contender.uri).count_rows()
+        if found != contender.num_rows:
+            sys.exit(f"{name} has {found} rows in the table of {size}, not {contender.num_rows}")
     return seconds
 
 

@@ -112,35 +112,35 @@ class Table:
 
 def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
     """Print the costs of batches on tables of several sizes; makes those that are not there."""
-    for each in millions:
-        if not (folder / str(each)).exists():
-            make_table(folder / str(each), each)
-    tables = [Table(folder / str(each), each, keys) for each in millions]
-    print(f"{'CPU seconds':34}" + "".join(f"{each:>10} M" for each in millions))
-    built = [[each.upsert()[0] for each in tables] for _ in range(4)]
+    for million in millions:
+        if not (folder / str(million)).exists():
+            make_table(folder / str(million), million)
+    tables = [Table(folder / str(million), million, keys) for million in millions]
+    print(f"{'CPU seconds':34}" + "".join(f"{million:>10} M" for million in millions))
+    built = [[table.upsert()[0] for table in tables] for _ in range(4)]
     for number, each in enumerate(built, 1):
         print(f"{f'batch {number}':34}" + "".join(f"{one:12.3f}" for one in each), flush=True)
-    times = [[each.upsert() for each in tables] for _ in range(rounds)]
+    times = [[table.upsert() for table in tables] for _ in range(rounds)]
     medians = [statistics.median(cpu for cpu, _ in own) for own in zip(*times, strict=True)]
     walls = [statistics.median(wall for _, wall in own) for own in zip(*times, strict=True)]
     _show("running: CPU of a batch", medians)
     _show("running: time of a batch", walls)
-    for each in tables:
-        known = remembered_keys.remembered_keys(each.ds.table, ["id"])
-        index = sum(path.stat().st_size for path in (folder / str(each.millions)).rglob("*.keys"))
-        print(f"  {each.millions} M: {known.num_saved_runs} runs, {index / 1e6:,.0f} MB")
+    for table in tables:
+        known = remembered_keys.remembered_keys(table.ds.table, ["id"])
+        index = sum(path.stat().st_size for path in (folder / str(table.millions)).rglob("*.keys"))
+        print(f"  {table.millions} M: {known.num_saved_runs} runs, {index / 1e6:,.0f} MB")
     first: list[list[float]] = [[] for _ in tables]
     for number in range(max(rounds // 2, 3)):
-        for own, each in zip(first, tables, strict=True):
+        for own, table in zip(first, tables, strict=True):
             command = [sys.executable, "-m", "benchmarks.key_index", "--first"]
-            command += [str(folder / str(each.millions)), str(each.millions), str(keys)]
+            command += [str(folder / str(table.millions)), str(table.millions), str(keys)]
             command += [str(number)]
             own.append(float(subprocess.run(command, check=True, capture_output=True).stdout))
     _show("first batch of a process: CPU", [statistics.median(each) for each in first])
 
 
 def _show(name: str, values: list[float]) -> None:
-    numbers = "".join(f"{each:12.3f}" for each in values)
+    numbers = "".join(f"{value:12.3f}" for value in values)
     print(f"{name:34}{numbers}   {values[-1] / values[0]:.2f} x", flush=True)
 
 

@@ -90,7 +90,7 @@ def batch_of(
 
 
 def _texts(word: str, numbers: np.ndarray) -> pa.Array:
-    return pa.array([f"{word} {each}" for each in numbers.tolist()])
+    return pa.array([f"{word} {number}" for number in numbers.tolist()])
 
 
 def measure(kind: str, folder: str, num_rows: int, num_changes: int, num_batches: int) -> None:
@@ -107,7 +107,12 @@ def measure(kind: str, folder: str, num_rows: int, num_changes: int, num_batches
         seconds.append(time.perf_counter() - begin[0])
         cpu.append(time.process_time() - begin[1])
     medians = (statistics.median(each[NOT_COUNTED:]) for each in (seconds, cpu))
-    print(f"{kind:10}", *(f"{each:9.3f}" for each in medians), f"{ds.count_rows():12,}", flush=True)
+    print(
+        f"{kind:10}",
+        *(f"{median:9.3f}" for median in medians),
+        f"{ds.count_rows():12,}",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -220,9 +220,9 @@ def measure(folder: Path, shape: Shape, appends: int, rounds: int) -> Medians:
             sys.exit(f"{name} has {found} rows in the table of {shape}")
     return {
         name: (
-            statistics.median(each[0] for each in runs),
-            statistics.median(each[1] for each in runs),
-            statistics.median(each[2] for each in runs),
+            statistics.median(run[0] for run in runs),
+            statistics.median(run[1] for run in runs),
+            statistics.median(run[2] for run in runs),
         )
         for name, runs in figures.items()
     }

@@ -109,9 +109,9 @@ class Ours(Contender):
         """Return the act `commit_4_files`; see the module."""
         target = write_target(open_table(self.small, None, self.options))
         made = [
-            each
+            write_fragment
             for number in range(NUM_WORKERS)
-            for each in write_fragments(rows_from(number).to_batches(), target)
+            for write_fragment in write_fragments(rows_from(number).to_batches(), target)
         ]
         return lambda: append_fragments(open_table(self.small, None, self.options), made)
 
@@ -184,9 +184,9 @@ class Pylance(Contender):
     def prepare_commit_4_files(self) -> Act:
         """Return the act `commit_4_files`; see the module."""
         made = [
-            each
+            write_fragment
             for number in range(NUM_WORKERS)
-            for each in lance.fragment.write_fragments(
+            for write_fragment in lance.fragment.write_fragments(
                 rows_from(number), self.small, storage_options=self.options
             )
         ]

@@ -106,7 +106,7 @@ def refresh_sales(folder: str) -> None:
     ]
     schema = SALES.append(pa.field(DELETED, pa.bool_()))
     sales.upsert(
-        pa.concat_tables([each.cast(schema) for each in rows]),
+        pa.concat_tables([row.cast(schema) for row in rows]),
         on="id",
         delete_when=DELETED,
         except_columns=[DELETED],
@@ -190,8 +190,9 @@ def views(folder: str) -> tuple[dict[int, Any], dict[str, Any]]:
     regions = (
         opened(folder, "regions").to_table(filter=f"region <> '{PROGRESS_REGION}'").to_pylist()
     )
-    return {each["id"]: (each["customer"], each["region"], each["cents"]) for each in sales}, {
-        each["region"]: (each["orders"], each["cents"], each["mean_cents"]) for each in regions
+    return {sale["id"]: (sale["customer"], sale["region"], sale["cents"]) for sale in sales}, {
+        region["region"]: (region["orders"], region["cents"], region["mean_cents"])
+        for region in regions
     }
 
 

@@ -57,7 +57,7 @@ def answer(asking: Asking[T], read_ranges: ReadRanges) -> T:
     try:
         ranges = next(asking)
         while True:
-            buffers = [_as_bytes_view(each) for each in read_ranges(ranges)] if ranges else []
+            buffers = [_as_bytes_view(span) for span in read_ranges(ranges)] if ranges else []
             for wanted, buffer in zip(ranges, buffers, strict=True):
                 if len(buffer) != wanted.size_bytes:
                     raise CorruptDataError(
@@ -98,7 +98,7 @@ def together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
             advance(place, None)
         while wanted:
             running = list(wanted.items())
-            buffers = yield [each for _, ranges in running for each in ranges]
+            buffers = yield [span for _, ranges in running for span in ranges]
             taken = 0
             for place, ranges in running:
                 advance(place, buffers[taken : taken + len(ranges)])
@@ -112,7 +112,7 @@ def together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
 def read_from(data: bytes | memoryview) -> ReadRanges:
     """Return a reader of ranges over bytes in memory, for tests and for cached file ends."""
     view = memoryview(data)
-    return lambda ranges: [view[each.start : each.stop] for each in ranges]
+    return lambda ranges: [view[span.start : span.stop] for span in ranges]
 
 
 def _as_bytes_view(data: Any) -> memoryview:

@@ -95,7 +95,7 @@ def install_pinned_libraries(folder: Path) -> None:
     source = TESTS / folder.name
     shutil.copy(source / "pom.xml", folder)
     copy_libraries(folder)
-    found = {each.name: digest_of(each) for each in folder.glob("*.jar")}
+    found = {path.name: digest_of(path) for path in folder.glob("*.jar")}
     lines = (source / "jars.sha256").read_text().splitlines()
     wanted = {name: digest for digest, name in map(str.split, lines)}
     if found != wanted:
@@ -145,8 +145,8 @@ def install(root: Path, name: str) -> str | None:
     """Install one server unless this version of it is there; return the problem, or None."""
     installer, files = INSTALLERS[name]
     wanted = hashlib.sha256(FAKE_GCS.encode() + COPY_LIBRARIES.encode())
-    for each in files:
-        wanted.update((TESTS / each).read_bytes())
+    for file in files:
+        wanted.update((TESTS / file).read_bytes())
     folder, problem = root / name, root / f"{name}.problem"
     stamp = folder / ".installed"
     if stamp.exists() and stamp.read_text() == wanted.hexdigest():

@@ -134,12 +134,12 @@ def value_of(option: Any) -> str:
 
 
 def _default_of(option: Any, cls: type) -> str:
-    for each in fields(cls):
-        if each.name != option.attribute or each.default in (MISSING, None, ()):
+    for field in fields(cls):
+        if field.name != option.attribute or field.default in (MISSING, None, ()):
             continue
-        for text in ("true", "false", "none", str(each.default)):
+        for text in ("true", "false", "none", str(field.default)):
             with suppress(LanceStreamError):
-                if option.parse(option.name, text) == each.default:
+                if option.parse(option.name, text) == field.default:
                     return f"`{text}`"
     return ""
 
@@ -190,8 +190,8 @@ def metrics() -> str:
     """Return what `sink.last_commit` and the log "lance_stream.sink" report."""
     meanings = attributes_of(SinkCommit)
     rows = [
-        [f"`{each.name}`", _type_name(each.type), meanings[each.name]]
-        for each in fields(SinkCommit)
+        [f"`{field.name}`", _type_name(field.type), meanings[field.name]]
+        for field in fields(SinkCommit)
     ]
     return markdown_table(("field", "type", ""), rows)
 

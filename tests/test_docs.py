@@ -26,7 +26,7 @@ def test_documents_name_files_that_exist() -> None:
 
 
 def test_arguments_of_the_sink_that_documents_name_exist() -> None:
-    text = "\n".join(each.read_text() for each in DOCUMENTS)
+    text = "\n".join(document.read_text() for document in DOCUMENTS)
     calls = [
         match[1] for match in re.finditer(r"lance_sink\(([^()`]*(?:\([^()]*\))?[^()`]*)\)", text)
     ]

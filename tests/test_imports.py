@@ -52,8 +52,8 @@ def test_a_zip_without_metadata_does_all_of_it(tmp_path: Path) -> None:
     """As Spark ships it to workers and drivers by --py-files."""
     package = Path(lance_stream.__file__).parent
     with zipfile.ZipFile(tmp_path / "package.zip", "w") as zipped:
-        for each in package.rglob("*.py"):
-            zipped.write(each, each.relative_to(package.parent))
+        for path in package.rglob("*.py"):
+            zipped.write(path, path.relative_to(package.parent))
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT_METADATA, str(tmp_path / "t")],
         capture_output=True,

@@ -80,7 +80,7 @@ def test_scans_use_pages_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     kept, owner = KeptPages(), object()
     kept.make_room(10)
     for place in (ByteRange(0, 4), ByteRange(4, 8)):
-        kept.fetch(owner, [place], [], lambda ranges: [bytes(each.size_bytes) for each in ranges])
+        kept.fetch(owner, [place], [], lambda ranges: [bytes(span.size_bytes) for span in ranges])
     with pytest.raises(OSError, match="away"):
         kept.fetch(owner, [ByteRange(8, 12)], [], _away)
     files = unlocked_uses(monkeypatch, FragmentReader, {"_pages_of_files", "_open_pages"})

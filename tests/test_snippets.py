@@ -108,7 +108,9 @@ def environment(wheel: Path, **more: str) -> dict[str, str]:
 
 def test_every_document_with_python_is_run() -> None:
     with_python = {
-        str(each.relative_to(ROOT)) for each in ALL_DOCUMENTS if BLOCK.search(each.read_text())
+        str(all_document.relative_to(ROOT))
+        for all_document in ALL_DOCUMENTS
+        if BLOCK.search(all_document.read_text())
     }
     assert with_python == {
         *WITHOUT_SPARK,
@@ -141,7 +143,7 @@ def test_a_pipeline_is_shown_as_its_example_has_it() -> None:
         r"^```py\n(.*?)^```$", (ROOT / "docs/pipelines.md").read_text(), re.M | re.S
     )
     assert len(blocks) == 3
-    assert {each for block in blocks for each in block.splitlines()} <= {*lines, ""}
+    assert {line for block in blocks for line in block.splitlines()} <= {*lines, ""}
 
 
 @pytest.mark.spark

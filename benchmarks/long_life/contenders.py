@@ -89,11 +89,11 @@ class Contender:
         """Return sizes of the table, and how many bytes were written since the last call."""
         manifests = self.folder.glob("_versions/*.manifest")
         newest = max(manifests, key=lambda each: _version_of(each))
-        sizes = {each.name: each.stat().st_size for each in self.folder.glob("data/*")}
+        sizes = {path.name: path.stat().st_size for path in self.folder.glob("data/*")}
         written = sum(size for name, size in sizes.items() if name not in self._known_files)
         self._known_files = set(sizes)
         fragments = lance.dataset(self.uri).get_fragments()
-        rows = sum(each.metadata.physical_rows for each in fragments)
+        rows = sum(fragment.metadata.physical_rows for fragment in fragments)
         return {
             "manifest bytes": newest.stat().st_size,
             "fragments": len(fragments),
@@ -124,7 +124,7 @@ class Contender:
             figures["point read"].append(took)
             if num_rows != 1:
                 raise RuntimeError(f"{num_rows} rows of {self.uri} have the key {key!r}")
-        return {name: statistics.median(each) for name, each in figures.items() if each}
+        return {name: statistics.median(figure) for name, figure in figures.items() if figure}
 
     def check(self) -> None:
         """Raise unless the table has the rows of all batches.
@@ -187,7 +187,7 @@ class Ours(Contender):
     def read_changes(self, dataset: lance_stream.Dataset) -> int:
         """Read the feed, without pre-images, which pylance does not return."""
         changes = dataset.changes(dataset.version - 1, pre_images=False)
-        return sum(each.num_rows for each in changes)
+        return sum(change.num_rows for change in changes)
 
 
 class Pylance(Contender):

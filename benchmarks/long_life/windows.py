@@ -32,9 +32,9 @@ def by_window(batches: Sequence[Figures], window: int) -> list[Window]:
 
 def _window(batches: Sequence[Figures]) -> Window:
     return Window(
-        statistics.median(each["batch ms"] for each in batches),
-        statistics.median(each["batch CPU ms"] for each in batches),
-        statistics.fmean(each["compaction CPU ms"] for each in batches),
+        statistics.median(batch["batch ms"] for batch in batches),
+        statistics.median(batch["batch CPU ms"] for batch in batches),
+        statistics.fmean(batch["compaction CPU ms"] for batch in batches),
         batches[-1],
     )
 

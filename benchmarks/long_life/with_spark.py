@@ -42,13 +42,13 @@ def windows(seconds: Sequence[float], window: int) -> list[float]:
 
 def lines(upserts: Seconds, window: int) -> list[str]:
     """Return a table: a line for each window, a column for each contender."""
-    medians = {name: windows(each, window) for name, each in upserts.items()}
+    medians = {name: windows(upsert, window) for name, upsert in upserts.items()}
     rows = [f"{'batches':>9}" + "".join(f"{name:>24}" for name in medians)]
     for place in range(len(next(iter(medians.values())))):
         stop = min(1 + (place + 1) * window, len(next(iter(upserts.values()))))
         cells = (
-            f"{each[place] * 1000:.0f} ms, {each[place] / each[0]:.2f} x"
-            for each in medians.values()
+            f"{median[place] * 1000:.0f} ms, {median[place] / median[0]:.2f} x"
+            for median in medians.values()
         )
         rows.append(f"{stop:>9}" + "".join(f"{cell:>24}" for cell in cells))
     return rows
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--memory", default="2g", help="of Spark's driver")
-    able = [name for name, each in CONTENDERS.items() if "upsert" in each.verbs]
+    able = [name for name, contender in CONTENDERS.items() if "upsert" in contender.verbs]
     names = [each.name for each in (Ours, Compacted, Pylance, Delta, Iceberg)]
     parser.add_argument("--with", dest="names", nargs="+", choices=able, default=names)
     parser.add_argument("--json", type=Path, help="write the seconds to this file")

@@ -59,7 +59,7 @@ def table(newest: tuple[str, Figures], theirs: tuple[str, Figures]) -> list[str]
     ]
     for version, figures in ((new_version, new), (old_version, old)):
         names = {name for times in figures.seconds.values() for name in times}
-        for name in (each for each in CONTENDERS if each in names):
+        for name in (contender for contender in CONTENDERS if contender in names):
             cells = [_cell(figures, new, verb, name) for verb in VERBS]
             lines.append(f"| {name} | {version} | " + " | ".join(cells) + " |")
     return lines

@@ -39,14 +39,14 @@ def compare(
     for name, action in actions.items():
         costs = [measure(action, uri) for uri in uris]
         cells = "".join(
-            f"{each.first:9.1f}{each.again:9.1f}{each.peak_mb:8.0f}{each.files:8,}"
-            for each in costs
+            f"{cost.first:9.1f}{cost.again:9.1f}{cost.peak_mb:8.0f}{cost.files:8,}"
+            for cost in costs
         )
         ratio = costs[-1].again / max(costs[0].again, 0.1)
         print(f"{name:24}{cells}   {ratio:5.1f} x", flush=True)
-        for size, each in zip(sizes, costs, strict=True):
-            if each.result:
-                shown = ", ".join(f"{value:,} {key}" for key, value in each.result.items())
+        for size, cost in zip(sizes, costs, strict=True):
+            if cost.result:
+                shown = ", ".join(f"{value:,} {key}" for key, value in cost.result.items())
                 print(f"{'':26}{size:,}: {shown}")
 
 
@@ -62,7 +62,9 @@ def main() -> None:
 
     def chosen(actions: Mapping[str, Action]) -> dict[str, Action]:
         words = arguments.actions or [""]
-        return {name: each for name, each in actions.items() if any(word in name for word in words)}
+        return {
+            name: action for name, action in actions.items() if any(word in name for word in words)
+        }
 
     try:
         tables = _made(folder, "fragments", arguments.fragments, _forge_lived_in)

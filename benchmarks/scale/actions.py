@@ -146,7 +146,7 @@ def scan_plan(uri: str) -> object:
 
     asked = SourceOptions(uri, columns=("key",), only_by_tasks=True)
     tasks = TableReader(asked, None, SCHEMA).partitions()
-    sizes = [len(pickle.dumps(each)) for each in tasks]
+    sizes = [len(pickle.dumps(task)) for task in tasks]
     return {"tasks": len(sizes), "bytes": sum(sizes), "largest": max(sizes)}
 
 

@@ -45,15 +45,15 @@ def make_session(
         .config("spark.executor.heartbeat.maxFailures", "1000000")
     )
     contenders = tuple(contenders)
-    packages = sorted({name for each in contenders for name in each.packages})
-    extensions = sorted({name for each in contenders for name in each.extensions})
+    packages = sorted({name for contender in contenders for name in contender.packages})
+    extensions = sorted({name for contender in contenders for name in contender.extensions})
     if packages:
         builder = builder.config("spark.jars.packages", ",".join(packages))
         # Spark brings it; and Maven may have left its description, without it, where Ivy looks.
         builder = builder.config("spark.jars.excludes", "org.slf4j:slf4j-api")
     if extensions:
         builder = builder.config("spark.sql.extensions", ",".join(extensions))
-    for settings in (*(each.settings(folder) for each in contenders), more or {}):
+    for settings in (*(contender.settings(folder) for contender in contenders), more or {}):
         for name, value in settings.items():
             builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -86,17 +86,17 @@ def run_turns(
     rounds += [(verb, 0) for verb, number in batches.items() if number]
     for verb, number in rounds:
         if verb == "load" or not seconds:
-            for each in contenders:
-                each.begin_table(spark)
+            for contender in contenders:
+                contender.begin_table(spark)
         times = seconds.setdefault(verb, {})
-        able = [each for each in contenders if verb in each.verbs]
+        able = [contender for contender in contenders if verb in contender.verbs]
         _stream(spark, folder, verb, number, _take_turns(able, verb, times, note))
         note(_progress(verb, times))
     if workload.upserts:
-        able = [each for each in contenders if "feed" in each.verbs]
+        able = [contender for contender in contenders if "feed" in contender.verbs]
         seconds["feed"] = _read_feeds(spark, able, workload.changes)
     check_rows(spark, contenders, workload, expected)
-    phases = next((each.phases for each in contenders if isinstance(each, Ours)), {})
+    phases = next((contender.phases for contender in contenders if isinstance(contender, Ours)), {})
     return Figures(seconds, phases)
 
 
@@ -105,7 +105,7 @@ def _read_feeds(
 ) -> dict[str, list[float]]:
     """Read the changes of the last upsert, in turn; return the seconds of each."""
     seconds: dict[str, list[float]] = {}
-    feeds = {name: read for each in contenders for name, read in each.feeds().items()}
+    feeds = {name: read for contender in contenders for name, read in contender.feeds().items()}
     for name, read in [*feeds.items()] * FEEDS:
         _settle(spark)
         start = time.perf_counter()
@@ -131,10 +131,10 @@ def check_rows(
     Raises:
         RuntimeError: A table has wrong contents.
     """
-    for each in contenders:
-        did_all = workload.upserts == 0 or "upsert" in each.verbs
-        if did_all and each.keeps_rows and (found := each.sums(spark)) != expected:
-            raise RuntimeError(f"the table of {each.name} contains {found}, not {expected}")
+    for contender in contenders:
+        did_all = workload.upserts == 0 or "upsert" in contender.verbs
+        if did_all and contender.keeps_rows and (found := contender.sums(spark)) != expected:
+            raise RuntimeError(f"the table of {contender.name} contains {found}, not {expected}")
 
 
 def _take_turns(
@@ -166,7 +166,7 @@ def _progress(verb: str, times: Mapping[str, Sequence[float]]) -> str:
     medians = {name: statistics.median(runs[-NOTED_BATCHES:]) for name, runs in times.items()}
     number = len(next(iter(times.values()), ()))
     return f"{verb} {number}: " + ", ".join(
-        f"{name} {each:.3f} s" for name, each in medians.items()
+        f"{name} {median:.3f} s" for name, median in medians.items()
     )
 
 

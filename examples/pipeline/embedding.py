@@ -35,7 +35,7 @@ def load_model() -> Any:
 
 def embed_texts(texts: Iterable[str | None]) -> npt.NDArray[np.float32]:
     """Return (n, 256) vectors of length 1; those of empty texts are zero."""
-    given = [each or "" for each in texts]
+    given = [text or "" for text in texts]
     if not given:
         return np.zeros((0, DIMENSIONS), np.float32)
     order = np.argsort([len(each) for each in given], kind="stable")  # the model pads texts

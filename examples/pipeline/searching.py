@@ -35,7 +35,9 @@ def create_indices(table: str) -> bool:
         return False
     if ds.count_rows("embedding IS NOT NULL") < LEAST_ROWS:
         return False
-    known = {column for each in ds.describe_indices() for column in each.field_names}
+    known = {
+        column for describe_index in ds.describe_indices() for column in describe_index.field_names
+    }
     if "id" not in known:
         ds.create_scalar_index("id", "BTREE")
     for column in TEXT_COLUMNS:

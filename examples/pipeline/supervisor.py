@@ -167,7 +167,7 @@ class Supervisor:
         check_seconds: float = 1.0,
     ) -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        self.running = {each.name: Running(each, logs) for each in parts}
+        self.running = {part.name: Running(part, logs) for part in parts}
         self._say = say
         self._check_seconds = check_seconds
         self._pool = ThreadPoolExecutor(len(parts), "health")

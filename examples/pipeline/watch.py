@@ -55,7 +55,7 @@ class Samples:
 
     def add(self, seconds: Iterable[float], at: float) -> None:
         """Note durations."""
-        self._all.extend((at, each) for each in seconds)
+        self._all.extend((at, second) for second in seconds)
 
     def summary(self, since: float = 0) -> dict[str, Any]:
         """Return how many there are since a time, and p50, p95 and the largest."""
@@ -279,7 +279,7 @@ def stages_of(sink: dict[str, Any]) -> dict[str, float]:
         "waited for a batch": "until_batch",
         "batch": "until_version",
     }
-    until = [0.0, *(sink[each] / changes for each in stages.values())]
+    until = [0.0, *(sink[stage] / changes for stage in stages.values())]
     pairs = zip(stages, pairwise(until), strict=True)
     return {name: round(end - start, 3) for name, (start, end) in pairs}
 
@@ -292,7 +292,7 @@ def kafka_lag(settings: Settings) -> int:
     consumer = KafkaConsumer(bootstrap_servers=settings.kafka, **limits)
     try:
         partitions = consumer.partitions_for_topic(TOPIC) or set()
-        ends = consumer.end_offsets([TopicPartition(TOPIC, each) for each in partitions])
+        ends = consumer.end_offsets([TopicPartition(TOPIC, partition) for partition in partitions])
     finally:
         consumer.close()
     done = committed_offsets(settings.checkpoint("sink"))
@@ -301,7 +301,7 @@ def kafka_lag(settings: Settings) -> int:
 
 def committed_offsets(checkpoint: Path) -> dict[int, int]:
     """Return at which offset of each partition a query goes on, from its checkpoint."""
-    commits = [int(each.name) for each in (checkpoint / "commits").glob("[0-9]*")]
+    commits = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     if not commits:
         return {}
     text = (checkpoint / "offsets" / str(max(commits))).read_text().splitlines()[-1]

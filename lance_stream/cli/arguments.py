@@ -137,7 +137,7 @@ def parse_storage_options(pairs: tuple[str, ...], trusted: tuple[str, ...]) -> M
     from lance_stream.errors import InvalidInputError
     from lance_stream.storage.trust import with_trusted
 
-    parts = [each.partition("=") for each in pairs]
+    parts = [pair.partition("=") for pair in pairs]
     for key, equals, _ in parts:
         if not key or not equals:
             raise InvalidInputError(f"a storage option must be KEY=VALUE, not {key!r}")

@@ -100,7 +100,7 @@ def _compaction(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[
     if not groups:
         return
     chosen = [place for group in groups for place in group]
-    physical, live = (int(each[chosen].sum()) for each in ds.table.row_counts)
+    physical, live = (int(row_count[chosen].sum()) for row_count in ds.table.row_counts)
     dead = physical - live
     is_dead = dead > MOST_DEAD * physical
     if len(chosen) - len(groups) < FEWER_FRAGMENTS and not (is_dead and dead >= MANY_DEAD):
@@ -139,9 +139,9 @@ def _old_versions(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[
     path = ds.table.log.manifest_path
     is_held = _held(beside, ds.branch)
     old = [
-        each
-        for each in versions[:-1]
-        if modified.get(path(each), limit) < limit and not is_held(each)
+        version
+        for version in versions[:-1]
+        if modified.get(path(version), limit) < limit and not is_held(version)
     ]
     if len(old) >= OLD_VERSIONS:
         message = (
@@ -155,27 +155,27 @@ def _old_versions(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[
 
 def _held(beside: Surroundings, branch: str | None) -> Callable[[int], bool]:
     """Return whether a tag, a branch or a consumer needs a version."""
-    own = [each for each in beside.tags.tags if each.branch == branch]
+    own = [tag for tag in beside.tags.tags if tag.branch == branch]
     single = {each.version for each in own if not is_consumers(each.name)} | {
         each.parent_version
         for each in beside.branches.values()
         if isinstance(each, Branch) and each.parent == branch
     }
-    first = min((each.version for each in beside.consumers), default=None)
+    first = min((consumer.version for consumer in beside.consumers), default=None)
     return lambda version: version in single or (first is not None and version >= first)
 
 
 def _consumers(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[Need]:
-    for each in beside.consumers:
-        behind = sum(version > each.version for version in beside.versions)
-        silent = _silence(each, now)
+    for consumer in beside.consumers:
+        behind = sum(version > consumer.version for version in beside.versions)
+        silent = _silence(consumer, now)
         if behind >= FAR_BEHIND or (behind and silent is not None and silent >= LONG_SILENT):
             since = "" if silent is None else f", and has read none for {_as_text(silent)}"
             yield Need(
                 "consumers",
-                f"the consumer {each.name} is {output.count(behind, 'version')} behind{since}: "
+                f"the consumer {consumer.name} is {output.count(behind, 'version')} behind{since}: "
                 "cleanup keeps them for it. If it is no longer used, drop it",
-                f"lance-stream consumers drop {shlex.quote(ds.uri)} {shlex.quote(each.name)}",
+                f"lance-stream consumers drop {shlex.quote(ds.uri)} {shlex.quote(consumer.name)}",
             )
 
 
@@ -218,7 +218,9 @@ def _lineage(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Nee
         return  # without decoding a fragment
     limit = limit_of(ds.table)
     num_bytes = sum(
-        inline_bytes(each) for each in fragments if limit is None or is_misplaced(each, limit)
+        inline_bytes(fragment)
+        for fragment in fragments
+        if limit is None or is_misplaced(fragment, limit)
     )
     if num_bytes < LARGE_LINEAGE:
         return
@@ -271,7 +273,7 @@ _RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Need]],
 
 def as_values(needs: Sequence[Need]) -> list[dict[str, Any]]:
     """Return needs as values of JSON."""
-    return [{"name": each.name, "message": each.message, "command": each.command} for each in needs]
+    return [{"name": need.name, "message": need.message, "command": need.command} for need in needs]
 
 
 def now_of(now_nanos: Callable[[], int]) -> datetime:

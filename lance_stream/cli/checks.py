@@ -145,7 +145,7 @@ def _spark_defaults() -> dict[str, str]:
     except (OSError, UnicodeDecodeError):
         return {}
     pairs = (re.split(r"[\s=:]+", line.strip(), maxsplit=1) for line in text.splitlines())
-    return {each[0]: each[1] for each in pairs if len(each) == 2 and not each[0].startswith("#")}
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and not pair[0].startswith("#")}
 
 
 def check_extras() -> Check:
@@ -188,7 +188,7 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
     try:
         created = store.create_once(path, b"first"), store.create_once(path, b"second")
         kept = store.read(path)
-        written = [each.modified for each in store.list_files(_PROBES) if each.path == path]
+        written = [file.modified for file in store.list_files(_PROBES) if file.path == path]
     except (LanceStreamError, OSError) as error:
         yield Check("create once", FAILURE, str(error))
         return

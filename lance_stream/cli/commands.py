@@ -81,7 +81,7 @@ class Program(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the commands under their headings."""
-        for section in dict.fromkeys(each.section for each in COMMANDS.values()):
+        for section in dict.fromkeys(command.section for command in COMMANDS.values()):
             with formatter.section(section):
                 formatter.write_dl(
                     [(name, of.help) for name, of in COMMANDS.items() if of.section == section],

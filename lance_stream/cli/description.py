@@ -54,7 +54,7 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
     table, manifest = ds.table, ds.table.manifest
     versions, tags, branches = beside.versions, beside.tags, beside.branches
     fragments = manifest.fragments
-    physical, live = (int(each.sum()) for each in table.row_counts)
+    physical, live = (int(row_count.sum()) for row_count in table.row_counts)
     return {
         "uri": ds.uri,
         "version": ds.version,
@@ -90,9 +90,9 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
         ],
         "branch": ds.branch,
         "branches": [
-            {"name": each.name, "from": _version_of(each.parent, each.parent_version)}
-            for each in branches.values()
-            if isinstance(each, Branch)
+            {"name": branch.name, "from": _version_of(branch.parent, branch.parent_version)}
+            for branch in branches.values()
+            if isinstance(branch, Branch)
         ],
         "tags": {
             each.name: _version_of(each.branch, each.version)
@@ -109,13 +109,13 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
         },
         "consumers": [
             {
-                "name": each.name,
-                "version": each.version,
-                "is_beginning": each.is_beginning,
-                "versions_behind": sum(version > each.version for version in versions),
-                "updated_at": each.updated_at,
+                "name": consumer.name,
+                "version": consumer.version,
+                "is_beginning": consumer.is_beginning,
+                "versions_behind": sum(version > consumer.version for version in versions),
+                "updated_at": consumer.updated_at,
             }
-            for each in beside.consumers
+            for consumer in beside.consumers
         ],
     }
 
@@ -164,7 +164,7 @@ def _remembered_deletes(manifest: Manifest) -> dict[str, Any] | None:
     return {
         "on": list(known.on),
         "sequence_by": known.sequence_by,
-        "num_rows": sum(each.num_rows for each in known.files),
+        "num_rows": sum(file.num_rows for file in known.files),
     }
 
 

@@ -63,13 +63,13 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, the options, and those for the table's store."""
         params = self.get_params(ctx)
-        named = [each for each in params if isinstance(each, click.Argument)]
+        named = [param for param in params if isinstance(param, click.Argument)]
         names = [(each.metavar or "").strip("[]") for each in named]
-        options = [each for each in params if isinstance(each, click.Option)]
-        of_store = [each for each in options if isinstance(each, StoreOption)]
+        options = [param for param in params if isinstance(param, click.Option)]
+        of_store = [option for option in options if isinstance(option, StoreOption)]
         for title, records in (
             ("Arguments", [(name, ARGUMENTS[name]) for name in names if name in ARGUMENTS]),
-            ("Options", _records([each for each in options if each not in of_store], ctx)),
+            ("Options", _records([option for option in options if option not in of_store], ctx)),
             ("The table's store", _records(of_store, ctx)),
         ):
             if records:
@@ -88,7 +88,7 @@ class Command(click.Command):
 
 
 def _records(options: Sequence[click.Option], ctx: click.Context) -> list[tuple[str, str]]:
-    return [record for each in options if (record := each.get_help_record(ctx)) is not None]
+    return [record for option in options if (record := option.get_help_record(ctx)) is not None]
 
 
 class Group(click.Group):
@@ -159,7 +159,7 @@ def _in_full(word: str, names: Iterable[str]) -> str:
     given, equals, value = word.partition("=")
     if len(given) < 3 or not given.startswith("--") or given in names:
         return word
-    meant = [each for each in names if each.startswith(given)]
+    meant = [name for name in names if name.startswith(given)]
     return f"{meant[0]}{equals}{value}" if len(meant) == 1 else word
 
 

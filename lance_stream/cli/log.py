@@ -38,21 +38,26 @@ def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: 
     """
     versions = table.open().versions(limit, count_rows=count_rows)[::-1]
     if as_json:
-        for each in versions:
-            print(output.to_json(_described(each)))
+        for version in versions:
+            print(output.to_json(_described(version)))
         return 0
     rows = [
         [
-            str(each.version),
-            output.moment(each.timestamp),
-            each.operation or "?",
+            str(version.version),
+            output.moment(version.timestamp),
+            version.operation or "?",
             *map(
                 _number,
-                (each.num_rows, each.rows_inserted, each.rows_updated, each.rows_deleted),
+                (
+                    version.num_rows,
+                    version.rows_inserted,
+                    version.rows_updated,
+                    version.rows_deleted,
+                ),
             ),
-            " ".join(f"{key}={value}" for key, value in sorted(each.properties.items())),
+            " ".join(f"{key}={value}" for key, value in sorted(version.properties.items())),
         ]
-        for each in versions
+        for version in versions
     ]
     header = ["VERSION", "COMMITTED", "OPERATION", "ROWS", "INSERTED", "UPDATED", "DELETED", ""]
     print_table(header, rows, numbers=_NUMBERS)

@@ -101,7 +101,7 @@ def replay(
 
     if expect and no_checks:
         raise InvalidInputError("--expect gives checks, and --no-checks none: choose one of them")
-    mend = dict(_parse_value(each) for each in values)
+    mend = dict(_parse_value(value) for value in values)
     checks: object = {} if no_checks else list(expect) if expect else None
     done = replay_quarantine(
         table.uri,

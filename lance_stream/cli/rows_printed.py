@@ -59,7 +59,7 @@ def print_rows(ds: Dataset, query: Query, writer: Writer) -> None:
         batches = iter(reader)
         if keys:
             batches = iter(_sorted(reader, keys, query.limit).drop_columns(added).to_batches())
-        schema = pa.schema([each for each in reader.schema if each.name not in added])
+        schema = pa.schema([field for field in reader.schema if field.name not in added])
         writer.begin(schema)
         if small:
             batches = iter(_joined(batches, query.limit or 0))

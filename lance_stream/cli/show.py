@@ -46,10 +46,10 @@ def command(session: Session, table: TableArgument, version: str | None, as_json
 def _print_needs(needs: Sequence[Mapping[str, Any]]) -> None:
     if needs:
         print_drawn(f"\n{bold('needs')}\n")
-    for each in needs:
-        print(f"  {each['message']}")
-        if each["command"]:
-            print(f"    {each['command']}")
+    for need in needs:
+        print(f"  {need['message']}")
+        if need["command"]:
+            print(f"    {need['command']}")
 
 
 def _lines(info: Mapping[str, Any]) -> Iterator[str]:

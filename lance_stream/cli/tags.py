@@ -30,7 +30,7 @@ def list_all(table: TableArgument, with_ours: bool, as_json: bool) -> int:
     from lance_stream.snapshot.tag_files import RESERVED_PREFIX
 
     tags = table.open().tags.list().values()
-    found = [each for each in tags if with_ours or not each.name.startswith(RESERVED_PREFIX)]
+    found = [tag for tag in tags if with_ours or not tag.name.startswith(RESERVED_PREFIX)]
     if as_json:
         for each in found:
             print(output.to_json(_described(each)))

@@ -32,7 +32,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
         return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
-        return pa.struct([each.with_type(_in_utc(each.type)) for each in fields])
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in fields])
     if pa.types.is_map(kind):
         return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
     if pa.types.is_fixed_size_list(kind):
@@ -56,9 +56,9 @@ def _value_of(scalar: pa.Scalar) -> Any:
     if isinstance(scalar, pa.StructScalar):
         return {name: _value_of(part) for name, part in scalar.items()}
     if isinstance(scalar, pa.MapScalar):
-        return [(_value_of(each["key"]), _value_of(each["value"])) for each in scalar.values]
+        return [(_value_of(value["key"]), _value_of(value["value"])) for value in scalar.values]
     if isinstance(scalar, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
-        return [_value_of(each) for each in scalar.values]
+        return [_value_of(value) for value in scalar.values]
     unit = getattr(scalar.type, "unit", "days")
     if abs(scalar.value) < _SHOWN_BY_ARROW.get(unit, 0):
         return pc.cast(scalar, pa.string()).as_py()

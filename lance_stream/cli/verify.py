@@ -95,9 +95,9 @@ def command(
                 f"{option} is for comparisons with another table: add --against"
             )
     findings = _findings(ds, deep=deep)
-    for each in findings:
-        answer = {"rule": each.rule, "where": each.where, "message": each.message}
-        print(output.to_json(answer) if as_json else each)
+    for finding in findings:
+        answer = {"rule": finding.rule, "where": finding.where, "message": finding.message}
+        print(output.to_json(answer) if as_json else finding)
     if not findings and not as_json:
         print(f"{ds.uri} is valid at version {ds.version}")
     return 1 if findings else 0

@@ -119,7 +119,7 @@ class TableWriter(Writer):
 
     def _print(self, cells: Sequence[str], *, is_header: bool = False) -> None:
         triples = zip(cells, self._widths, self._right, strict=True)
-        line = output.escaped((" " * _GAP).join(aligned(*each) for each in triples).rstrip())
+        line = output.escaped((" " * _GAP).join(aligned(*triple) for triple in triples).rstrip())
         output.print_drawn((bold(line) if is_header else line) + "\n")
 
 

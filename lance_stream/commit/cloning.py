@@ -85,7 +85,7 @@ def publish_clone(
     counted = with_counts(source.store, source.manifest)
     made = clone_of(
         counted,
-        [inlined(source.store, each) for each in counted.fragments],
+        [inlined(source.store, fragment) for fragment in counted.fragments],
         tuple(source.base_paths),
         source.location,
         branch,

@@ -194,7 +194,7 @@ class ExternalLog:
             return self._listed.latest()
         if place.is_staged:
             return self.read_latest().version
-        if not any(self.store.exists(each) for each in place.final_paths):
+        if not any(self.store.exists(final_path) for final_path in place.final_paths):
             raise self._lost(place)
         return place.version
 
@@ -210,7 +210,7 @@ class ExternalLog:
         if place is None:
             return self._listed.versions(after)
         newest = self.read_latest().version if place.is_staged else place.version
-        found = [each for each in self._listed.versions(after) if each <= newest]
+        found = [version for version in self._listed.versions(after) if version <= newest]
         if newest > after and newest not in found:
             raise self._lost(place)
         return found
@@ -325,7 +325,7 @@ class ExternalLog:
         One that no item names was never published and never will be: it was staged long ago.
         """
         places = map(self._place, self.manifests.items(self.base_uri))
-        return set(paths) - {each.path for each in places if each.is_staged}
+        return set(paths) - {position.path for position in places if position.is_staged}
 
     def forget(self, through: int | None = None) -> None:
         """Delete versions from the manifest store, and the table with the last of them.
@@ -334,7 +334,7 @@ class ExternalLog:
             through: The last version to delete; None for all.
         """
         items = self.manifests.items(self.base_uri)
-        removed = [each.version for each in items if through is None or each.version <= through]
+        removed = [item.version for item in items if through is None or item.version <= through]
         self.manifests.delete(self.base_uri, removed)
         self._newest_seen = None
 

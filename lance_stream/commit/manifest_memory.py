@@ -69,7 +69,7 @@ class ManifestMemory:
         """
         tail = data[-TAIL_BYTES:]
         marks = own_marks(manifest)
-        if len(data) > self._max_bytes or not marks or any(each not in tail for each in marks):
+        if len(data) > self._max_bytes or not marks or any(mark not in tail for mark in marks):
             return
         met = _Remembered(path, manifest, len(data), tail, etag)
 

@@ -68,7 +68,7 @@ class _Listing:
     def versions(self, limit: int | None = None) -> list[int]:
         """Return the versions of the names, or of the first `limit` manifests, ascending."""
         manifests = filter(None, map(parse_manifest_name, self.names))
-        return sorted(each.version for each in islice(manifests, limit))
+        return sorted(manifest.version for manifest in islice(manifests, limit))
 
 
 @dataclass
@@ -127,14 +127,14 @@ class ObjectStoreLog:
 
         If the table has not been listed yet, the names of both schemes are checked.
         """
-        return any(self.store.exists(manifest_path(version, each)) for each in self._schemes())
+        return any(self.store.exists(manifest_path(version, scheme)) for scheme in self._schemes())
 
     def versions(self, after: int = 0) -> list[int]:
         """Return the existing versions after one; see `VersionLog.versions`."""
         listing = self._list_all() if after <= 0 else self._list_after(after)
         if listing.newest is None:
             raise self._missing()
-        return [each for each in listing.versions() if each > after]
+        return [version for version in listing.versions() if version > after]
 
     def _list_after(self, version: int) -> _Listing:
         """Return a listing that has all existing versions after one.
@@ -163,7 +163,10 @@ class ObjectStoreLog:
             scheme = self.scheme
             few = FIRST_NAMES if scheme is NamingScheme.V2 else None
             versions = listing.versions(few)
-            etags = {each: listing.etags.get(manifest_name(each, scheme), "") for each in versions}
+            etags = {
+                version: listing.etags.get(manifest_name(version, scheme), "")
+                for version in versions
+            }
             with suppress(NotFoundError):
                 manifest = self._read(newest, scheme, etags[newest], is_newest=True)
                 return Look(manifest, etags, listing.is_all and (not few or len(versions) < few))
@@ -236,7 +239,7 @@ class ObjectStoreLog:
         here: its staged file is kept.
         """
         newest = self.latest()
-        return {each for each in paths if _staged_version(each) <= newest}
+        return {path for path in paths if _staged_version(path) <= newest}
 
     def _missing(self) -> NotFoundError:
         return NotFoundError(f"there is no dataset at {self.store.uri}")
@@ -256,7 +259,7 @@ class ObjectStoreLog:
         if not self.store.lists_in_order:
             return self._list_all()
         files = self.store.list_files(VERSIONS_DIRECTORY, limit)
-        etags = {each.path.rpartition("/")[2]: each.etag for each in files}
+        etags = {file.path.rpartition("/")[2]: file.etag for file in files}
         is_all = len(files) < limit
         schemes = {each.scheme for each in map(parse_manifest_name, etags) if each}
         if is_all or schemes == {NamingScheme.V2}:

@@ -90,7 +90,7 @@ def known_states(
         declaration: What is computed.
         rows: The rows of the source that are to be checked.
     """
-    wanted = np.sort(np.concatenate([np.empty(0, np.uint64), *(each.row_ids for each in rows)]))
+    wanted = np.sort(np.concatenate([np.empty(0, np.uint64), *(row.row_ids for row in rows)]))
     ids, states = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     if len(wanted):
         where = f"{SOURCE_ROW_ID} BETWEEN {int(wanted[0])} AND {int(wanted[-1])}"
@@ -175,7 +175,7 @@ def write(
             rows = rows.append_column(SOURCE_ROW_ID, pa.array(each.row_ids.astype(np.int64)))
             batches.append(rows.append_column(_DELETES, pa.array(np.zeros(rows.num_rows, bool))))
     if len(deleted):
-        kinds = {each.name: each.type for each in table.arrow_schema}
+        kinds = {field.name: field.type for field in table.arrow_schema}
         batches.append(
             pa.RecordBatch.from_arrays(
                 [
@@ -189,8 +189,8 @@ def write(
     rules = UpsertRules(
         on=(SOURCE_ROW_ID,), delete_when=f"{_DELETES} = true", except_columns=(_DELETES,)
     )
-    schema = pa.schema([(each.name, each.type) for each in batches[0].schema])
-    rows = pa.Table.from_batches([each.cast(schema) for each in batches])
+    schema = pa.schema([(field.name, field.type) for field in batches[0].schema])
+    rows = pa.Table.from_batches([batch.cast(schema) for batch in batches])
     return upsert(
         table,
         rows,

@@ -77,7 +77,7 @@ class Piece:
     @property
     def num_rows(self) -> int:
         """How many rows it has."""
-        return sum(len(each.offsets) for each in self.rows)
+        return sum(len(row.offsets) for row in self.rows)
 
 
 def changed_since(
@@ -129,7 +129,7 @@ def changed_since(
                 continue
         if not is_restored_with:
             others.append(_restored(table, older, place, after))
-    found = tuple(each for each in others if len(each.offsets))
+    found = tuple(other for other in others if len(other.offsets))
     return Changed(span, frozenset(untouched), found)
 
 
@@ -320,8 +320,8 @@ def _without_known(found: list[Rows], known: list[Rows]) -> list[Rows]:
 def _joined(rows: list[Rows]) -> list[Rows]:
     """Return the rows of each fragment together, fragments in order."""
     by_place: dict[int, list[Rows]] = {}
-    for each in rows:
-        by_place.setdefault(each.place, []).append(each)
+    for row in rows:
+        by_place.setdefault(row.place, []).append(row)
     made: list[Rows] = []
     for place in sorted(by_place):
         offsets = np.concatenate([each.offsets for each in by_place[place]])

@@ -63,7 +63,7 @@ class Here:
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the function's results, in order."""
-        return [function(each) for each in items]
+        return [function(item) for item in items]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def compute_jobs(
         store: Where values are staged.
         known: See `ComputeJob`; of all rows.
     """
-    total = sum(len(each.offsets) for each in rows)
+    total = sum(len(row.offsets) for row in rows)
     size = max(min(-(-total // (3 * num_workers)), 20_000), min(declaration.batch_rows, 256))
     state = () if known is not None else (declaration.state_column,)
     columns = tuple(quote_path((each,)) for each in (*declaration.read_columns, *state))
@@ -140,17 +140,17 @@ def compute_jobs(
         ids.clear()
         num_rows = 0
 
-    for each in rows:
+    for row in rows:
         done = 0
-        while done < len(each.offsets):
+        while done < len(row.offsets):
             part = slice(done, done + size - num_rows)
-            offsets = each.offsets[part]
+            offsets = row.offsets[part]
             units.append(
                 unit_of(
-                    table, each.place, columns=columns, system_columns=(ROW_ID,), offsets=offsets
+                    table, row.place, columns=columns, system_columns=(ROW_ID,), offsets=offsets
                 )
             )
-            ids.append(each.row_ids[part])
+            ids.append(row.row_ids[part])
             num_rows += len(offsets)
             done += len(offsets)
             if num_rows >= size:
@@ -354,7 +354,7 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
         Exception: Whatever it raises.
     """
     num_rows = inputs.num_rows
-    if num_rows > 1 and any(list_size(each.type) == num_rows for each in declaration.outputs):
+    if num_rows > 1 and any(list_size(output.type) == num_rows for output in declaration.outputs):
         # A square array of a row in each column would have the right shape.
         parts = [call(declaration, inputs.slice(0, 1)), call(declaration, inputs.slice(1))]
         return one_batch_of(pa.Table.from_batches(parts))
@@ -432,11 +432,11 @@ class StagedValues:
         ids = self.row_ids[wanted]
         least, most = ids.min(), ids.max()
         own = [
-            each
-            for each in self.files
-            if len(each.words)
-            and each.words[:, 0].min() <= most
-            and each.words[:, 1].max() >= least
+            file
+            for file in self.files
+            if len(file.words)
+            and file.words[:, 0].min() <= most
+            and file.words[:, 1].max() >= least
         ]
         return replace(self, files=tuple(own), row_ids=ids)
 
@@ -447,8 +447,8 @@ class StagedValues:
         rows: list[pa.RecordBatch] = []
         ids: list[Ids] = []
         sorted_ids = np.sort(wanted)
-        for each in self.files:
-            for batch, own in each.read_with_words(self.store, words):
+        for file in self.files:
+            for batch, own in file.read_with_words(self.store, words):
                 mine = np.flatnonzero(are_among(own, sorted_ids))
                 if len(mine):
                     rows.append(batch.select(list(self.columns)).take(pa.array(mine)))

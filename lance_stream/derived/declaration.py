@@ -77,7 +77,7 @@ class Declaration:
         parts = [
             self.function_version,
             *self.read_columns,
-            *(f"{each.name}: {each.type}" for each in self.outputs),
+            *(f"{output.name}: {output.type}" for output in self.outputs),
         ]
         text = "\0".join(parts)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -122,7 +122,7 @@ def declare(
     name = columns[0].name if name is None else name
     if not isinstance(name, str) or not name:
         raise InvalidInputError(f"the name must be a text, not {name!r:.100}")
-    own = [*(each.name for each in columns), name + STATE_SUFFIX]
+    own = [*(column.name for column in columns), name + STATE_SUFFIX]
     repeated = repeated_names([*own, *given]) or repeated_names([*own, *copied])
     if repeated:
         raise InvalidInputError(
@@ -161,16 +161,16 @@ def _as_fields(outputs: Outputs) -> list[pa.Field]:
             fields = list(outputs)
     except (TypeError, ValueError):  # a type of Python or numpy, or nothing to iterate over
         fields = []
-    if not fields or not all(isinstance(each, pa.Field) for each in fields):
+    if not fields or not all(isinstance(field, pa.Field) for field in fields):
         raise InvalidInputError(
             "outputs must be names and Arrow types, such as {'embedding': "
             "pa.list_(pa.float32(), 384)}, a pyarrow.Field, or several in a list or a schema, not "
             f"{outputs!r:.200}"
         )
-    for each, plain in zip(fields, without_views(pa.schema(fields)), strict=True):
-        if each.type != plain.type:
+    for field, plain in zip(fields, without_views(pa.schema(fields)), strict=True):
+        if field.type != plain.type:
             raise InvalidInputError(
-                f"the output {each.name!r} is {each.type}, and tables have no views: declare it as "
-                f"{str(plain.type).replace('large_', '')}. The function may return views"
+                f"the output {field.name!r} is {field.type}, and tables have no views: declare it "
+                f"as {str(plain.type).replace('large_', '')}. The function may return views"
             )
-    return [each.with_nullable(True) for each in fields]
+    return [field.with_nullable(True) for field in fields]

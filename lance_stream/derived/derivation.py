@@ -394,10 +394,10 @@ class Derivation:
                 "Assign them with lance_stream.migrate_to_stable_row_ids(uri)"
             )
         names = source.schema.names
-        for each in own.read_columns:
-            if each not in names:
+        for column in own.read_columns:
+            if column not in names:
                 raise NotFoundError(
-                    f"the table {self.uri} has no column {each!r}; it has: {', '.join(names)}"
+                    f"the table {self.uri} has no column {column!r}; it has: {', '.join(names)}"
                 )
 
     def _check_source(self, source: TableVersion, kept: Progress) -> None:

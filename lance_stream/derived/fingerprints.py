@@ -47,13 +47,13 @@ def fingerprints_of(inputs: pa.RecordBatch, function: str) -> Fingerprints:
 
 
 def _types_of(schema: pa.Schema) -> np.uint64:
-    text = "\0".join(str(each.type) for each in schema)
+    text = "\0".join(str(field.type) for field in schema)
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()))
 
 
 def _as_seen(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows that are equal only if a function sees no difference."""
-    if not any(_hides(each.type) for each in rows.schema):
+    if not any(_hides(field.type) for field in rows.schema):
         return rows
     return pa.RecordBatch.from_arrays(list(map(_bits, rows.columns)), rows.schema.names)
 

@@ -133,10 +133,10 @@ def _have_same_inputs(
             same[own] = False
     places = np.flatnonzero(~same)
     if len(places):
-        columns = [quote_path((each,)) for each in declaration.read_columns]
+        columns = [quote_path((column,)) for column in declaration.read_columns]
         found = [
-            fingerprints_of(each.select(list(declaration.read_columns)), declaration.fingerprint)
-            for each in read_rows(table, addresses[places], columns)
+            fingerprints_of(row.select(list(declaration.read_columns)), declaration.fingerprint)
+            for row in read_rows(table, addresses[places], columns)
         ]
         same[places] = np.concatenate(found) == wanted[places]
     checked: npt.NDArray[np.bool_] = same
@@ -146,13 +146,13 @@ def _have_same_inputs(
 def input_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
     """Return the ids of the columns that are read."""
     wanted = set(declaration.read_columns)
-    return ids_of(each for each in schema.fields if each.name in wanted)
+    return ids_of(field for field in schema.fields if field.name in wanted)
 
 
 def output_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
     """Return the ids of the columns that are written, as far as they are there."""
     wanted = set(declaration.written.names)
-    return ids_of(each for each in schema.fields if each.name in wanted)
+    return ids_of(field for field in schema.fields if field.name in wanted)
 
 
 def _written(
@@ -165,9 +165,9 @@ def _written(
 ) -> Placed:
     target = write_target(table)
     names = declaration.written.names
-    num_bytes = sum(each.num_bytes for each in values.files)
+    num_bytes = sum(file.num_bytes for file in values.files)
     fields = columns_that_may_stay(table, names, names, num_bytes)
-    has_blobs = any(part.is_blob for each in table.schema.fields for part in each.walk())
+    has_blobs = any(part.is_blob for field in table.schema.fields for part in field.walk())
     stays = fragments_that_stay(table, addresses, fields, at_any_cost=has_blobs)
     staying, moving = addresses[stays], addresses[~stays]
     in_place: list[Fragment] = []

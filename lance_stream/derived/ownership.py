@@ -35,7 +35,7 @@ def check_columns(table: TableVersion, declaration: Declaration) -> None:
         CorruptDataError: The config's entry of the progress is damaged.
     """
     entries = read_all(table.manifest.config, declaration.name)
-    columns = {each.name: each for each in table.schema.fields}
+    columns = {field.name: field for field in table.schema.fields}
     there = [columns[each] for each in declaration.written.names if each in columns]
     for each in there:
         if each.primary_key_position is not None or each.name == SOURCE_ROW_ID:
@@ -87,7 +87,7 @@ def missing_columns(table: TableVersion, declaration: Declaration) -> list[str]:
         (stored,) = to_arrow(new_schema(pa.schema([wanted]), table.file_version))
         kind = field_to_arrow(known).type
         if stored.type != kind:
-            there = [each for each in declaration.written.names if each in table.schema.names]
+            there = [name for name in declaration.written.names if name in table.schema.names]
             raise InvalidInputError(
                 f"the table {table.uri} has {wanted.name!r} of the derived column "
                 f"{declaration.name!r} with the type {kind}, not {wanted.type}, and the type of a "
@@ -96,9 +96,9 @@ def missing_columns(table: TableVersion, declaration: Declaration) -> list[str]:
             )
 
     return [
-        each.field.name
+        addition.field.name
         for column in declaration.written
-        for each in (
+        for addition in (
             additions(table, column, check)
             if column.name in table.schema.names
             else [Addition(column)]

@@ -55,10 +55,10 @@ def as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
                 f"{', '.join(outputs.names)}, not {_kind_of(given)}"
             )
         given = {outputs.names[0]: given}
-    missing = [each for each in outputs.names if each not in given]
+    missing = [name for name in outputs.names if name not in given]
     if missing:
         raise InvalidInputError(f"it did not return the column {missing[0]!r}")
-    columns = [_as_array(given[each.name], each, num_rows) for each in outputs]
+    columns = [_as_array(given[output.name], output, num_rows) for output in outputs]
     return cast_batch(pa.RecordBatch.from_arrays(columns, outputs.names), outputs)
 
 
@@ -230,7 +230,7 @@ def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
 def _halves(values: Iterable[Any]) -> list[Any]:
     """Return numbers as numpy's halves, as older versions of pyarrow want them."""
     with np.errstate(over="ignore"):
-        return [np.float16(each) if isinstance(each, Real) else each for each in values]
+        return [np.float16(value) if isinstance(value, Real) else value for value in values]
 
 
 def _plain(value: Any) -> Any:

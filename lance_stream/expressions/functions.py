@@ -120,7 +120,7 @@ def _substring(node: Node, values: Sequence[Datum]) -> Datum:
         return pa.scalar(None, pa.string())
     _demand(node, "number", *values[1:])
     numbers = [_constant(node, value) for value in values[1:]]
-    if any(each is not None and not isinstance(each, int) for each in numbers):
+    if any(number is not None and not isinstance(number, int) for number in numbers):
         raise refuse(node, "takes integers for the position and length; others are not supported")
     if None in numbers:
         return pa.scalar(None, pa.string())

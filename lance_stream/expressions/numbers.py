@@ -168,8 +168,10 @@ def common_number(types: list[pa.DataType]) -> pa.DataType:
         each if pa.types.is_decimal(each) else pa.decimal128(INTEGER_DIGITS[each], 0)
         for each in types
     ]
-    scale = max(each.scale for each in decimals)
-    return bounded_decimal(scale + max(each.precision - each.scale for each in decimals), scale)
+    scale = max(decimal.scale for decimal in decimals)
+    return bounded_decimal(
+        scale + max(decimal.precision - decimal.scale for decimal in decimals), scale
+    )
 
 
 def zero_of(arrow: pa.DataType) -> pa.Scalar:

@@ -355,11 +355,11 @@ def _members(node: Node, arrow: pa.DataType) -> tuple[pa.Array, list[Node]]:
         return found
     plain: list[Any] = []
     others: list[Node] = []
-    for each in node.expressions:
-        is_constant = isinstance(each, exp.Literal) or each.find(exp.Column) is None
-        member = _as_member(arrow, evaluate_node(each, _NO_ROWS)) if is_constant else None
+    for expression in node.expressions:
+        is_constant = isinstance(expression, exp.Literal) or expression.find(exp.Column) is None
+        member = _as_member(arrow, evaluate_node(expression, _NO_ROWS)) if is_constant else None
         if member is None:
-            others.append(each)
+            others.append(expression)
         else:
             plain.append(member)
     found = pa.array(plain, arrow if plain else pa.null()), others

@@ -122,7 +122,7 @@ def dates_of(texts: pa.Array) -> pa.Array:
     Raises:
         ArrowInvalid: One is none.
     """
-    return pa.array([_read(each, parse_date, "date") for each in texts.to_pylist()], pa.date32())
+    return pa.array([_read(text, parse_date, "date") for text in texts.to_pylist()], pa.date32())
 
 
 def times_of(texts: pa.Array, arrow: pa.DataType) -> pa.Array:

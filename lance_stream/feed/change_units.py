@@ -71,7 +71,7 @@ def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
         BadDataError: A file is damaged, or uses an unsupported feature.
         NotFoundError: A file no longer exists: its version was cleaned up.
     """
-    rows = [each.unit for each in units]
+    rows = [unit.unit for unit in units]
     reads = (each.read_by(_read_changes, units[each.place]) for each in choose(rows))
     return read_ahead(reads, num_readers(rows))
 

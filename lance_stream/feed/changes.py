@@ -89,4 +89,4 @@ def plan_changes(
     columns = columns or FeedColumns(last, rules.columns)
     check_names(columns.own)
     steps = walk(last, after, through, rules, columns)
-    return ChangesPlan(tuple(unit for each in steps for unit in each.units()), columns.arrow_schema)
+    return ChangesPlan(tuple(unit for step in steps for unit in step.units()), columns.arrow_schema)

@@ -72,10 +72,10 @@ class FeedColumns:
     ) -> None:
         self.as_of = as_of
         self.wanted = project(as_of.schema, names_of(as_of, columns))
-        self.own = pa.schema([field_to_arrow(_nullable(each)) for each in self.wanted.fields])
+        self.own = pa.schema([field_to_arrow(_nullable(field)) for field in self.wanted.fields])
         self.arrow_schema = feed_schema(self.own)
         self.lineage = lineage or Lineage(as_of)
-        ids = {each.id: each.id for each in self.wanted.walk()}
+        ids = {field.id: field.id for field in self.wanted.walk()}
         self._ids: dict[int, Ids] = {as_of.version: ids if meaning is None else meaning}
         self._last: Ids = self._ids[as_of.version]
         self._meet = as_of.version  # the oldest version that the given one is known to derive from
@@ -98,7 +98,7 @@ class FeedColumns:
     def _follow(self, table: TableVersion) -> Ids:
         """Walk back from both versions until they meet."""
         version: int = table.version
-        here: Ids = {each.id: each.id for each in table.schema.walk()}
+        here: Ids = {field.id: field.id for field in table.schema.walk()}
         steps, read_from = 0, self._meet
         leaps = _Leaps(self._meet)
         while version not in self._ids:
@@ -165,7 +165,7 @@ class FeedColumns:
             feed's own columns, the one that it is built from; None for nulls.
         """
         ids = self.ids_in(table)
-        by_id = {each.id: each for each in table.schema.fields}
+        by_id = {field.id: field for field in table.schema.fields}
         read: list[Field] = []
         sources: list[Source | None] = []
         for wanted in self.wanted.fields:
@@ -191,20 +191,20 @@ class FeedColumns:
             columns: Names or paths in the version whose names are used; None for all.
         """
         fields = project(self.as_of.schema, names_of(self.as_of, columns)).fields
-        place_of = {each.id: place for place, each in enumerate(self.wanted.fields)}
-        ids = {each.id: each.id for each in self.wanted.walk()}
+        place_of = {field.id: place for place, field in enumerate(self.wanted.fields)}
+        ids = {field.id: field.id for field in self.wanted.walk()}
         sources = (
-            _source(each, self.wanted.fields[place_of[each.id]], ids, place_of[each.id])
-            for each in fields
+            _source(field, self.wanted.fields[place_of[field.id]], ids, place_of[field.id])
+            for field in fields
         )
-        return pa.schema([field_to_arrow(_nullable(each)) for each in fields]), tuple(sources)
+        return pa.schema([field_to_arrow(_nullable(field)) for field in fields]), tuple(sources)
 
     def as_in(self, table: TableVersion) -> pa.Schema:
         """Return the feed's own columns with their types in a version that has all of them."""
         ids = self.ids_in(table)
-        by_id = {each.id: each for each in table.schema.walk()}
-        fields = [_retyped(each, ids, by_id) for each in self.wanted.fields]
-        return pa.schema([field_to_arrow(_nullable(each)) for each in fields])
+        by_id = {field.id: field for field in table.schema.walk()}
+        fields = [_retyped(field, ids, by_id) for field in self.wanted.fields]
+        return pa.schema([field_to_arrow(_nullable(field)) for field in fields])
 
 
 class _Leaps:
@@ -311,8 +311,10 @@ def _part(wanted: Field, there: Field, ids: Ids) -> Field:
     if there.is_leaf or wanted.is_blob:
         return there
     if there.logical_type == STRUCT:
-        known = {ids[each.id]: each for each in wanted.children if each.id in ids}
-        parts = [_part(known[each.id], each, ids) for each in there.children if each.id in known]
+        known = {ids[child.id]: child for child in wanted.children if child.id in ids}
+        parts = [
+            _part(known[child.id], child, ids) for child in there.children if child.id in known
+        ]
         return replace(there, children=tuple(parts or [_narrowest(there.children)]))
     if is_list(there) and is_list(wanted):
         return replace(there, children=(_part(wanted.children[0], there.children[0], ids),))
@@ -340,12 +342,12 @@ def _source(wanted: Field, there: Field, ids: Ids, place: int) -> Source:
         return Source(place)
     if wanted.logical_type == there.logical_type == MAP:
         wanted, there = wanted.children[0], there.children[0]
-    place_of = {each.id: n for n, each in enumerate(there.children)}
+    place_of = {child.id: n for n, child in enumerate(there.children)}
     parts = tuple(
         None
-        if (at := place_of.get(ids.get(each.id, UNASSIGNED_ID))) is None
-        else _source(each, there.children[at], ids, at)
-        for each in wanted.children
+        if (at := place_of.get(ids.get(child.id, UNASSIGNED_ID))) is None
+        else _source(child, there.children[at], ids, at)
+        for child in wanted.children
     )
     is_whole = len(parts) == len(there.children) and all(
         part is not None and part.place == n and part.is_whole for n, part in enumerate(parts)
@@ -359,5 +361,5 @@ def _retyped(wanted: Field, ids: Ids, by_id: Mapping[int, Field]) -> Field:
     there = by_id[ids[wanted.id]]
     if not wanted.children or not there.children:
         return replace(there, name=wanted.name)
-    parts = tuple(_retyped(each, ids, by_id) for each in wanted.children)
+    parts = tuple(_retyped(child, ids, by_id) for child in wanted.children)
     return replace(there, name=wanted.name, children=parts)

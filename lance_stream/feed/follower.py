@@ -679,7 +679,7 @@ def _stop_within(
     allowed = num_rows if rows is None else min(rows, num_rows)
     size = 0
     if size_bytes is not None:
-        sizes = sizes_of([each.unit for each in step.units(first)])
+        sizes = sizes_of([unit.unit for unit in step.units(first)])
         size = sum(max(each, 1) for _, each in sizes)
         if size > size_bytes:
             allowed = min(allowed, num_rows * size_bytes // size)

@@ -130,7 +130,9 @@ class Lineage:
         if not _share_rows(before, after):
             return same_fields(*fields, ids_hold=False)
         # a new column in the place of a dropped one is not the same one: there may be many steps
-        names = [{each.id: each.name for each in table.schema.walk()} for table in (before, after)]
+        names = [
+            {field.id: field.name for field in table.schema.walk()} for table in (before, after)
+        ]
         return {
             there: here
             for there, here in same_fields(*fields, ids_hold=True).items()
@@ -176,9 +178,9 @@ def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
 def _places(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
     """Return the ids of each field's ancestors, and its own."""
     found: dict[int, tuple[int, ...]] = {}
-    for each in fields:
-        found[each.id] = (*above, each.id)
-        found |= _places(each.children, found[each.id])
+    for field in fields:
+        found[field.id] = (*above, field.id)
+        found |= _places(field.children, found[field.id])
     return found
 
 
@@ -186,7 +188,7 @@ def _held_by(table: TableVersion, fragment_id: int) -> set[tuple[str, int]]:
     """Return the pairs of file and field of a fragment's files."""
     fragment = table.manifest.fragments.by_id(fragment_id)
     files = fragment.files if fragment else ()
-    return {(file.path, each) for file in files for each in file.field_ids}
+    return {(file.path, field_id) for file in files for field_id in file.field_ids}
 
 
 def restored_version(table: TableVersion) -> int | None:

@@ -42,16 +42,16 @@ def resumed_columns(
     now = FeedColumns(as_of, columns)
     followed = inverted(FeedColumns(as_of, None, lineage=now.lineage).ids_in(table))
     by_path = ids_by_path(table.schema.fields)
-    types = {each.id: each.logical_type for each in as_of.schema.walk()}
+    types = {field.id: field.logical_type for field in as_of.schema.walk()}
     meaning: dict[int, int] = {}
-    for each in now.wanted.fields:
+    for field in now.wanted.fields:
         kept: dict[int, int] = {}
-        for path, wanted in ids_by_path([each]).items():
+        for path, wanted in ids_by_path([field]).items():
             before = names.get(quote_path(path), by_path.get(path))
             there = None if before is None else followed.get(before)
             if there is not None and types[there] == types[wanted]:
                 kept[wanted] = there
-        meaning |= kept if _is_all_of(each, kept) else {part.id: part.id for part in each.walk()}
+        meaning |= kept if _is_all_of(field, kept) else {part.id: part.id for part in field.walk()}
     if len(set(meaning.values())) < len(meaning):
         return now
     return FeedColumns(as_of, columns, meaning, now.lineage)

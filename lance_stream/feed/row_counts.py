@@ -22,8 +22,8 @@ def list_counted_versions(table: TableVersion, limit: int | None = None) -> list
     """
     differences = RowDifferences(table)
     return [
-        each if each.row_counts else _counted(table, each, differences)
-        for each in list_versions(table, limit)
+        version if version.row_counts else _counted(table, version, differences)
+        for version in list_versions(table, limit)
     ]
 
 

@@ -177,7 +177,7 @@ def _diff(
         for each, offsets in zip(plan.dead_rows_of, dead, strict=True)
         if each.deletion_file is not None
     }
-    sequences = {each: newer.files.sequence(each) for each in plan.sequences}
+    sequences = {sequence: newer.files.sequence(sequence) for sequence in plan.sequences}
     found = diff(plan, dead_rows, sequences, history, column_backfills=column_backfills)
     return found, sequences
 
@@ -185,4 +185,4 @@ def _diff(
 def _new_field_ids(older: TableVersion, newer: TableVersion) -> set[int]:
     """Return the fields of one version whose id is another field, or none, in another version."""
     ids = FeedColumns(newer, None).ids_in(older)
-    return {each.id for each in newer.schema.walk() if ids.get(each.id) != each.id}
+    return {field.id for field in newer.schema.walk() if ids.get(field.id) != field.id}

@@ -94,8 +94,8 @@ class VersionChanges:
         """How many row changes are deletes, and how many are updates."""
         changed = self.changed
         return (
-            sum(len(each.offsets) for each in changed.deletes),
-            sum(len(each.offsets) for each in changed.updates),
+            sum(len(delete.offsets) for delete in changed.deletes),
+            sum(len(update.offsets) for update in changed.updates),
         )
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
@@ -147,13 +147,16 @@ class VersionChanges:
         inserts: Iterable[RowsOfFragment],
     ) -> Iterator[ChangeUnit]:
         computes = self.rules.compute_updates
-        removed = [(DELETE, each) for each in deletes]
+        removed = [(DELETE, delete) for delete in deletes]
         if self._gives_pre_images:
             name = UPDATE_PREIMAGE if computes else DELETE
             removed += [(name, each) for each in self._rows_at(pre_images)]
         name = UPDATE_POSTIMAGE if computes else INSERT
-        added = [(name, RowsOfFragment(each.fragment, each.offsets)) for each in post_images]
-        added += [(INSERT, each) for each in inserts]
+        added = [
+            (name, RowsOfFragment(post_image.fragment, post_image.offsets))
+            for post_image in post_images
+        ]
+        added += [(INSERT, insert) for insert in inserts]
         if self.older is not None:
             yield from self._read_in(self.older, removed)
         yield from self._read_in(self.newer, added)
@@ -226,17 +229,19 @@ def check_has_feed(table: TableVersion) -> None:
 def _cut(parts: Sequence[RowsT], start: int, stop: int) -> list[RowsT]:
     """Return the parts' rows from `start` to `stop`, counted over all parts."""
     chosen: list[RowsT] = []
-    for each in parts:
-        num_rows = len(each.offsets)
+    for part in parts:
+        num_rows = len(part.offsets)
         rows = slice(max(start, 0), max(min(stop, num_rows), 0))
         if rows.start == 0 and rows.stop == num_rows:
-            chosen.append(each)
+            chosen.append(part)
         elif rows.start < rows.stop:
-            arrays: Any = each[1:]
-            chosen.append(type(each)(each.fragment, *(array[rows] for array in arrays)))
+            arrays: Any = part[1:]
+            chosen.append(type(part)(part.fragment, *(array[rows] for array in arrays)))
         start, stop = start - num_rows, stop - num_rows
     return chosen
 
 
 def _sorted_addresses(updates: Sequence[UpdatedRows]) -> U64s:
-    return np.sort(np.concatenate([_NO_ADDRESSES, *(each.addresses_before for each in updates)]))
+    return np.sort(
+        np.concatenate([_NO_ADDRESSES, *(update.addresses_before for update in updates)])
+    )

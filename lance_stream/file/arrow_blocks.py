@@ -179,10 +179,10 @@ def _check_children(arrow_type: pa.DataType, children: Sequence[pa.Array]) -> No
     Raises:
         CorruptDataError: They are not.
     """
-    for place, each in enumerate(children):
+    for place, child in enumerate(children):
         wanted = arrow_type.field(place).type
-        if each.type.id != wanted.id:
-            raise CorruptDataError(f"values of {each.type} were found where {wanted} belong")
+        if child.type.id != wanted.id:
+            raise CorruptDataError(f"values of {child.type} were found where {wanted} belong")
 
 
 def is_list(arrow_type: pa.DataType) -> bool:

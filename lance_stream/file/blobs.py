@@ -90,8 +90,8 @@ class BlobFieldWriter:
         if not self._in_layout:
             return pages
         return [
-            replace(each, encoding=in_blob_layout(each.encoding, nullable=self._nullable))
-            for each in pages
+            replace(page, encoding=in_blob_layout(page.encoding, nullable=self._nullable))
+            for page in pages
         ]
 
 
@@ -118,10 +118,10 @@ def with_blobs_of(schema: Schema, version: FileVersion) -> Schema:
     check_blobs(schema)
     older = version in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
     change = as_v1 if older else as_v2
-    fields = tuple(change(each) for each in schema.fields)
-    for each in fields:
-        if each.is_blob:
-            check_blob_column(each, version)
+    fields = tuple(change(field) for field in schema.fields)
+    for field in fields:
+        if field.is_blob:
+            check_blob_column(field, version)
     return replace(schema, fields=fields)
 
 
@@ -132,11 +132,13 @@ def stored_type(field: Field) -> pa.DataType:
 
 def stored_schema(schema: Schema) -> Schema:
     """Return the schema in a file: from 2.2 on with descriptions instead of blobs."""
-    if not any(each.is_blob_v2 for each in schema.fields):
+    if not any(field.is_blob_v2 for field in schema.fields):
         return schema
     return replace(
         schema,
-        fields=tuple(description_of(each) if each.is_blob_v2 else each for each in schema.fields),
+        fields=tuple(
+            description_of(field) if field.is_blob_v2 else field for field in schema.fields
+        ),
     )
 
 

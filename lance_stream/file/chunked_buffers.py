@@ -146,13 +146,15 @@ def in_one(buffers: Sequence[ChunkedBuffer]) -> ChunkedBuffer:
     """
     if len(buffers) == 1:
         return buffers[0]
-    sizes = np.concatenate([each.sizes for each in buffers])
+    sizes = np.concatenate([buffer.sizes for buffer in buffers])
     whole = np.empty(int(sizes.sum()), dtype=np.uint8)
     done = 0
-    for each in buffers:
-        stop = done + int(each.sizes.sum())
-        num_regular = _num_regular(each.starts, each.sizes)
-        _fill(whole[done:stop], each.data, each.starts, each.starts + each.sizes, num_regular)
+    for buffer in buffers:
+        stop = done + int(buffer.sizes.sum())
+        num_regular = _num_regular(buffer.starts, buffer.sizes)
+        _fill(
+            whole[done:stop], buffer.data, buffer.starts, buffer.starts + buffer.sizes, num_regular
+        )
         done = stop
     return consecutive(whole, sizes)
 

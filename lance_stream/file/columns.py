@@ -121,16 +121,16 @@ def encode_column_metadata(column: ColumnMetadata) -> bytes:
         encoding=_encoding_to_proto(column.encoding),
         pages=[
             file2_pb2.ColumnMetadata.Page(
-                buffer_offsets=[each.start for each in page.buffers],
-                buffer_sizes=[each.size_bytes for each in page.buffers],
+                buffer_offsets=[buffer.start for buffer in page.buffers],
+                buffer_sizes=[buffer.size_bytes for buffer in page.buffers],
                 length=page.length,
                 encoding=_encoding_to_proto(page.encoding),
                 priority=page.priority,
             )
             for page in column.pages
         ],
-        buffer_offsets=[each.start for each in column.buffers],
-        buffer_sizes=[each.size_bytes for each in column.buffers],
+        buffer_offsets=[buffer.start for buffer in column.buffers],
+        buffer_sizes=[buffer.size_bytes for buffer in column.buffers],
     )
     return message.SerializeToString()
 
@@ -223,10 +223,10 @@ def _buffers_from_proto(
     ranges = tuple(
         ByteRange(start, start + size) for start, size in zip(offsets, sizes, strict=True)
     )
-    for each in ranges:
-        if each.stop > data_stop:
+    for span in ranges:
+        if span.stop > data_stop:
             raise CorruptDataError(
-                f"a buffer extends from byte {each.start} to {each.stop}, but the file's "
+                f"a buffer extends from byte {span.start} to {span.stop}, but the file's "
                 f"buffers end at {data_stop}"
             )
     return ranges

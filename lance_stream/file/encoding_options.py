@@ -128,8 +128,8 @@ def check_encoding_options(root: Field) -> None:
     Raises:
         InvalidInputError: A value is not one of those above; the message names key and value.
     """
-    for each in root.walk():
-        parse_encoding_options(each, root)
+    for field in root.walk():
+        parse_encoding_options(field, root)
 
 
 def with_known_options(field: Field) -> Field:
@@ -141,7 +141,7 @@ def with_known_options(field: Field) -> Field:
     """
     if not field.metadata and not field.children:
         return field
-    children = tuple(with_known_options(each) for each in field.children)
+    children = tuple(with_known_options(child) for child in field.children)
     metadata = dict(field.metadata)
     if BLOB_KEY in metadata:
         metadata[BLOB_KEY] = b"true"

@@ -137,14 +137,14 @@ def decode_position_table(table: bytes | memoryview, size_bytes: int) -> tuple[B
     """
     entries = np.frombuffer(table, dtype="<u8").reshape(-1, 2)
     ranges = tuple(ByteRange(start, start + size) for start, size in entries.tolist())
-    if any(each.stop > size_bytes - FOOTER_BYTES for each in ranges):
+    if any(span.stop > size_bytes - FOOTER_BYTES for span in ranges):
         raise CorruptDataError(f"a table of a file of {size_bytes} bytes points past its end")
     return ranges
 
 
 def encode_position_table(ranges: Sequence[ByteRange]) -> bytes:
     """Return a column table or a global buffer table."""
-    return np.array([(each.start, each.size_bytes) for each in ranges], dtype="<u8").tobytes()
+    return np.array([(span.start, span.size_bytes) for span in ranges], dtype="<u8").tobytes()
 
 
 def decode_file_descriptor(data: bytes | memoryview) -> tuple[Schema, int]:
@@ -163,7 +163,7 @@ def decode_file_descriptor(data: bytes | memoryview) -> tuple[Schema, int]:
             f"the file claims {message.length} rows, but a file has at most {MAX_ROWS}"
         )
     # The reference assigns no ids to the parts of a blob's description. Nothing can refer to them.
-    numbered = [each for each in message.schema.fields if each.id != UNASSIGNED_ID]
+    numbered = [field for field in message.schema.fields if field.id != UNASSIGNED_ID]
     schema = Schema(fields=fields_from_proto(numbered), metadata=dict(message.schema.metadata))
     return schema, message.length
 

@@ -24,9 +24,9 @@ class KnownRanges:
     def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "KnownRanges":
         """Return these ranges and some more."""
         more = [
-            (each, data)
-            for each, data in zip(ranges, buffers, strict=True)
-            if self._find(each) is None
+            (span, data)
+            for span, data in zip(ranges, buffers, strict=True)
+            if self._find(span) is None
         ]
         if not more:
             return self

@@ -35,9 +35,9 @@ def with_whole_structs(field: Field, stored: Schema) -> Field:
                 f"the packed struct {field.name!r} (field {field.id}) is none in the file's own "
                 "schema"
             )
-        same = [each.id for each in whole.children] == [each.id for each in field.children]
+        same = [child.id for child in whole.children] == [child.id for child in field.children]
         return field if same else replace(field, children=whole.children)
-    children = tuple(with_whole_structs(each, stored) for each in field.children)
+    children = tuple(with_whole_structs(child, stored) for child in field.children)
     same = all(one is other for one, other in zip(children, field.children, strict=True))
     return field if same else replace(field, children=children)
 
@@ -57,12 +57,12 @@ def without_parts(array: pa.Array, read: Field, field: Field) -> pa.Array:
         return array
     arrow_type = field_to_arrow(field).type
     if pa.types.is_struct(arrow_type):
-        place_of = {each.id: place for place, each in enumerate(read.children)}
+        place_of = {child.id: place for place, child in enumerate(read.children)}
         children = [
-            without_parts(array.field(place_of[each.id]), read.children[place_of[each.id]], each)
-            if each.id in place_of
+            without_parts(array.field(place_of[child.id]), read.children[place_of[child.id]], child)
+            if child.id in place_of
             else nulls(len(array), arrow_type.field(place).type)
-            for place, each in enumerate(field.children)
+            for place, child in enumerate(field.children)
         ]
         # `field` has applied the offset to the parts: the struct's own validity must follow.
         return pa.StructArray.from_arrays(

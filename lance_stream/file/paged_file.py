@@ -66,7 +66,7 @@ class PagedFile:
     ) -> Asking[list[pa.Array]]:
         """Return rows of some fields; see `FileReader.read`."""
         columns = [self._columns_below(each, column_of) for each in fields]
-        yield from self._columns.load([index for each in columns for index in each.values()])
+        yield from self._columns.load([index for column in columns for index in column.values()])
         yield from self._reader.load_ahead(fields, columns)
         return (
             yield from together(
@@ -83,9 +83,9 @@ class PagedFile:
         """Return the page starts of the column with the most pages."""
         held = [each for field in fields for each in field.walk() if each.id in column_of]
         columns = yield from self._columns.load([column_of[each.id] for each in held])
-        lengths = [[page.length for page in each.pages] for each in columns]
+        lengths = [[page.length for page in column.pages] for column in columns]
         # The items of a 2.0 list are a column of their own, which counts items.
-        of_rows = [each for each in lengths if sum(each) == self._metadata.num_rows]
+        of_rows = [length for length in lengths if sum(length) == self._metadata.num_rows]
         return np.cumsum([0, *max(of_rows, key=len, default=[self._metadata.num_rows])])
 
     def stored_pages(

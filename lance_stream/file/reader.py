@@ -216,7 +216,7 @@ def _open(size_bytes: int, footer: Footer, known: KnownRanges) -> Asking[FileRea
     column_table, global_table = yield [footer.column_table, footer.global_table]
     column_ranges = decode_position_table(column_table, size_bytes)
     buffer_ranges = decode_position_table(global_table, size_bytes)
-    eager = sum(each.size_bytes for each in column_ranges) <= EAGER_METADATA_BYTES
+    eager = sum(column_span.size_bytes for column_span in column_ranges) <= EAGER_METADATA_BYTES
     descriptor, *columns = yield [buffer_ranges[0], *(column_ranges if eager else ())]
     schema, num_rows = decode_file_descriptor(descriptor)
     metadata = FileMetadata(

@@ -81,7 +81,7 @@ def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
         ByteRange(start, start + size)
         for start, size in zip(begins.tolist(), sizes.tolist(), strict=True)
     ]
-    parts = [np.frombuffer(each, np.uint8) for each in buffers]
+    parts = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
     ends = sizes.cumsum()
     counts = np.diff(np.append(heads, len(starts)))
     places = starts + np.repeat(ends - sizes - begins, counts)

@@ -28,7 +28,7 @@ class StoredPage(NamedTuple):
     @property
     def stop(self) -> int:
         """One past its last byte."""
-        return max(each.stop for each in self.buffers)
+        return max(buffer.stop for buffer in self.buffers)
 
 
 def pages_of(columns: Sequence[ColumnMetadata], num_rows: int) -> list[list[StoredPage]]:
@@ -36,7 +36,7 @@ def pages_of(columns: Sequence[ColumnMetadata], num_rows: int) -> list[list[Stor
 
     Columns that count items instead of rows are assumed to have as many in each row.
     """
-    return [_pages_of_column(each, num_rows) for each in columns]
+    return [_pages_of_column(column, num_rows) for column in columns]
 
 
 def _pages_of_column(column: ColumnMetadata, num_rows: int) -> list[StoredPage]:
@@ -44,7 +44,7 @@ def _pages_of_column(column: ColumnMetadata, num_rows: int) -> list[StoredPage]:
     pages, done = [], 0
     for page in column.pages:
         first, done = done, done + page.length
-        buffers = tuple(sorted(each for each in page.buffers if each.size_bytes))
+        buffers = tuple(sorted(buffer for buffer in page.buffers if buffer.size_bytes))
         if buffers:
             pages.append(
                 StoredPage(buffers, first * num_rows // total, -(-done * num_rows // total))

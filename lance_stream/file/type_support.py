@@ -34,11 +34,11 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
     Raises:
         InvalidInputError: They cannot be written; the message names the column and the way out.
     """
-    for each in fields:
-        found = foreign_type(each, version)
+    for field in fields:
+        found = foreign_type(field, version)
         if found is not None:
             raise InvalidInputError(
-                f"column {each.name!r}: files of version {version} do not support {found}; write "
+                f"column {field.name!r}: files of version {version} do not support {found}; write "
                 "the table in version 2.2, or use lists of structs"
             )
 

@@ -100,10 +100,10 @@ class FileWriter:
         version.check_supported()
         check_types(schema.fields, version)
         check_blobs(schema)
-        for each in schema.fields:
-            check_encoding_options(each)
-            if each.is_blob:
-                check_blob_column(each, version)
+        for field in schema.fields:
+            check_encoding_options(field)
+            if field.is_blob:
+                check_blob_column(field, version)
         self._schema = schema
         self._arrow_schema = to_arrow(schema)
         self._version = version
@@ -111,12 +111,12 @@ class FileWriter:
         if version is FileVersion.V0_1:
             self._first = V01FileWriter(schema, dictionaries or {}, max_page_bytes)
             return
-        self._writers = [_field_writer(each, version, max_page_bytes) for each in schema.fields]
+        self._writers = [_field_writer(field, version, max_page_bytes) for field in schema.fields]
         self._first_columns: list[int] = []
         self._column_fields: list[Field] = []
-        for each in schema.fields:
+        for field in schema.fields:
             self._first_columns.append(len(self._column_fields))
-            self._column_fields += fields_with_column(each, version)
+            self._column_fields += fields_with_column(field, version)
         self._pages: list[list[Page]] = [[] for _ in self._column_fields]
         self._num_rows = 0
         self._position = 0
@@ -157,7 +157,7 @@ class FileWriter:
         if self._first is not None:
             buffers, num_rows, size_bytes = self._first.finish()
             # columns are found by field id, which count from the first of them
-            field_ids = tuple(sorted(each.id for each in self._schema.walk()))
+            field_ids = tuple(sorted(field.id for field in self._schema.walk()))
             return buffers, WrittenFile(num_rows, size_bytes, field_ids, (), self._version)
         appended: list[Buffer] = []
         for place, writer in enumerate(self._writers):
@@ -166,7 +166,7 @@ class FileWriter:
         return appended, WrittenFile(
             num_rows=self._num_rows,
             size_bytes=self._position,
-            field_ids=tuple(each.id for each in self._column_fields),
+            field_ids=tuple(column_field.id for column_field in self._column_fields),
             column_indices=tuple(range(len(self._column_fields))),
             version=self._version,
         )

@@ -263,7 +263,7 @@ def _check_is_not_needed(refs: Refs, name: str) -> None:
         InvalidInputError: One does; the message names all.
         CorruptDataError: The file of a branch is damaged.
     """
-    tags = [f"the tag {each.name!r}" for each in list_tags(refs).values() if each.branch == name]
+    tags = [f"the tag {tag.name!r}" for tag in list_tags(refs).values() if tag.branch == name]
     folder = branch_directory(name)
     branches = []
     for other, has_file in references.other_branches(Refs(refs.log_of(name), name)):
@@ -289,4 +289,6 @@ def _lies_below(refs: Refs, folder: str) -> bool:
         manifest = refs.log.read_latest()
     except NotFoundError:
         return False
-    return any(each.path.rstrip("/").endswith(f"/{folder}") for each in manifest.base_paths)
+    return any(
+        base_path.path.rstrip("/").endswith(f"/{folder}") for base_path in manifest.base_paths
+    )

@@ -204,7 +204,10 @@ class CleanupReport:
             f"{num_files} file{'' if num_files == 1 else 's'}, {size_text(self.size_bytes)}",
             *(f"  {count} {kind}" for kind, count in self.num_files.items()),
             *(f"  kept {count} for {_holder(name)}" for name, count in self.held.items()),
-            *(f"  the consumer {each} counts no more" for each in self.expired_consumers),
+            *(
+                f"  the consumer {expired_consumer} counts no more"
+                for expired_consumer in self.expired_consumers
+            ),
         ]
         return "\n".join(lines)
 
@@ -292,7 +295,7 @@ def cleanup(
     survey = _survey(table, versions, rules, ignored, made_from, under_way, environment)
     left = _Left(_list_files(table, work), survey.named, _oldest_sure(rules, environment))
     going = set(survey.removable)
-    staying = [each for each in versions if each not in going]
+    staying = [version for version in versions if version not in going]
     left.strike_out(_read_newest_first(table.log, staying))
     left.strike_out(_detached_versions(table.store))
     left.strike_out(_of_other_branches(table.refs))
@@ -417,7 +420,7 @@ def _tags_of(refs: Refs) -> list[Tag]:
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
         raise _not_understood(path, "tag", error)
-    return [each for each in listing.tags if each.branch == refs.branch]
+    return [tag for tag in listing.tags if tag.branch == refs.branch]
 
 
 def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
@@ -441,7 +444,7 @@ class _CommitsUnderWay:
         self._is_asked = not rules.delete_unverified
         self._latest = environment.now_nanos() / 1e9 - COMMIT_GRACE.total_seconds()
         files = table.store.list(VERSIONS_DIRECTORY) if self._is_asked else []
-        self._young = {each.path for each in files if each.modified > self._latest}
+        self._young = {file.path for file in files if file.modified > self._latest}
 
     def hold_after(self, versions: Sequence[int], gone: Collection[str]) -> float:
         """Return the version after which all versions must stay; infinity if there is none.
@@ -555,8 +558,8 @@ def _survey(
         if latest is not None and _committed_at(table, manifest) > latest:
             break
         tags = holds.of(version)
-        for each in tags:
-            found.held[each] += 1
+        for tag in tags:
+            found.held[tag] += 1
         if not tags:
             check_writable(manifest)
             found.removable.append(version)
@@ -574,7 +577,7 @@ def _committed_at(table: TableVersion, manifest: Manifest) -> int:
         return manifest.timestamp_nanos
     path = table.log.manifest_path(manifest.version)
     files = table.store.list(VERSIONS_DIRECTORY)
-    return max((int(each.modified * 1e9) for each in files if each.path == path), default=0)
+    return max((int(file.modified * 1e9) for file in files if file.path == path), default=0)
 
 
 _Known: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
@@ -634,14 +637,14 @@ class _Left:
 
     def files(self) -> list[tuple[Nameable, StoredFile]]:
         """Return the files and their kinds."""
-        return [each for files in self._by_name.values() for each in files]
+        return [file for files in self._by_name.values() for file in files]
 
 
 # --- the environment
 
 
 def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable, StoredFile]]:
-    folders = [each for each in FOLDERS if not _is_behind_link(table.store, each)]
+    folders = [folder for folder in FOLDERS if not _is_behind_link(table.store, folder)]
     data_files: set[bytes | None] = set()
     for files in work.list_folders(table.store, folders):
         staged: list[StoredFile] = []

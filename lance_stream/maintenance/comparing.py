@@ -82,16 +82,16 @@ def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.Rec
         found = dataset(path, format="parquet", partitioning=partitioning)
         if not found.files:
             raise NotFoundError(f"no parquet file exists in {path}")
-        files = [_ParquetFile(each) for each in found.get_fragments()]
+        files = [_ParquetFile(fragment) for fragment in found.get_fragments()]
     except FileNotFoundError:
         raise NotFoundError(f"there is neither a table nor a parquet file at {path}") from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
-    known = dict.fromkeys(name for each in files for name in each.names)
+    known = dict.fromkeys(name for file in files for name in file.names)
     for name in columns or ():
         if name not in known:
             raise InvalidInputError(f"{path} has no column {name!r}; it has: {', '.join(known)}")
-    return chain.from_iterable(each.batches(columns) for each in files)
+    return chain.from_iterable(file.batches(columns) for file in files)
 
 
 class _ParquetFile:

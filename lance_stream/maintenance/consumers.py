@@ -215,7 +215,7 @@ def drop_consumer(refs: Refs, name: str) -> None:
     check_no_links(refs.root, (TAGS_DIRECTORY,))
     prefixes = [each for each in (CONSUMER_PREFIX, SNAPSHOT_PREFIX) if _find(refs, name, each)]
     if not prefixes:
-        names = ", ".join(sorted({each.name for each in list_consumers(refs)}))
+        names = ", ".join(sorted({consumer.name for consumer in list_consumers(refs)}))
         there = f"there are: {names}" if names else "there are no consumers"
         raise NotFoundError(f"there is no consumer {name!r}; {there}")
     for prefix in prefixes:
@@ -245,13 +245,15 @@ def abandoned_consumers(
     latest = now - older_than // timedelta(microseconds=1) * 1000
     versions = table.log.versions()
     found = []
-    for each in list_consumers(table.refs):
-        next_version = next((v for v in versions if v > each.version), None)
+    for consumer in list_consumers(table.refs):
+        next_version = next((v for v in versions if v > consumer.version), None)
         if next_version is None:
             continue
-        moments = [moment for moment in (each.updated_at, each.created_at) if moment is not None]
+        moments = [
+            moment for moment in (consumer.updated_at, consumer.created_at) if moment is not None
+        ]
         with suppress(NotFoundError):  # cleaned up since it was listed: the next one suffices
             moments += filter(None, [timestamp_of(table.log.read(next_version))])
         if moments and max(map(nanos_of, moments)) <= latest:
-            found.append(each)
+            found.append(consumer)
     return found

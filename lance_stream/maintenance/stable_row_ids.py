@@ -35,8 +35,8 @@ def migrate(table: TableVersion) -> TableVersion:
             return newest
         check_can_have_row_ids(newest.manifest)
         sized = [
-            replace(each, physical_rows=newest.physical_rows(each))
-            for each in newest.manifest.fragments
+            replace(fragment, physical_rows=newest.physical_rows(fragment))
+            for fragment in newest.manifest.fragments
         ]
         fragments, _ = with_row_ids(sized, newest.manifest.next_row_id)
         operation = Merge(tuple(fragments), newest.schema, preserves_nullability=True)

@@ -97,7 +97,7 @@ def _where(table: TableVersion, error: Exception) -> str:
 
 
 def _fragments(table: TableVersion) -> Iterator[tuple[str, Fragment]]:
-    return ((f"fragment {each.id}", each) for each in table.manifest.fragments)
+    return ((f"fragment {fragment.id}", fragment) for fragment in table.manifest.fragments)
 
 
 # --- the manifest
@@ -126,11 +126,11 @@ def _schema(table: TableVersion) -> Broken:
     names = Counter(table.schema.names)
     for name in sorted(name for name, count in names.items() if count > 1):
         yield "schema", f"{names[name]} columns are called {name!r}"
-    for each in table.schema.fields:
-        field_to_arrow(each)
-    for each in table.schema.walk():
-        if each.id < 0:
-            yield "schema", f"the field {each.name!r} has the id {each.id}"
+    for field in table.schema.fields:
+        field_to_arrow(field)
+    for field in table.schema.walk():
+        if field.id < 0:
+            yield "schema", f"the field {field.name!r} has the id {field.id}"
 
 
 def _timestamp(table: TableVersion) -> Broken:
@@ -189,7 +189,7 @@ def _transaction(table: TableVersion) -> Broken:
 def _indices(table: TableVersion) -> Broken:
     if table.manifest.index_section is None:
         return
-    field_ids = {each.id for each in table.schema.walk()}
+    field_ids = {field.id for field in table.schema.walk()}
     for index in decode_index_section(table.manifest.index_section):
         where = f"index {index.name!r}"
         if index.dataset_version > _last_number(table):
@@ -251,7 +251,7 @@ def _fields_of_files(table: TableVersion) -> Broken:
     flags = table.manifest.reader_feature_flags
     expected = table.manifest.data_format.version
     # the parts of a struct may be in several files, and in 2.0 each of them lists the struct, too
-    structs = {each.id for each in table.schema.walk() if each.children and not each.is_leaf}
+    structs = {field.id for field in table.schema.walk() if field.children and not field.is_leaf}
     for where, fragment in _fragments(table):
         live: Counter[int] = Counter()
         for file in fragment.files:
@@ -279,7 +279,7 @@ def _fields_of_files(table: TableVersion) -> Broken:
 
 
 def _stored_paths(table: TableVersion) -> Broken:
-    declared = {each.id for each in table.manifest.base_paths}
+    declared = {base_path.id for base_path in table.manifest.base_paths}
     for base in table.manifest.base_paths:
         if is_relative(base.path):
             yield (
@@ -332,10 +332,14 @@ def _problems_of(table: TableVersion, fragment: Fragment, file: DataFile) -> lis
             f"the file has {metadata.num_rows} rows, its fragment {fragment.physical_rows}"
         )
     num_columns = len(metadata.column_ranges)
-    outside = [each for each in file.column_indices if each >= num_columns or each < -1]
+    outside = [
+        column_index
+        for column_index in file.column_indices
+        if column_index >= num_columns or column_index < -1
+    ]
     if outside:
         problems.append(f"it has {num_columns} columns, but {outside} are referred to")
-    used = Counter(each for each in file.column_indices if each >= 0)
+    used = Counter(column_index for column_index in file.column_indices if column_index >= 0)
     shared = sorted(column for column, count in used.items() if count > 1)
     if shared:
         problems.append(f"several fields refer to the columns {shared}")

@@ -94,8 +94,8 @@ def _line(name: str, color: str, values: Sequence[Any], hover: str, **more: Any)
 
 
 def _rows(series: Series) -> Figure:
-    rows = [each.info.num_rows for each in series.versions]
-    dead = [each.dead_rows for each in series.versions]
+    rows = [version.info.num_rows for version in series.versions]
+    dead = [version.dead_rows for version in series.versions]
     traces = [_line("live rows", "rows", rows, "%{y:,} live rows", step=True)]
     if any(dead):
         hover = "%{y:,} deleted rows in files"
@@ -105,9 +105,9 @@ def _rows(series: Series) -> Figure:
 
 def _changes(series: Series) -> Figure:
     traces: list[dict[str, Any]] = []
-    unknown = [at for at, each in enumerate(series.versions) if each.info.row_counts is None]
+    unknown = [at for at, version in enumerate(series.versions) if version.info.row_counts is None]
     for name, attribute, sign in _CHANGES:
-        counts = [getattr(each.info, attribute) for each in series.versions]
+        counts = [getattr(version.info, attribute) for version in series.versions]
         traces.append(
             {
                 "type": "bar",
@@ -140,8 +140,8 @@ def _changes(series: Series) -> Figure:
 
 def _operations(series: Series) -> Figure:
     by_name: dict[str, list[int]] = {}
-    for at, each in enumerate(series.versions):
-        by_name.setdefault(each.info.operation or "not known", []).append(at)
+    for at, version in enumerate(series.versions):
+        by_name.setdefault(version.info.operation or "not known", []).append(at)
     order = sorted(by_name, key=lambda name: len(by_name[name]))
     traces = [
         {
@@ -179,8 +179,8 @@ def _described(size: VersionSize) -> str:
 
 
 def _bytes(series: Series) -> Figure | None:
-    sizes = [each.data_bytes for each in series.versions]
-    if all(each is None for each in sizes):
+    sizes = [version.data_bytes for version in series.versions]
+    if all(size is None for size in sizes):
         return None
     traces = [_line("data files", "bytes", sizes, "%{y:.4s}B", step=True, fill="tozeroy")]
     layout = {"yaxis": {"rangemode": "tozero", "tickformat": "~s", "ticksuffix": "B"}}
@@ -189,10 +189,10 @@ def _bytes(series: Series) -> Figure | None:
 
 
 def _fragment_counts(series: Series) -> Figure:
-    counts = [each.fragments for each in series.versions]
+    counts = [version.fragments for version in series.versions]
     traces = [_line("fragments", "fragments", counts, "%{y:,} fragments", step=True)]
     compactions = [
-        at for at, each in enumerate(series.versions) if each.info.operation == "Rewrite"
+        at for at, version in enumerate(series.versions) if version.info.operation == "Rewrite"
     ]
     if compactions:
         before = [counts[max(at - 1, 0)] for at in compactions]
@@ -215,7 +215,7 @@ def _fragment_counts(series: Series) -> Figure:
 
 
 def _fragment_sizes(series: Series) -> Figure | None:
-    known = [each for each in series.fragments if each.live_rows is not None]
+    known = [fragment for fragment in series.fragments if fragment.live_rows is not None]
     if not known:
         return None
     shown = known[-MAX_BARS:]
@@ -249,21 +249,21 @@ def _fragment_sizes(series: Series) -> Figure | None:
 def _latency(series: Series) -> Figure | None:
     if not series.commits:
         return None
-    place = {each.info.version: at for at, each in enumerate(series.versions)}
+    place = {version.info.version: at for at, version in enumerate(series.versions)}
     names = [
         *_PHASES,
-        *sorted({name for each in series.commits for name in each.seconds}.difference(_PHASES)),
+        *sorted({name for commit in series.commits for name in commit.seconds}.difference(_PHASES)),
     ]
     traces = []
     for number, name in enumerate(names):
-        seconds = [each.seconds.get(name) for each in series.commits]
+        seconds = [commit.seconds.get(name) for commit in series.commits]
         if any(seconds):
             traces.append(
                 {
                     "type": "bar",
                     "name": plain(name),
                     "color": f"phase{number % len(_PHASES)}",
-                    "at": [place[each.version] for each in series.commits],
+                    "at": [place[commit.version] for commit in series.commits],
                     "y": seconds,
                     "hovertemplate": f"{plain(name)} %{{y:.3f}} s<extra></extra>",
                 }

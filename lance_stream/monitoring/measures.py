@@ -172,9 +172,9 @@ class TableWatch:
 
     def _lags(self, table: TableVersion, now: float) -> tuple[ConsumerLag, ...]:
         finished: dict[str, int] = {}
-        for each in list_consumers(table.refs):  # one with both tags has finished a version
-            has_read = each.version if not each.is_beginning else each.version - 1
-            finished[each.name] = max(has_read, finished.get(each.name, 0))
+        for consumer in list_consumers(table.refs):  # one with both tags has finished a version
+            has_read = consumer.version if not consumer.is_beginning else consumer.version - 1
+            finished[consumer.name] = max(has_read, finished.get(consumer.name, 0))
         if not finished:
             self._counted.clear()
             return ()
@@ -213,7 +213,7 @@ class TableWatch:
 
 
 def _size_of(table: TableVersion) -> _Size:
-    physical, live = (int(each.sum()) for each in table.row_counts)
+    physical, live = (int(row_count.sum()) for row_count in table.row_counts)
     return _Size(
         rows=live,
         dead_rows=physical - live,

@@ -306,11 +306,11 @@ def _samples_of_table(table: str, measures: TableMeasures) -> Iterator[Sample]:
         value = getattr(measures, attribute)
         if value is not None:
             yield Sample(metric, (table,), value)
-    for each in measures.consumers[:MAX_NAMES]:
+    for consumer in measures.consumers[:MAX_NAMES]:
         for attribute, metric in CONSUMER_GAUGES.items():
-            value = getattr(each, attribute)
+            value = getattr(consumer, attribute)
             if value is not None:
-                yield Sample(metric, (table, each.name), value)
+                yield Sample(metric, (table, consumer.name), value)
     for index in measures.indices[:MAX_NAMES]:
         for attribute, metric in INDEX_GAUGES.items():
             yield Sample(metric, (table, index.name), getattr(index, attribute))

@@ -73,14 +73,17 @@ class OpenTelemetryMetrics(Metrics):
             instruments.observe_when_collected(each, partial(self._samples_of, each))
 
     def _samples_of(self, metric: Metric) -> list[Sample]:
-        return [each for each in self.table_samples() if each.metric is metric]
+        return [
+            table_sample for table_sample in self.table_samples() if table_sample.metric is metric
+        ]
 
 
 class _Instruments:
     def __init__(self, meter: "Meter") -> None:
         self._meter = meter
         self._counters = {
-            each: meter.create_counter(name_of(each), unit_of(each), each.help) for each in COUNTERS
+            counter: meter.create_counter(name_of(counter), unit_of(counter), counter.help)
+            for counter in COUNTERS
         }
         self._phases = meter.create_histogram(
             name_of(PHASES),
@@ -88,10 +91,10 @@ class _Instruments:
             PHASES.help,
             explicit_bucket_boundaries_advisory=SECONDS,
         )
-        self._values: dict[Metric, dict[tuple[str, ...], Sample]] = {each: {} for each in GAUGES}
+        self._values: dict[Metric, dict[tuple[str, ...], Sample]] = {gauge: {} for gauge in GAUGES}
         self._lock = threading.Lock()
-        for each in GAUGES:
-            self.observe_when_collected(each, partial(self._last_values, each))
+        for gauge in GAUGES:
+            self.observe_when_collected(gauge, partial(self._last_values, gauge))
 
     def add(self, sample: Sample) -> None:
         self._counters[sample.metric].add(sample.value, _attributes(sample))
@@ -112,7 +115,7 @@ class _Instruments:
         from opentelemetry.metrics import Observation
 
         def observed(_options: "CallbackOptions") -> "Iterable[Observation]":
-            return [Observation(each.value, _attributes(each)) for each in samples()]
+            return [Observation(sample.value, _attributes(sample)) for sample in samples()]
 
         self._meter.create_observable_gauge(
             name_of(metric), [observed], unit_of(metric), metric.help

@@ -65,11 +65,11 @@ def _source_of(script: str) -> str:
 
 def _as_json(series: Series, figures: Sequence[Figure]) -> str:
     """Return what the script draws, as JSON that cannot end its element."""
-    times = [each.info.timestamp for each in series.versions]
+    times = [version.info.timestamp for version in series.versions]
     data: dict[str, Any] = {
-        "versions": [each.info.version for each in series.versions],
-        "times": [each and each.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] for each in times],
-        "figures": [each.as_json() for each in figures],
+        "versions": [version.info.version for version in series.versions],
+        "times": [time and time.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] for time in times],
+        "figures": [figure.as_json() for figure in figures],
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -117,7 +117,7 @@ def _numbers(series: Series) -> list[tuple[str, str]]:
         (_count(len(series.versions)), "versions shown"),
     ]
     if series.consumers:
-        most = max(each.versions for each in series.consumers)
+        most = max(consumer.versions for consumer in series.consumers)
         found.append((_count(most), "versions behind, the slowest consumer"))
     return found
 

@@ -78,11 +78,12 @@ class _Registered:
         from prometheus_client import Counter, Gauge, Histogram
 
         self._counters: dict[Metric, Counter] = {
-            each: Counter(name_of(each), each.help, each.labels, registry=registry)
-            for each in COUNTERS
+            counter: Counter(name_of(counter), counter.help, counter.labels, registry=registry)
+            for counter in COUNTERS
         }
         self._gauges: dict[Metric, Gauge] = {
-            each: Gauge(name_of(each), each.help, each.labels, registry=registry) for each in GAUGES
+            gauge: Gauge(name_of(gauge), gauge.help, gauge.labels, registry=registry)
+            for gauge in GAUGES
         }
         self._phases = Histogram(
             name_of(PHASES), PHASES.help, PHASES.labels, registry=registry, buckets=SECONDS
@@ -125,6 +126,6 @@ class _Tables:
             READABLE,
         )
         return {
-            each: GaugeMetricFamily(name_of(each), each.help, labels=each.labels)
-            for each in metrics
+            metric: GaugeMetricFamily(name_of(metric), metric.help, labels=metric.labels)
+            for metric in metrics
         }

@@ -94,5 +94,7 @@ def make_report(
             "commits are several reports of batches, such as [sink.last_commit], not "
             f"{commits!r:.200}"
         )
-    times = [each if isinstance(each, CommitTimes) else commit_times(each) for each in commits]
+    times = [
+        commit if isinstance(commit, CommitTimes) else commit_times(commit) for commit in commits
+    ]
     return Report(collect(table, number, filter(None, times), environment))

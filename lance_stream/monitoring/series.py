@@ -127,16 +127,18 @@ def collect(
     versions = list(walk_versions(table, limit, lambda at, info: _version_size(at, info, known)))
     now = datetime.fromtimestamp(environment.now_nanos() / 1e9, UTC)
     oldest = versions[0].info.version if versions else 0
-    shown = {each.info.version for each in versions}
+    shown = {version.info.version for version in versions}
     return Series(
         uri=table.uri,
         made_at=now,
         versions=versions,
         has_older=any(each < oldest for each in existing),
-        fragments=[FragmentSize(each.id, *_sizes(each)) for each in table.manifest.fragments],
+        fragments=[
+            FragmentSize(fragment.id, *_sizes(fragment)) for fragment in table.manifest.fragments
+        ],
         consumers=_consumers(table, versions, now),
         indices=_indices(table),
-        commits=[each for each in commits if each.version in shown],
+        commits=[commit for commit in commits if commit.version in shown],
     )
 
 
@@ -187,7 +189,7 @@ def _commit_of(entry: object, uri: str) -> CommitTimes | None:
         return None
     if not isinstance(version, int) or not isinstance(seconds, dict):
         return None
-    times = {str(name): each for name, each in seconds.items() if _is_duration(each)}
+    times = {str(name): second for name, second in seconds.items() if _is_duration(second)}
     return CommitTimes(version, times)
 
 
@@ -226,18 +228,18 @@ def _version_size(
         sizes.append(known[raw])
     return VersionSize(
         info,
-        _sum(each.data_bytes for each in sizes),
-        _sum(each.dead_rows for each in sizes),
+        _sum(size.data_bytes for size in sizes),
+        _sum(size.dead_rows for size in sizes),
         len(fragments),
     )
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
     total = 0
-    for each in numbers:
-        if each is None:
+    for number in numbers:
+        if number is None:
             return None
-        total += each
+        total += number
     return total
 
 
@@ -245,8 +247,8 @@ def _consumers(
     table: TableVersion, versions: list[VersionSize], now: datetime
 ) -> list[ConsumerState]:
     found = []
-    for each in list_consumers(table.refs):
-        finished = each.version - 1 if each.is_beginning else each.version
+    for consumer in list_consumers(table.refs):
+        finished = consumer.version - 1 if consumer.is_beginning else consumer.version
         unread = [size.info for size in versions if size.info.version > finished]
         is_all = bool(versions) and versions[0].info.version <= finished + 1
         counts = [info.row_counts for info in unread]
@@ -254,13 +256,13 @@ def _consumers(
         first = unread[0].timestamp if unread and is_all else None
         found.append(
             ConsumerState(
-                name=each.name,
-                version=each.version,
-                has_started=not each.is_beginning,
+                name=consumer.name,
+                version=consumer.version,
+                has_started=not consumer.is_beginning,
                 versions=len(unread) if is_all else max(table.version - finished, len(unread)),
                 rows=rows if is_all and None not in counts else None,
                 seconds=0.0 if not unread else (now - first).total_seconds() if first else None,
-                updated_at=each.updated_at,
+                updated_at=consumer.updated_at,
             )
         )
     return found

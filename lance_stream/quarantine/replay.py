@@ -332,7 +332,7 @@ class _Replay:
         groups: dict[tuple[Any, ...], list[int]] = {}
         states: dict[tuple[Any, ...], str] = {}
         for batch in scan(self._bad, columns, condition, with_row_id=True):
-            for values in zip(*(each.to_pylist() for each in batch.columns), strict=True):
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 *identity, rules, types, row_id = values
                 key = tuple(identity)
                 if key not in states:

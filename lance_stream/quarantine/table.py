@@ -74,7 +74,7 @@ def open_quarantine(
         table = open_table(uri, storage_options=dict(storage_options))
     except NotFoundError:
         return None
-    columns = {each.name: each.type for each in table.arrow_schema}
+    columns = {field.name: field.type for field in table.arrow_schema}
     for wanted in QUARANTINE_SCHEMA:
         if columns.get(wanted.name) != wanted.type:
             problem = "is none of its columns" if wanted.name not in columns else "has another type"

@@ -197,7 +197,7 @@ def read_range(file: FileOfBlobs, start: int, stop: int) -> memoryview:
 
 def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
     try:
-        buffers = [memoryview(each).cast("B") for each in file.store.read_ranges(file.path, ranges)]
+        buffers = [memoryview(span).cast("B") for span in file.store.read_ranges(file.path, ranges)]
     except NotFoundError as error:
         raise _is_gone(file.path) from error
     for wanted, buffer in zip(ranges, buffers, strict=True):

@@ -41,9 +41,11 @@ def with_witnesses(field: Field, whole: Field, held: Container[int]) -> Field:
     """
     if field.is_leaf:
         return field
-    whole_of = {each.id: each for each in whole.children}
+    whole_of = {child.id: child for child in whole.children}
     if any(leaf.id in held for leaf in field.leaves()):
-        children = tuple(with_witnesses(each, whole_of[each.id], held) for each in field.children)
+        children = tuple(
+            with_witnesses(child, whole_of[child.id], held) for child in field.children
+        )
         if all(map(_is, children, field.children)):
             return field
         return replace(field, children=children)
@@ -65,13 +67,13 @@ def _path_to_held(field: Field, held: Container[int]) -> Field | None:
 
 def _joined(field: Field, path: Field) -> Field:
     (step,) = path.children
-    known = [each.id for each in field.children]
+    known = [child.id for child in field.children]
     if step.id not in known:
         return replace(field, children=(*field.children, step))
     return replace(
         field,
         children=tuple(
-            _joined(each, step) if each.id == step.id else each for each in field.children
+            _joined(child, step) if child.id == step.id else child for child in field.children
         ),
     )
 

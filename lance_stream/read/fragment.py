@@ -230,7 +230,7 @@ class FragmentReader:
         if not leaves or not everything.ranges:
             return everything
         for file, column_of in zip(self._fragment.files, self._columns_of_files, strict=True):
-            held = [each for each in leaves.values() if each.id in column_of]
+            held = [leaf for leaf in leaves.values() if leaf.id in column_of]
             if not held:
                 continue  # unopened: it may have other columns, or lineage only
             bounds = self._unit.files.page_bounds(file, held)
@@ -261,8 +261,8 @@ class FragmentReader:
         asked = (*self._output, *self._filter_fields)
         wanted = {part.id for each in asked for part in each.walk()}
         held = {
-            place: len(wanted.intersection(each.field_ids))
-            for place, each in enumerate(self._fragment.files)
+            place: len(wanted.intersection(file.field_ids))
+            for place, file in enumerate(self._fragment.files)
         }
         place = max(held, key=held.__getitem__, default=None)
         if place is None or not held[place]:
@@ -285,7 +285,9 @@ class FragmentReader:
             }
             arrays = arrays[: len(self._filter_fields)]
             arrays += [self._system_column(name, selection) for name in self._filter_system]
-            names = [each.name for each in self._filter_fields] + list(self._filter_system)
+            names = [filter_field.name for filter_field in self._filter_fields] + list(
+                self._filter_system
+            )
             mask = evaluate_predicate(self._predicate, _batch_of(arrays, names, selection.num_rows))
             chosen = pc.fill_null(mask, False)
             count = chosen.true_count
@@ -320,7 +322,7 @@ class FragmentReader:
         """
         if self._unit.offsets is None or selection.num_rows > MOST_EXPECTED_ROWS:
             return self._filter_fields
-        names = {each.name for each in self._filter_fields}
+        names = {filter_field.name for filter_field in self._filter_fields}
         more = [each for each in self._output if each.name not in names and not _has_bytes(each)]
         return [*self._filter_fields, *more]
 
@@ -335,7 +337,7 @@ class FragmentReader:
         if not fields:
             return []
         if not selection.num_rows:
-            return [pa.nulls(0, field_to_arrow(each).type) for each in fields]
+            return [pa.nulls(0, field_to_arrow(field).type) for field in fields]
         return self._rows(fields, selection, rows_apart)
 
     def _rows(
@@ -429,7 +431,7 @@ class FragmentReader:
                 f"fragment {self._fragment.id} of version {self._unit.version} has "
                 f"{self._fragment.physical_rows} rows, but no data file"
             )
-        void = [each.name for each in self._unit.schema.walk() if each.id < 0]
+        void = [field.name for field in self._unit.schema.walk() if field.id < 0]
         if void:
             raise CorruptDataError(
                 f"the column {void[0]!r} of version {self._unit.version} has a field id below 0, "
@@ -437,15 +439,15 @@ class FragmentReader:
             )
         structs = {
             part.id
-            for each in self._unit.schema.fields
-            for part in each.walk()
+            for field in self._unit.schema.fields
+            for part in field.walk()
             if part.children and part.logical_type == STRUCT and not part.is_packed
         }
         found = columns_of_files(self._fragment.files, structs)
         below = {
             part.id: {child.id for child in part.children}
-            for each in self._unit.schema.fields
-            for part in each.walk()
+            for field in self._unit.schema.fields
+            for part in field.walk()
             if part.children and not part.is_blob
         }
         for file, held in zip(self._fragment.files, found, strict=True):
@@ -529,7 +531,7 @@ class FragmentReader:
         if num_unknown:
             # Values of variable width take about what a stored row has besides the others.
             # Counting them twice would split pages in two, at one request per half.
-            stored = sum(each.size_bytes for each in self._fragment.files) / max(num_rows, 1)
+            stored = sum(file.size_bytes for file in self._fragment.files) / max(num_rows, 1)
             width = max(width, stored)
         width += 8 * len(self._unit.system_columns)
         return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / max(width, 1))))
@@ -537,7 +539,7 @@ class FragmentReader:
     @cached_property
     def _width_of_row(self) -> "_Width":
         fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
-        return _total(_width(field_to_arrow(each).type) for each in fields)
+        return _total(_width(field_to_arrow(field).type) for field in fields)
 
     def _system_column(self, name: str, selection: Selection) -> pa.Array:
         fragment = self._fragment
@@ -609,14 +611,14 @@ def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
     places = selection.offsets - selection.start
     taken = array_from_numpy(places.astype(np.int64, copy=False), pa.int64())
     if 2 * len(places) < selection.stop - selection.start:
-        return [each.take(taken) for each in arrays]
+        return [array.take(taken) for array in arrays]
     # if most rows stay, a mask is faster than indices, except for fixed-size lists
     mask = np.zeros(selection.stop - selection.start, np.bool_)
     mask[places] = True
     is_chosen = pa.array(mask)
     return [
-        each.take(taken) if pa.types.is_fixed_size_list(each.type) else each.filter(is_chosen)
-        for each in arrays
+        array.take(taken) if pa.types.is_fixed_size_list(array.type) else array.filter(is_chosen)
+        for array in arrays
     ]
 
 
@@ -653,4 +655,4 @@ def _width(arrow: pa.DataType) -> _Width:
 
 def _total(widths: Iterable[_Width]) -> _Width:
     parts = list(widths)
-    return _Width(sum(each.known for each in parts), sum(each.num_unknown for each in parts))
+    return _Width(sum(part.known for part in parts), sum(part.num_unknown for part in parts))

@@ -237,9 +237,9 @@ class PagesOfFile:
             ranges: As decoders ask for them.
             rows_apart: How far the rows lie apart for which they are; 1 if no row is left out.
         """
-        needed = [self._parts_for(each, rows_apart) for each in ranges]
+        needed = [self._parts_for(span, rows_apart) for span in ranges]
         places = dict.fromkeys(part for parts in needed for part in parts)
-        more = [each for each, parts in zip(ranges, needed, strict=True) if not parts]
+        more = [span for span, parts in zip(ranges, needed, strict=True) if not parts]
         if not places:
             return self._read_ranges(ranges)
         fetched, rest = self._kept.fetch(self.name, list(places), more, self._read_ranges)
@@ -313,7 +313,7 @@ def _cut_extent(
         if high - at < LEAST_PART_BYTES:
             break
     bounds += range(high, size, LEAST_PART_BYTES)
-    return _aligned([extent.start + each for each in bounds], extent)
+    return _aligned([extent.start + bound for bound in bounds], extent)
 
 
 def _extents(page: StoredPage) -> list[ByteRange]:
@@ -332,7 +332,7 @@ def _extents(page: StoredPage) -> list[ByteRange]:
 
 def _aligned(bounds: Sequence[int], extent: ByteRange) -> list[ByteRange]:
     """Return the ranges between some bounds, moved to multiples of a block of the file."""
-    inside = {each - each % _ALIGNMENT for each in bounds}
+    inside = {bound - bound % _ALIGNMENT for bound in bounds}
     ends = sorted(each for each in inside if extent.start < each < extent.stop)
     return [ByteRange(*each) for each in pairwise([extent.start, *ends, extent.stop])]
 
@@ -349,7 +349,7 @@ def _cut(wanted: ByteRange, parts: Sequence[tuple[ByteRange, Buffer]]) -> Buffer
     shift = wanted.start % 8
     joined = memoryview(pa.allocate_buffer(total + shift)).cast("B")
     done = shift
-    for each in pieces:
-        joined[done : done + len(each)] = each
-        done += len(each)
+    for piece in pieces:
+        joined[done : done + len(piece)] = piece
+        done += len(piece)
     return joined[shift:].toreadonly()

@@ -160,8 +160,8 @@ def rows_that_may_match(
         return RowRanges.all_of(num_rows)
     edges, known = _aligned(
         {
-            name: each.cut(_ROWS_IN_A_PIECE) if name in (ROW_ID, ROW_ADDRESS) else each
-            for name, each in pieces.items()
+            name: piece.cut(_ROWS_IN_A_PIECE) if name in (ROW_ID, ROW_ADDRESS) else piece
+            for name, piece in pieces.items()
         }
     )
     return RowRanges.of_pages(edges, _may_match(predicate, known, len(edges) - 1))
@@ -276,9 +276,9 @@ def _aligned(
         ((name, (ends, least, most)),) = pieces.items()
         return np.concatenate(([0], ends)), {name: (least, most)}
     edges = distinct(
-        np.concatenate([np.zeros(1, np.int64), *(each.ends for each in pieces.values())])
+        np.concatenate([np.zeros(1, np.int64), *(piece.ends for piece in pieces.values())])
     )
-    return edges, {name: each.at(edges[:-1]) for name, each in pieces.items()}
+    return edges, {name: piece.at(edges[:-1]) for name, piece in pieces.items()}
 
 
 def _pieces_of(
@@ -335,4 +335,4 @@ def _pieces_of_ids(sequence: RowIdSequence) -> Pieces:
             most = np.array([segment.stop - 1], np.uint64)
         parts.append(Pieces(ends + done, least, most))
         done += len(segment)
-    return Pieces(*(np.concatenate([each[column] for each in parts]) for column in range(3)))
+    return Pieces(*(np.concatenate([part[column] for part in parts]) for column in range(3)))

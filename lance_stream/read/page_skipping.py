@@ -142,7 +142,10 @@ def pages_that_may_match(node: Node, known: Known, num_pages: int) -> Mask:
     if isinstance(node, exp.In):
         if len(node.expressions) > _FEW_MEMBERS:
             return _listed(node, known, everywhere)
-        found = [_compared(exp.EQ, node.this, each, known, everywhere) for each in node.expressions]
+        found = [
+            _compared(exp.EQ, node.this, expression, known, everywhere)
+            for expression in node.expressions
+        ]
         return np.asarray(np.logical_or.reduce(found)) if found else everywhere
     if type(node) in _MIRRORED:
         left, right = node.this, node.expression

@@ -37,7 +37,7 @@ def find_rows(
     wanted = distinct(row_ids)
     found = np.full(len(wanted), NO_ADDRESS)
     fragments = table.manifest.fragments
-    hits = [each for each in _hits(table, wanted) if len(each[1])]
+    hits = [hit for hit in _hits(table, wanted) if len(hit[1])]
     dead = table.dead_offsets_of([fragments[place] for place, _, _ in hits])
     for (place, some, offsets), gone in zip(hits, dead, strict=True):
         is_live = ~are_among(offsets, gone)

@@ -44,7 +44,7 @@ class RowRanges:
 
     def intersection(self, other: "RowRanges") -> "RowRanges":
         """Return the rows that are in both."""
-        return RowRanges(tuple(part for each in self.ranges for part in other.within(*each)))
+        return RowRanges(tuple(part for span in self.ranges for part in other.within(*span)))
 
     def choose(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the ascending row offsets that are within the ranges."""

@@ -129,7 +129,7 @@ def size_of(unit: WorkUnit) -> tuple[int, int]:
 
 def sizes_of(units: Sequence[WorkUnit]) -> list[tuple[int, int]]:
     """Return the size of each unit, as `size_of` does; decodes no fragment."""
-    fragments = FragmentList(each.fragment for each in units)
+    fragments = FragmentList(unit.fragment for unit in units)
     stated = np.minimum(fragments.numbers.physical_rows, np.uint64(MAX_PHYSICAL_ROWS))
     num_rows = stated.astype(np.int64)
     num_bytes = _stored_bytes(fragments.file_sizes.num_bytes, num_rows)
@@ -147,7 +147,7 @@ def _size(unit: WorkUnit, physical_rows: int, file_bytes: int) -> tuple[int, int
 
 def stored_bytes(fragment: Fragment) -> int:
     """Return about how large a fragment's data files are."""
-    return sum(each.size_bytes for each in fragment.files) or _BYTES_PER_ROW * max(
+    return sum(file.size_bytes for file in fragment.files) or _BYTES_PER_ROW * max(
         fragment.physical_rows, 1
     )
 

@@ -50,9 +50,9 @@ def from_arrow(schema: pa.Schema) -> Schema:
     repeated = repeated_names(schema.names)
     if repeated:
         raise InvalidInputError(f"columns must have different names, but {repeated} occur twice")
-    fields = tuple(field_from_arrow(each) for each in schema)
-    for each in fields:
-        _check_nesting(each)
+    fields = tuple(field_from_arrow(field) for field in schema)
+    for field in fields:
+        _check_nesting(field)
     return Schema(
         fields=fields,
         metadata=metadata_from_arrow(schema.metadata),
@@ -116,7 +116,7 @@ def _check_nesting(top: Field) -> None:
             f"column {top.name!r}: fixed-size lists of structs cannot be nested in lists and maps, "
             "or around them; use lists for both"
         )
-    if any(each.logical_type == names.STRUCT and not each.children for each in top.walk()) and (
+    if any(field.logical_type == names.STRUCT and not field.children for field in top.walk()) and (
         top.children
     ):
         raise InvalidInputError(
@@ -147,7 +147,7 @@ def to_arrow(schema: Schema) -> pa.Schema:
 
 def _to_arrow(schema: Schema) -> pa.Schema:
     return pa.schema(
-        [field_to_arrow(each) for each in schema.fields],
+        [field_to_arrow(field) for field in schema.fields],
         metadata=_metadata_to_arrow(schema.metadata),
     )
 

@@ -160,20 +160,20 @@ def check_blobs(schema: Schema) -> None:
         InvalidInputError: They are not; the message names the column.
     """
     for top in schema.fields:
-        for each in top.walk():
-            if not each.is_blob:
+        for field in top.walk():
+            if not field.is_blob:
                 continue
-            if each is not top:
+            if field is not top:
                 raise InvalidInputError(
                     f"column {top.name!r}: blobs inside of structs and lists are not supported; "
-                    f"make {each.name!r} a column of its own, or leave {BLOB_KEY!r} out"
+                    f"make {field.name!r} a column of its own, or leave {BLOB_KEY!r} out"
                 )
-            if not each.is_blob_v2 and each.logical_type not in ("large_binary", "binary"):
+            if not field.is_blob_v2 and field.logical_type not in ("large_binary", "binary"):
                 raise InvalidInputError(
-                    f"column {top.name!r}: blobs are large_binary, not {each.logical_type}"
+                    f"column {top.name!r}: blobs are large_binary, not {field.logical_type}"
                 )
             for key in _DEFAULT_THRESHOLDS:
-                threshold(each.metadata, key, top.name)
+                threshold(field.metadata, key, top.name)
 
 
 def threshold(metadata: Mapping[str, bytes], key: str, name: str) -> int:

@@ -45,10 +45,10 @@ def check_new_columns(columns: Iterable[Field]) -> None:
     """
     for column in columns:
         check_new_name(column.name)
-        for each in column.walk():
-            counts = Counter(part.name for part in each.children)
+        for field in column.walk():
+            counts = Counter(part.name for part in field.children)
             repeated = sorted(name for name, count in counts.items() if count > 1)
-            if each.logical_type == STRUCT and repeated:
+            if field.logical_type == STRUCT and repeated:
                 raise InvalidInputError(
                     f"column {column.name!r}: the parts of a struct must have different names, "
                     f"but {repeated} occur twice"

@@ -77,9 +77,9 @@ def with_extensions(schema: pa.Schema) -> pa.Schema:
 
 def _culprits(schema: pa.Schema) -> str:
     found = [
-        f"{each.name[:_SHOWN]!r} ({str(each.type)[:_SHOWN]!r})"
-        for each in schema
-        if not _is_sound(each)
+        f"{field.name[:_SHOWN]!r} ({str(field.type)[:_SHOWN]!r})"
+        for field in schema
+        if not _is_sound(field)
     ]
     return f"the column {found[0]}" if found else "a column"
 

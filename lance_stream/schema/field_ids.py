@@ -16,7 +16,7 @@ from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 def assign_ids(schema: Schema, first_id: int = 0) -> Schema:
     """Return the schema with all fields without ids numbered, depth first, from `first_id` on."""
     numbers = count(first_id)
-    return replace(schema, fields=tuple(_numbered(each, numbers) for each in schema.fields))
+    return replace(schema, fields=tuple(_numbered(field, numbers) for field in schema.fields))
 
 
 def _numbered(each: Field, numbers: Iterator[int]) -> Field:

@@ -84,7 +84,7 @@ def _by_id(before: Sequence[Field], after: Sequence[Field]) -> dict[int, Field]:
 
 
 def _add_by_name(before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]) -> None:
-    paired = {each.id for each in pairs.values()}
+    paired = {pair.id for pair in pairs.values()}
     by_name = {each.name: each for each in before if each.id not in paired}
     for place, each in enumerate(after):
         if place not in pairs and each.name in by_name:
@@ -94,7 +94,7 @@ def _add_by_name(before: Sequence[Field], after: Sequence[Field], pairs: dict[in
 def _add_by_place(before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]) -> None:
     if len(before) == len(after) == len(pairs) + 1:
         (place,) = set(range(len(after))) - pairs.keys()
-        if before[place].id not in {each.id for each in pairs.values()}:
+        if before[place].id not in {pair.id for pair in pairs.values()}:
             pairs[place] = before[place]
 
 

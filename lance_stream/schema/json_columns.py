@@ -76,7 +76,7 @@ def as_jsonb(array: pa.Array) -> pa.Array:
         _check_headers(array)
         return array
     texts = array.to_pylist()
-    stored = [None if each is None else encode_jsonb(each) for each in texts]
+    stored = [None if text is None else encode_jsonb(text) for text in texts]
     return pa.array(stored, pa.large_binary())
 
 
@@ -128,7 +128,7 @@ def _text_type(field: pa.Field) -> pa.DataType:
 def _as_text(array: pa.Array, field: pa.Field) -> pa.Array:
     if is_json(field):
         values = array.to_pylist()
-        texts = [None if each is None else decode_jsonb(each) for each in values]
+        texts = [None if value is None else decode_jsonb(value) for value in values]
         return pa.array(texts, pa.string())
     if not has_json(field):
         return array

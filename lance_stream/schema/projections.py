@@ -36,7 +36,7 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
     """
     if columns is None:
         return schema
-    by_name = {each.name: each for each in schema.fields}
+    by_name = {field.name: field for field in schema.fields}
     wanted: dict[str, list[tuple[str, ...]]] = {}
     for column in columns:
         path = (column,) if column in by_name else _path_of(schema, column)
@@ -67,7 +67,7 @@ def find(schema: Schema, column: str) -> tuple[Field, ...]:
         while found and _is_list(found[-1]):
             found.append(found[-1].children[0])
             fields = found[-1].children
-        found.append(next(each for each in fields if each.name == name))
+        found.append(next(field for field in fields if field.name == name))
         fields = found[-1].children
     return tuple(found)
 
@@ -83,9 +83,9 @@ def narrowed(path: Sequence[Field]) -> Field:
 def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
     """Return the ids of fields and all their descendants, by path."""
     found: dict[Path, int] = {}
-    for each in fields:
-        found[*above, each.name] = each.id
-        found |= ids_by_path(each.children, (*above, each.name))
+    for field in fields:
+        found[*above, field.name] = field.id
+        found |= ids_by_path(field.children, (*above, field.name))
     return found
 
 
@@ -123,9 +123,9 @@ def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
     path = split_path(column)
     fields: Sequence[Field] = schema.fields
     for depth, name in enumerate(path):
-        found = next((each for each in fields if each.name == name), None)
+        found = next((field for field in fields if field.name == name), None)
         if found is None:
-            known = [each.name for each in fields]
+            known = [field.name for field in fields]
             where = f" in {'.'.join(path[:depth])!r}" if depth else ""
             raise NotFoundError(
                 f"there is no column {name!r}{where}{did_you_mean(name, known)}; there are: "

@@ -132,7 +132,7 @@ def _describe(
         version=table.version,
         timestamp=timestamp_of(table.manifest),
         operation=operation_name(transaction.operation) if transaction else None,
-        num_rows=None if None in rows else sum(each or 0 for each in rows),
+        num_rows=None if None in rows else sum(row or 0 for row in rows),
         properties=dict(transaction.properties) if transaction else {},
     )
     if table.version != (older.version + 1 if older else 1):

@@ -141,10 +141,10 @@ class OpenFiles:
         A file states them by its own field ids. The reference assigns a new id in the manifest if
         two files had the same one: then there are none.
         """
-        held = [each for each in fields if each.id in file.field_ids]
+        held = [field for field in fields if field.id in file.field_ids]
         reader = self.reader(file)
-        own = {each.id for each in reader.metadata.schema.walk()}
-        if not own.issuperset(each for each in file.field_ids if each >= 0):
+        own = {field.id for field in reader.metadata.schema.walk()}
+        if not own.issuperset(field_id for field_id in file.field_ids if field_id >= 0):
             return None
         return answer(reader.page_bounds(held), self.ranges_of(file))
 
@@ -325,7 +325,7 @@ class OpenFiles:
                 return self._stores.get_or_make(base_id, partial(self._open_base, base)), base
         raise CorruptDataError(
             f"a file is said to lie below the base path {base_id}, but the manifest declares "
-            f"{[each.id for each in self.base_paths]}"
+            f"{[base_path.id for base_path in self.base_paths]}"
         )
 
     def _open_base(self, base: BasePath) -> Store:

@@ -150,7 +150,7 @@ def refs_of(log: VersionLog) -> Refs:
         NotFoundError: The table does not exist.
         BadDataError: The newest manifest is damaged.
     """
-    lies_like_a_branch = any(_MARK in each for each in _roots(log.store))
+    lies_like_a_branch = any(_MARK in root for root in _roots(log.store))
     return Refs(log, log.read_latest().branch if lies_like_a_branch else None)
 
 
@@ -350,9 +350,12 @@ def files_of_branch(refs: Refs, name: str) -> list[str]:
         for mark in (f"/{VERSIONS_DIRECTORY}/", f"/{TRANSACTIONS_DIRECTORY}/", f"/{CLONED_FROM}")
         if (stop := path.rfind(mark)) > len(own)
     }
-    others = [*inner, *(branch_directory(each) for each in list_branches(refs))]
+    others = [*inner, *(branch_directory(branch) for branch in list_branches(refs))]
     inside = tuple(
-        f"{each}/{folder}/" for each in others if each.startswith(f"{own}/") for folder in FOLDERS
+        f"{other}/{folder}/"
+        for other in others
+        if other.startswith(f"{own}/")
+        for folder in FOLDERS
     )
     return [path for path in files if not path.startswith(inside)]
 

@@ -57,7 +57,7 @@ def _nanos_ahead_of(store: Store, environment: Environment) -> int:
     before = _machine_nanos()
     store.write(path, b"clock")
     try:
-        found = [each for each in store.list_files(TOMBSTONES_DIRECTORY) if each.path == path]
+        found = [file for file in store.list_files(TOMBSTONES_DIRECTORY) if file.path == path]
     finally:
         store.delete(path)
     ahead = before - int(found[0].modified * 1e9) if found else 0

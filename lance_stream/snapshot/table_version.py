@@ -190,9 +190,9 @@ class TableVersion:
 
     def dead_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
         """Return the row offsets of the deleted rows per fragment; reads files side by side."""
-        with_files = [each for each in fragments if each.deletion_file is not None]
+        with_files = [fragment for fragment in fragments if fragment.deletion_file is not None]
         if len(with_files) < 2 or self.store.num_readers <= NUM_READERS:
-            return [self.dead_offsets(each) for each in fragments]
+            return [self.dead_offsets(fragment) for fragment in fragments]
         with ThreadPoolExecutor(min(self.store.num_readers, len(with_files))) as threads:
             return list(threads.map(self.dead_offsets, fragments))
 
@@ -272,11 +272,11 @@ class TableVersion:
         Raises:
             CorruptDataError: Two share an id; or the manifest promises more rows than exist.
         """
-        if sum(each.physical_rows for each in fragments) > 4 * MOST_UNCHECKED_ROWS:
-            for each in fragments:
-                self.files.check_num_rows(each)
+        if sum(fragment.physical_rows for fragment in fragments) > 4 * MOST_UNCHECKED_ROWS:
+            for fragment in fragments:
+                self.files.check_num_rows(fragment)
         dead = self.dead_offsets_of(fragments)
         return RowIdIndex(
-            FragmentRows(each.id, self.row_ids(each), offsets)
-            for each, offsets in zip(fragments, dead, strict=True)
+            FragmentRows(fragment.id, self.row_ids(fragment), offsets)
+            for fragment, offsets in zip(fragments, dead, strict=True)
         )

@@ -124,7 +124,7 @@ def list_tags(refs: Refs) -> dict[str, Tag]:
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
         _log.warning("%s looks like a tag and is passed over: %s", path, error)
-    by_name = {each.name: each for each in reversed(listing.tags)}
+    by_name = {tag.name: tag for tag in reversed(listing.tags)}
     return dict(sorted(by_name.items()))
 
 

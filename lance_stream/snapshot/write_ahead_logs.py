@@ -54,4 +54,4 @@ def unmerged_files(table: TableVersion) -> UnmergedFiles | None:
     if not has_write_ahead_log(table.manifest):
         return None
     files = table.store.list(FOLDER)
-    return UnmergedFiles(len(files), sum(each.size_bytes for each in files))
+    return UnmergedFiles(len(files), sum(file.size_bytes for file in files))

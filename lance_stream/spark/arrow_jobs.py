@@ -89,7 +89,7 @@ def measure(df: DataFrame) -> Size:
 
     with settings(df.sparkSession, RECORDS_PER_BATCH):
         rows = map_in_arrow(df, sizes, _SIZES).collect()
-    return Size(sum(each.num_rows for each in rows), sum(each.num_bytes for each in rows))
+    return Size(sum(row.num_rows for row in rows), sum(row.num_bytes for row in rows))
 
 
 _SIZES = StructType([StructField("num_rows", LongType()), StructField("num_bytes", LongType())])
@@ -167,7 +167,7 @@ def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T]
     """
     if not items:
         return []
-    pickled = [pickle.dumps(each) for each in items]
+    pickled = [pickle.dumps(item) for item in items]
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

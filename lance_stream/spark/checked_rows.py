@@ -97,7 +97,7 @@ class RowChecks:
             return SortedRows(CheckedBatches(batches, self.rules, self.helpers), ())
         rules = self.upsert
         marked = (
-            each.append_column(DELETES, pa.array(which_delete(each, rules))) for each in batches
+            batch.append_column(DELETES, pa.array(which_delete(batch, rules))) for batch in batches
         )
         return SortedRows(CheckedBatches(marked, self.rules, (DELETES,)), (DELETES,))
 
@@ -165,7 +165,7 @@ def plan_checks(
         return by_name[found]
 
     checks = tuple(each.settled(settle) for each in asked.expect)
-    named = {check.column_of(each) for check in checks for each in check.columns}
+    named = {check.column_of(column) for check in checks for column in check.columns}
     settled = replace(
         asked,
         mode=_mode(asked, job),

@@ -97,7 +97,7 @@ def settle_columns(
     """
     if columns is None or case_sensitive:
         return None if columns is None else tuple(columns)
-    return tuple(_settle_column(each, schema) for each in columns)
+    return tuple(_settle_column(column, schema) for column in columns)
 
 
 def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) -> str | None:
@@ -139,7 +139,7 @@ def _settle_path(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     fields: Iterable[pa.Field] = schema
     settled: list[str] = []
     for name in path:
-        by_name = {each.name: each for each in fields}
+        by_name = {field.name: field for field in fields}
         found = find_column(name, by_name, case_sensitive=False)
         if found is None:
             return path

@@ -57,7 +57,7 @@ def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -
         # Only columns that it names: another one may have a type that cannot be stored.
         names = {path[0].lower() for path in parse_expression(text).paths}
         named = StructType([each for each in incoming if each.name.lower() in names])
-        unknown = sorted(names - {each.lower() for each in incoming.names})
+        unknown = sorted(names - {name.lower() for name in incoming.names})
         if unknown:
             raise NotFoundError(
                 f"the rows have no column {unknown[0]!r}; they have: {', '.join(incoming.names)}"

@@ -64,7 +64,7 @@ def _list_folder(store: Store, folder: str) -> bytes:
 
 def _files_in(listing: bytes) -> Iterator[StoredFile]:
     for batch in pa.ipc.open_stream(listing):
-        yield from map(StoredFile, *(each.to_pylist() for each in batch.columns))
+        yield from map(StoredFile, *(column.to_pylist() for column in batch.columns))
 
 
 def _delete(spark: SparkSession, store: Store, paths: Sequence[str]) -> None:

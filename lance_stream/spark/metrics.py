@@ -69,7 +69,7 @@ class FeedListener(StreamingQueryListener):
             stream,
             num_rows=sum(max(source.numInputRows, 0) for source, _ in lags),
             versions=versions,
-            rows=None if None in rows else sum(each or 0 for each in rows),
+            rows=None if None in rows else sum(row or 0 for row in rows),
             seconds=now - self._up_to_date_at.setdefault(stream, now),
         )
 

@@ -320,7 +320,9 @@ def _check_mode(options: WriteOptions) -> None:
         modes = [each for each in every if each in WRITER_MODES]
         if getattr(options, attribute) and options.mode not in modes:
             name = next(
-                each.name for each in _WRITE_OPTIONS.values() if each.attribute == attribute
+                write_option.name
+                for write_option in _WRITE_OPTIONS.values()
+                if write_option.attribute == attribute
             )
             now = "no mode is set" if options.mode is None else f"the mode is {options.mode}"
             raise InvalidInputError(
@@ -497,7 +499,7 @@ _OF_STREAMS = (
 
 def _refuse(options: SourceOptions, attribute: str, reason: str) -> None:
     if getattr(options, attribute) != getattr(SourceOptions(options.uri), attribute):
-        names = [each.name for each in _OPTIONS.values() if each.attribute == attribute]
+        names = [option.name for option in _OPTIONS.values() if option.attribute == attribute]
         raise InvalidInputError(f"the option {' or '.join(map(repr, names))} {reason}")
 
 
@@ -716,7 +718,7 @@ def _one_path(name: str, text: str) -> None:
 
 
 def _one_of(*choices: str) -> Callable[[str, str], str]:
-    by_lower = {each.lower(): each for each in choices}
+    by_lower = {choice.lower(): choice for choice in choices}
 
     def parse(name: str, text: str) -> str:
         if text.strip().lower() not in by_lower:

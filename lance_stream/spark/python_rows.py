@@ -48,7 +48,7 @@ def _values(column: pa.Array) -> list[Any]:
     """Return the values of a column; maps as dicts, for Spark takes a list of pairs for null."""
     values: list[Any] = column.to_pylist()
     convert = _converter(column.type)
-    return values if convert is None else [convert(each) for each in values]
+    return values if convert is None else [convert(value) for value in values]
 
 
 def _converter(kind: pa.DataType) -> _Convert | None:

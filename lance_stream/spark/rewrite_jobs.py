@@ -44,7 +44,7 @@ def _portions(tasks: Sequence[RewriteTask]) -> list[list[RewriteTask]]:
     portions: list[list[RewriteTask]] = []
     num_bytes = SMALL_TASK_BYTES
     for task in tasks:
-        own_bytes = sum(size_of(each)[1] for each in task.units)
+        own_bytes = sum(size_of(unit)[1] for unit in task.units)
         if num_bytes + own_bytes > SMALL_TASK_BYTES:
             portions.append([])
             num_bytes = 0

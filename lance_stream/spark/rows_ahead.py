@@ -74,6 +74,6 @@ def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
         return b""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as stream:
-        for each in batches:
-            stream.write_batch(each)
+        for batch in batches:
+            stream.write_batch(batch)
     return bytes(sink.getvalue())

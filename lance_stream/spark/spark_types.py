@@ -153,7 +153,7 @@ def stored_schema(schema: spark.StructType) -> pa.Schema:
     Raises:
         UnsupportedFeatureError: A column's type cannot be stored; the message names it.
     """
-    return pa.schema([_stored_field(each, each.name) for each in schema.fields])
+    return pa.schema([_stored_field(field, field.name) for field in schema.fields])
 
 
 def types_in(kind: spark.DataType) -> Iterator[spark.DataType]:
@@ -161,7 +161,7 @@ def types_in(kind: spark.DataType) -> Iterator[spark.DataType]:
     yield kind
     parts: list[spark.DataType] = []
     if isinstance(kind, spark.StructType):
-        parts = [each.dataType for each in kind.fields]
+        parts = [field.dataType for field in kind.fields]
     elif isinstance(kind, spark.ArrayType):
         parts = [kind.elementType]
     elif isinstance(kind, spark.MapType):
@@ -187,7 +187,7 @@ def _carrier_field(field: pa.Field) -> pa.Field:
 
 def _spark_struct(fields: Any) -> spark.StructType:
     return spark.StructType(
-        [spark.StructField(each.name, _spark_type(each.type), nullable=True) for each in fields]
+        [spark.StructField(field.name, _spark_type(field.type), nullable=True) for field in fields]
     )
 
 
@@ -314,7 +314,7 @@ def _stored_type(kind: spark.DataType, path: str) -> pa.DataType:
         key = pa.field("key", _stored_type(kind.keyType, f"{path}.key"), nullable=False)
         return pa.map_(key, pa.field("value", value, nullable))
     if isinstance(kind, spark.StructType):
-        return pa.struct([_stored_field(each, f"{path}.{each.name}") for each in kind.fields])
+        return pa.struct([_stored_field(field, f"{path}.{field.name}") for field in kind.fields])
     for arrow, plain in _PLAIN:
         if kind == plain:
             return arrow

@@ -190,16 +190,16 @@ def _rows_of_table(table: TableVersion) -> Rows:
 def _history(table: TableVersion) -> Rows:
     from lance_stream.snapshot.history import list_versions
 
-    for each in list_versions(table):
+    for version in list_versions(table):
         yield (
-            each.version,
-            each.timestamp,
-            each.operation,
-            each.num_rows,
-            dict(each.properties),
-            each.rows_inserted,
-            each.rows_updated,
-            each.rows_deleted,
+            version.version,
+            version.timestamp,
+            version.operation,
+            version.num_rows,
+            dict(version.properties),
+            version.rows_inserted,
+            version.rows_updated,
+            version.rows_deleted,
         )
 
 
@@ -222,6 +222,12 @@ def _consumers(table: TableVersion) -> Rows:
     from lance_stream.maintenance.consumers import list_consumers
 
     versions = table.log.versions()
-    for each in list_consumers(table.refs):
-        behind = sum(version > each.version for version in versions)
-        yield each.name, each.version, not each.is_beginning, behind, each.updated_at
+    for consumer in list_consumers(table.refs):
+        behind = sum(version > consumer.version for version in versions)
+        yield (
+            consumer.name,
+            consumer.version,
+            not consumer.is_beginning,
+            behind,
+            consumer.updated_at,
+        )

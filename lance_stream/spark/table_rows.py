@@ -22,4 +22,4 @@ class TableRows:
 
     def read(self, units: tuple[WorkUnit, ...]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some units."""
-        return (to_spark(each, self.carried) for each in read_units(units))
+        return (to_spark(unit, self.carried) for unit in read_units(units))

@@ -126,9 +126,9 @@ def plan_upsert(
     rules = _settle(asked, incoming.names, columns, case_sensitive=case_sensitive)
     check_compared(columns, rules.on, rules.sequence_by)
     check_readable(columns, rules.except_columns)
-    stored = [each for each in columns if each.name not in rules.except_columns]
+    stored = [column for column in columns if column.name not in rules.except_columns]
     # Only this column: another one that is not stored may have a type that cannot be.
-    ordering = StructType([each for each in columns if each.name == rules.sequence_by])
+    ordering = StructType([column for column in columns if column.name == rules.sequence_by])
     job = UpsertJob(
         asked,
         rules,

@@ -137,7 +137,7 @@ def divide(
 
 def bytes_of(units: Sequence[WorkUnit]) -> int | None:
     """Return about how many bytes the rows of some units have; None if nothing states it."""
-    schemas = {id(each.schema): each.schema for each in units}
+    schemas = {id(unit.schema): unit.schema for unit in units}
     if any(field.is_blob for schema in schemas.values() for field in schema.walk()):
         return None  # a blob's size is known only when it is read
     return sum(own_bytes for _, own_bytes in sizes_of(units))

@@ -124,7 +124,7 @@ def plan(
         raise InvalidInputError("no column of the rows is stored, so they would be lost")
     key = settle_columns(
         asked.primary_key,
-        pa.schema([(each, pa.null()) for each in own_names]),
+        pa.schema([(name, pa.null()) for name in own_names]),
         case_sensitive=case_sensitive,
     )
     job = plan_job(
@@ -347,13 +347,13 @@ def _named(
         kept: Columns that are read although they are not stored.
     """
     if isinstance(job, UpsertJob):
-        return (each.rename_columns(list(job.names)) for each in batches)
+        return (batch.rename_columns(list(job.names)) for batch in batches)
     left_out = [each for each in job.left_out if each not in kept]
     if left_out:
-        batches = (each.drop_columns(left_out) for each in batches)
+        batches = (batch.drop_columns(left_out) for batch in batches)
     if job.names is None:
         return batches
-    return (_renamed(each, job.names, kept) for each in batches)
+    return (_renamed(batch, job.names, kept) for batch in batches)
 
 
 def _renamed(batch: pa.RecordBatch, names: Sequence[str], kept: Sequence[str]) -> pa.RecordBatch:
@@ -413,7 +413,7 @@ def _commit_rows(
 ) -> tuple[bool, bool]:
     """Commit good rows; return whether a version is new, and whether the table had the batch."""
     if isinstance(job, UpsertJob):
-        staged = [each.staged for each in parts if each.staged]
+        staged = [part.staged for part in parts if part.staged]
         even_without_rows |= job.is_new  # as an append without rows creates the table, too
         made = commit_upsert(job, staged, batch, even_without_rows=even_without_rows)
         counts = (
@@ -424,7 +424,7 @@ def _commit_rows(
         return made.is_new, made.was_already_committed
     fragments = _fragments_of(parts)
     done = commit_job(job, fragments, batch, even_without_rows=even_without_rows)
-    rows = f"{sum(each.physical_rows for each in fragments)} rows"
+    rows = f"{sum(fragment.physical_rows for fragment in fragments)} rows"
     _log_commit(job, batch, rows, done.table.version if done.is_new else None)
     return done.is_new, done.already_committed_in is not None
 
@@ -442,8 +442,8 @@ def _log_commit(job: Job, batch: MicroBatch | None, rows: str, version: int | No
 
 
 def _abort(messages: Sequence[WriterCommitMessage | None], job: Job) -> None:
-    parts = [each for each in messages if isinstance(each, Part)]
-    if any(each is None for each in messages) or isinstance(job, UpsertJob):
+    parts = [message for message in messages if isinstance(message, Part)]
+    if any(message is None for message in messages) or isinstance(job, UpsertJob):
         _discard(parts, job)  # data files only if no commit was tried
 
 
@@ -462,7 +462,7 @@ def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[
     Raises:
         LanceStreamError: A task's error; the files of the others are deleted.
     """
-    parts = [each for each in messages if isinstance(each, Part)]
+    parts = [message for message in messages if isinstance(message, Part)]
     for part in parts:
         if part.error is not None:
             _discard(parts, job)
@@ -471,7 +471,7 @@ def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[
 
 
 def _fragments_of(parts: Sequence[Part]) -> list[Fragment]:
-    return [decode_fragment(each) for part in parts for each in part.fragments]
+    return [decode_fragment(fragment) for part in parts for fragment in part.fragments]
 
 
 def _task_property(name: str) -> str:

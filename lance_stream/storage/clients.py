@@ -131,7 +131,7 @@ class Client:
 
 
 def _let_idle_ones_go() -> None:
-    for key in [key for key, each in _connections.items() if each.is_idle()]:
+    for key in [key for key, connection in _connections.items() if connection.is_idle()]:
         closing = asyncio.ensure_future(_close(_connections.pop(key).driver))
         _closing.add(closing)
         closing.add_done_callback(_closing.discard)
@@ -155,7 +155,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 def close_all() -> None:
     """Close all connections of this process."""
     with _lock:
-        drivers = [each.driver for each in _connections.values()]
+        drivers = [connection.driver for connection in _connections.values()]
         _connections.clear()
 
     async def close() -> None:

@@ -87,10 +87,10 @@ class FsspecStore:
             return [memoryview(b"")] * len(ranges)
         size = self.size(path)  # filesystems differ for ranges beyond the end
         answers = [
-            memoryview(self._bytes(path, each.start, min(each.stop, size)))
-            if each.start < size
+            memoryview(self._bytes(path, request.start, min(request.stop, size)))
+            if request.start < size
             else memoryview(b"")
-            for each in requests
+            for request in requests
         ]
         return cut_answers(ranges, requests, answers)
 
@@ -132,7 +132,7 @@ class FsspecStore:
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
-        return [each.path.rpartition("/")[2] for each in self.list_files(folder, limit)]
+        return [file.path.rpartition("/")[2] for file in self.list_files(folder, limit)]
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
         """Return the files right in a folder; see `Store.list_files`."""

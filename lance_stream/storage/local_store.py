@@ -133,10 +133,10 @@ class LocalStore:
         with self._open(path) as file:
             size = os.fstat(file).st_size
             within = ranges
-            if any(each.stop > size for each in ranges):
+            if any(span.stop > size for span in ranges):
                 within = [ByteRange(min(r.start, size), min(r.stop, size)) for r in ranges]
             requests = _JOINING.plan(within)
-            answers = _read_all(file, [(each.start, each.stop) for each in requests])
+            answers = _read_all(file, [(request.start, request.stop) for request in requests])
         return cut_answers(within, requests, answers)
 
     def read(self, path: str) -> bytes:
@@ -169,7 +169,7 @@ class LocalStore:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
             with _own_errors(self.root, folder), os.scandir(self._path(folder)) as entries:
-                names = [each.name for each in entries if each.is_file()]
+                names = [entry.name for entry in entries if entry.is_file()]
             names.sort()
             return names[:limit]
         except (FileNotFoundError, NotADirectoryError):
@@ -399,7 +399,7 @@ def _make_folder(path: str, *, durable: bool) -> None:
             "not a folder. Move it away, or choose another location"
         ) from error
     except FileNotFoundError as error:  # of folders made by the system, such as /proc
-        nearest = next(each for each in folder.parents if os.path.lexists(each))
+        nearest = next(parent for parent in folder.parents if os.path.lexists(parent))
         raise StoreRefusedError(
             f"the folder {str(folder)!r} cannot be created: the file system of {str(nearest)!r} "
             "takes no new folders. Choose another location"
@@ -486,13 +486,13 @@ def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
     buffers = [_Target(start, stop) for start, stop in requests]
     total = sum(stop - start for start, stop in requests)
     if total < _PARALLEL_BYTES or _NUM_THREADS == 1:
-        for each in buffers:
-            each.fill(file, each.start, each.stop)
+        for buffer in buffers:
+            buffer.fill(file, buffer.start, buffer.stop)
     else:
         portions = _portions(buffers, max(_PARALLEL_BYTES // 2, -(-total // (2 * _NUM_THREADS))))
         with ThreadPoolExecutor(_NUM_THREADS) as threads:
             list(threads.map(lambda slices: _fill(file, slices), portions))
-    return [each.view() for each in buffers]
+    return [buffer.view() for buffer in buffers]
 
 
 def _portions(
@@ -501,15 +501,15 @@ def _portions(
     """Return what fills the buffers in portions of about one size, each for a thread to do."""
     portions: list[list[tuple[_Target, int, int]]] = [[]]
     room = portion_bytes
-    for each in buffers:
-        start = each.start
-        while start < each.stop:
+    for buffer in buffers:
+        start = buffer.start
+        while start < buffer.stop:
             if room <= 0:
                 portions.append([])
                 room = portion_bytes
             # a small rest goes along
-            stop = each.stop if each.stop - start <= 2 * room else start + room
-            portions[-1].append((each, start, stop))
+            stop = buffer.stop if buffer.stop - start <= 2 * room else start + room
+            portions[-1].append((buffer, start, stop))
             room -= stop - start
             start = stop
     return portions

@@ -96,7 +96,7 @@ def _check_protocol(text: str, protocol: str, rest: str) -> None:
         reason = REFUSED.get(protocol, "no store of that protocol is known")
         raise UnsupportedFeatureError(
             f"{text!r} cannot be opened: {reason}. Supported are local paths, "
-            + ", ".join(f"{each}://" for each in BACKENDS if each)
+            + ", ".join(f"{backend}://" for backend in BACKENDS if backend)
         )
     if protocol not in ("", "file") and not rest.startswith("//"):
         raise InvalidInputError(

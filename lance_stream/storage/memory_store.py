@@ -71,11 +71,11 @@ class MemoryStore:
                 return [memoryview(b"")] * len(ranges)
             answers = self._filesystem().cat_ranges(
                 [self._path(path)] * len(requests),
-                [each.start for each in requests],
-                [each.stop for each in requests],
+                [request.start for request in requests],
+                [request.stop for request in requests],
                 on_error="raise",
             )
-        return cut_answers(ranges, requests, [memoryview(each) for each in answers])
+        return cut_answers(ranges, requests, [memoryview(answer) for answer in answers])
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
@@ -101,7 +101,7 @@ class MemoryStore:
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
-        return [each.path.rpartition("/")[2] for each in self.list_files(folder, limit)]
+        return [file.path.rpartition("/")[2] for file in self.list_files(folder, limit)]
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
         """Return the files right in a folder; see `Store.list_files`."""

@@ -125,7 +125,9 @@ class ObjectStore:
         key = self._key(path)
 
         async def read(driver: ObjectRequests) -> list[Buffer]:
-            reads = (self._fetch(driver, key, path, each.start, each.stop) for each in requests)
+            reads = (
+                self._fetch(driver, key, path, request.start, request.stop) for request in requests
+            )
             return await _all_or_none(reads)
 
         with self._missing_is_not_found(path):
@@ -171,7 +173,7 @@ class ObjectStore:
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
-        return [each.path.rpartition("/")[2] for each in self.list_files(folder, limit)]
+        return [file.path.rpartition("/")[2] for file in self.list_files(folder, limit)]
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
         """Return the files right in a folder; see `Store.list_files`."""
@@ -354,10 +356,10 @@ def _aligned(data: Data) -> Buffer:
 
 async def _all_or_none(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the answers to concurrent questions; the first error cancels the others."""
-    tasks = [asyncio.ensure_future(each) for each in questions]
+    tasks = [asyncio.ensure_future(question) for question in questions]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         raise

@@ -170,7 +170,7 @@ def with_trusted(
     """
     if trusted is None:
         return options
-    if options and any(each.lower() == _OPTION for each in options if isinstance(each, str)):
+    if options and any(option.lower() == _OPTION for option in options if isinstance(option, str)):
         raise InvalidInputError(
             f"{_OPTION} is given twice, by itself and as a storage option: leave one of them out"
         )
@@ -194,12 +194,12 @@ _OPTION: Final = next(iter(TRUST))
 
 def _as_list(given: Any) -> list[str]:
     texts = given.split(",") if isinstance(given, str) else given
-    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise InvalidInputError(
             f"{_OPTION} is a list of URIs or absolute paths, such as ['s3://bucket/blobs'], not "
             f"{type(given).__name__}"
         )
-    return [each.strip() for each in texts]
+    return [text.strip() for text in texts]
 
 
 def _trusted_place(text: str) -> _Place:

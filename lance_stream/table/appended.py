@@ -102,9 +102,9 @@ def _reasons(
 ) -> Iterator[str]:
     """Yield why a version is not an append, according to its fragments."""
     by = f" (by {operation_name(operation)})" if operation is not None else ""
-    fields = {each.id for each in newer.schema.walk()}
+    fields = {field.id for field in newer.schema.walk()}
     if not column_backfills:
-        fields &= {each.id for each in older.schema.walk()}
+        fields &= {field.id for field in older.schema.walk()}
     for fragment_id, was in before.items():
         now = after.get(fragment_id)
         if now is None:
@@ -133,7 +133,7 @@ def _have_same_values(was: Fragment, now: Fragment, fields: set[int]) -> bool:
     if was.files == now.files:
         return True
     places = _places(was), _places(now)
-    return all(places[0].get(each) == places[1].get(each) for each in fields)
+    return all(places[0].get(field) == places[1].get(field) for field in fields)
 
 
 def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:

@@ -99,9 +99,9 @@ def read_only_batch(
 
 def _check_names(fields: Iterable[pa.Field]) -> None:
     """Access every name: Arrow raises a ValueError if one is not UTF-8."""
-    for each in fields:
-        _ = each.name
-        _check_names(each.type.field(at) for at in range(each.type.num_fields))
+    for field in fields:
+        _ = field.name
+        _check_names(field.type.field(at) for at in range(field.type.num_fields))
 
 
 def _stream_of(data: bytes) -> pa.Buffer:

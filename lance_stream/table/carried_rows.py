@@ -78,7 +78,10 @@ def by_new_fragment(
     """
     firsts = np.concatenate([[0], np.cumsum(num_written)])[:-1]
     dead = np.concatenate(
-        [np.empty(0, np.int64), *(each + first for each, first in zip(places, firsts, strict=True))]
+        [
+            np.empty(0, np.int64),
+            *(position + first for position, first in zip(places, firsts, strict=True)),
+        ]
     )
     if order is not None and len(dead):
         is_dead = np.zeros(len(order), np.bool_)

@@ -41,7 +41,7 @@ def clone_of(
         location: Its directory, as a path or URI.
         branch: The branch that is created; None for a clone.
     """
-    base_id = max((each.id for each in base_paths), default=-1) + 1
+    base_id = max((base_path.id for base_path in base_paths), default=-1) + 1
     section = source.index_section
     if section is not None:
         section = encode_index_section(
@@ -51,7 +51,7 @@ def clone_of(
     made = replace(
         source.successor(),
         version=source.version,
-        fragments=FragmentList.of(_below(each, base_id) for each in fragments),
+        fragments=FragmentList.of(_below(fragment, base_id) for fragment in fragments),
         base_paths=(
             *base_paths,
             BasePath(base_id, location, source.branch, is_dataset_root=True),
@@ -74,7 +74,7 @@ def _below(fragment: Fragment, base_id: int) -> Fragment:
     if deletions is not None and deletions.base_id is None:
         deletions = replace(deletions, base_id=base_id)
     files = tuple(
-        each if each.base_id is not None else replace(each, base_id=base_id)
-        for each in fragment.files
+        file if file.base_id is not None else replace(file, base_id=base_id)
+        for file in fragment.files
     )
     return replace(fragment, files=files, deletion_file=deletions)

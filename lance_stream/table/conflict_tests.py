@@ -34,16 +34,18 @@ def touched_fragments(operation: Operation) -> frozenset[int]:
     """Return the ids of the existing fragments that an operation changes or removes."""
     if isinstance(operation, Delete):
         return frozenset(
-            [each.id for each in operation.updated_fragments] + [*operation.deleted_fragment_ids]
+            [fragment.id for fragment in operation.updated_fragments]
+            + [*operation.deleted_fragment_ids]
         )
     if isinstance(operation, Update):
         return frozenset(
-            [each.id for each in operation.updated_fragments] + [*operation.removed_fragment_ids]
+            [fragment.id for fragment in operation.updated_fragments]
+            + [*operation.removed_fragment_ids]
         )
     if isinstance(operation, Rewrite):
         return frozenset(
-            [each.id for group in operation.groups for each in group.old_fragments]
-            + [each.id for each in operation.old_fragments]
+            [fragment.id for group in operation.groups for fragment in group.old_fragments]
+            + [fragment.id for fragment in operation.old_fragments]
         )
     if isinstance(operation, DataReplacement):
         return frozenset(fragment_id for fragment_id, _ in operation.replacements)
@@ -81,11 +83,14 @@ def more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool:
     """Whether a fragment of both was changed other than by further deleted rows."""
     if not same_fragments(ours, theirs):
         return False
-    files = {each.id: each.files for each in ours.updated_fragments}
+    files = {fragment.id: fragment.files for fragment in ours.updated_fragments}
     return (
         not touched_fragments(theirs).isdisjoint(_removed_fragments(ours))
         or not touched_fragments(ours).isdisjoint(_removed_fragments(theirs))
-        or any(files.get(each.id, each.files) != each.files for each in theirs.updated_fragments)
+        or any(
+            files.get(fragment.id, fragment.files) != fragment.files
+            for fragment in theirs.updated_fragments
+        )
     )
 
 
@@ -155,8 +160,8 @@ def rewrites_uncertain_index(ours: CreateIndex, theirs: Update) -> bool:
     """Whether theirs changes columns in place, but an index of ours does not state its coverage."""
     changed = set(theirs.fields_modified)
     return theirs.update_mode is UpdateMode.REWRITE_COLUMNS and any(
-        not each.fragment_bitmap and not (changed and changed.isdisjoint(each.field_ids))
-        for each in ours.new_indices
+        not index.fragment_bitmap and not (changed and changed.isdisjoint(index.field_ids))
+        for index in ours.new_indices
     )
 
 
@@ -167,9 +172,10 @@ def rewrites_indexed_fragments(ours: CreateIndex, theirs: Update) -> bool:
     """
     if theirs.update_mode is not UpdateMode.REWRITE_COLUMNS:
         return False
-    touched = {each.id for each in theirs.updated_fragments}
+    touched = {fragment.id for fragment in theirs.updated_fragments}
     return any(
-        each.fragment_bitmap and not touched.isdisjoint(coverage(each)) for each in ours.new_indices
+        index.fragment_bitmap and not touched.isdisjoint(coverage(index))
+        for index in ours.new_indices
     )
 
 
@@ -203,10 +209,10 @@ def changes_same_index(ours: CreateIndex, theirs: CreateIndex) -> bool:
     """Whether one creates what the other creates or drops; dropping the same twice is harmless."""
     added = _names(ours.new_indices), _names(theirs.new_indices)
     dropped = _names(ours.removed_indices), _names(theirs.removed_indices)
-    replaced = {each.uuid for each in ours.removed_indices} & {
-        each.uuid for each in theirs.removed_indices
+    replaced = {index.uuid for index in ours.removed_indices} & {
+        index.uuid for index in theirs.removed_indices
     }
-    names = {each.name for each in ours.removed_indices if each.uuid in replaced}
+    names = {index.name for index in ours.removed_indices if index.uuid in replaced}
     return not (
         added[0].isdisjoint(added[1])
         and (added[0] - dropped[0]).isdisjoint(dropped[1])
@@ -216,15 +222,15 @@ def changes_same_index(ours: CreateIndex, theirs: CreateIndex) -> bool:
 
 
 def _names(indices: Iterable[IndexMetadata]) -> set[str]:
-    return {each.name for each in indices}
+    return {index.name for index in indices}
 
 
 def indexes_moved_rows(ours: CreateIndex, theirs: Rewrite) -> bool:
     """Whether an index of ours covers rows that theirs has moved."""
     moved = touched_fragments(theirs)
     return any(
-        is_system_index(each) or not each.fragment_bitmap or not moved.isdisjoint(coverage(each))
-        for each in ours.new_indices
+        is_system_index(index) or not index.fragment_bitmap or not moved.isdisjoint(coverage(index))
+        for index in ours.new_indices
     )
 
 
@@ -235,17 +241,17 @@ def rewrites_indices_beside(ours: Rewrite, theirs: CreateIndex) -> bool:
     covers them.
     """
     return any(
-        is_system_index(each) or not each.fragment_bitmap for each in theirs.new_indices
+        is_system_index(index) or not index.fragment_bitmap for index in theirs.new_indices
     ) or bool(ours.rewritten_indices and indexes_moved_rows(theirs, ours))
 
 
 def has_log_index(ours: Operation, theirs: Operation) -> bool:
     """Whether one of them creates the index of a write-ahead log."""
     return any(
-        each.name == WRITE_AHEAD_LOG
+        index.name == WRITE_AHEAD_LOG
         for operation in (ours, theirs)
         if isinstance(operation, CreateIndex)
-        for each in operation.new_indices
+        for index in operation.new_indices
     )
 
 
@@ -362,12 +368,17 @@ def _replaces_config(operation: Overwrite | UpdateConfig) -> bool:
 
 
 def _field_ids(operation: Project) -> set[int]:
-    return {each.id for top in operation.fields for each in top.walk()}
+    return {field.id for top in operation.fields for field in top.walk()}
 
 
 def _replaced_fields(operation: DataReplacement) -> set[int]:
-    return {each for _, file in operation.replacements for each in file.field_ids if each >= 0}
+    return {
+        field_id
+        for _, file in operation.replacements
+        for field_id in file.field_ids
+        if field_id >= 0
+    }
 
 
 def _indexed_fields(operation: CreateIndex) -> set[int]:
-    return {each for index in operation.new_indices for each in index.field_ids}
+    return {field_id for index in operation.new_indices for field_id in index.field_ids}

@@ -130,9 +130,9 @@ class TableChanges:
     def num_changes(self) -> int:
         """How many rows differ."""
         offsets = (
-            *(each.offsets for each in self.deletes),
-            *(each.offsets for each in self.updates),
-            *(each.offsets for each in self.inserts),
+            *(delete.offsets for delete in self.deletes),
+            *(update.offsets for update in self.updates),
+            *(insert.offsets for insert in self.inserts),
         )
         return sum(map(len, offsets))
 
@@ -233,7 +233,7 @@ def plan_diff(
         come=come,
         field_ids=frozenset(fields_after),
         new_field_ids=frozenset(new_field_ids),
-        is_cast=not {fields_after[each].name for each in new_field_ids}.isdisjoint(
+        is_cast=not {fields_after[field_id].name for field_id in new_field_ids}.isdisjoint(
             fields_before[each].name for each in fields_before.keys() - fields_after.keys()
         ),
         dead_rows_of=tuple(
@@ -309,7 +309,7 @@ def changed_row_ids(changed: TableChanges, sequences: Sequences | None = None) -
     """
     read = _Reader({}, sequences or {})
     parts = [_Rows(*each[:2]) for each in (*changed.deletes, *changed.inserts)]
-    parts += [_Rows(*each[:2]) for each in changed.updates]
+    parts += [_Rows(*update[:2]) for update in changed.updates]
     return _row_ids_of(parts, read)
 
 
@@ -336,8 +336,8 @@ def _are_same_rows(older: Manifest, newer: Manifest) -> bool:
 
     def unnamed(manifest: Manifest) -> list[Fragment]:
         return [
-            replace(each, row_ids=None, last_updated_at_versions=None, created_at_versions=None)
-            for each in manifest.fragments
+            replace(fragment, row_ids=None, last_updated_at_versions=None, created_at_versions=None)
+            for fragment in manifest.fragments
         ]
 
     return older.schema == newer.schema and unnamed(older) == unnamed(newer)
@@ -420,7 +420,7 @@ def _only_in_one(
     Most fragments are in both, in the same place: those are not even hashed.
     """
     if older is None:
-        return {}, {each.id: each for each in newer.fragments}
+        return {}, {fragment.id: fragment for fragment in newer.fragments}
     before, after = older.fragments.raws, newer.fragments.raws
     num_both = min(len(before), len(after))
     differ = [*compress(range(num_both), map(ne, before, after))]
@@ -446,7 +446,9 @@ bytes would take longer than comparing them with those that begin alike."""
 
 
 def _fragments_at(manifest: Manifest, places: Sequence[int]) -> dict[int, Fragment]:
-    return {fragment.id: fragment for each in places for fragment in (manifest.fragments[each],)}
+    return {
+        fragment.id: fragment for position in places for fragment in (manifest.fragments[position],)
+    }
 
 
 class _Judge:
@@ -472,13 +474,15 @@ class _Judge:
     def replaced(self, before: Fragment, after: Fragment) -> set[int]:
         """Return the fields whose values come from another place than before."""
         if before.files == after.files and self._plan.new_field_ids.isdisjoint(
-            each for file in after.files for each in file.field_ids
+            field_id for file in after.files for field_id in file.field_ids
         ):
             return set()
         then, now = _sources(before), _sources(after)
-        for each in self._plan.new_field_ids:
-            then.pop(each, None)
-        return {each for each in self._plan.field_ids if then.get(each) != now.get(each)}
+        for field_id in self._plan.new_field_ids:
+            then.pop(field_id, None)
+        return {
+            field_id for field_id in self._plan.field_ids if then.get(field_id) != now.get(field_id)
+        }
 
     def in_place(
         self, replaced: Set[int], silent: Mask, stamped: Mask, row_ids: Callable[[], U64s]
@@ -645,7 +649,7 @@ def _row_ids_of(parts: Iterable[_Rows], read: _Reader) -> U64s:
     return np.concatenate(
         [
             np.empty(0, np.uint64),
-            *(read.row_ids(each.fragment).take(each.offsets) for each in parts),
+            *(read.row_ids(part.fragment).take(part.offsets) for part in parts),
         ]
     )
 
@@ -654,7 +658,7 @@ def _stamps_of(parts: Iterable[_Rows], read: _Reader) -> U64s:
     return np.concatenate(
         [
             np.empty(0, np.uint64),
-            *(read.stamps(each.fragment).take(each.offsets) for each in parts),
+            *(read.stamps(part.fragment).take(part.offsets) for part in parts),
         ]
     )
 
@@ -663,21 +667,21 @@ def _addresses_of(parts: Iterable[_Rows]) -> U64s:
     return np.concatenate(
         [
             np.empty(0, np.uint64),
-            *(pack_addresses(each.fragment.id, each.offsets) for each in parts),
+            *(pack_addresses(part.fragment.id, part.offsets) for part in parts),
         ]
     )
 
 
 def _cut(values: npt.NDArray[np.generic], parts: Sequence[_Rows]) -> list[npt.NDArray[np.generic]]:
     """Return the piece of an array over all parts' rows that belongs to each part."""
-    ends = np.cumsum([len(each.offsets) for each in parts], dtype=np.int64)
+    ends = np.cumsum([len(part.offsets) for part in parts], dtype=np.int64)
     return np.split(values, ends[:-1]) if parts else []
 
 
 def _joined(pieces: Sequence[UpdatedRows]) -> UpdatedRows:
     if len(pieces) == 1:
         return pieces[0]
-    offsets = np.concatenate([each.offsets for each in pieces])
+    offsets = np.concatenate([piece.offsets for piece in pieces])
     order = np.argsort(offsets, kind="stable")
-    before = np.concatenate([each.addresses_before for each in pieces])
+    before = np.concatenate([piece.addresses_before for piece in pieces])
     return UpdatedRows(pieces[0].fragment, offsets[order], before[order])

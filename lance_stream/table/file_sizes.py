@@ -70,7 +70,7 @@ class FileSizes:
         made = cls(has_one.astype(np.int64), num_bytes, (num_bytes > 0) | ~has_one)
         for place in np.flatnonzero(is_odd).tolist():
             message = wire.parse_message(table_pb2.DataFragment, raws[place])
-            sizes = [each.file_size_bytes for each in message.files]
+            sizes = [file.file_size_bytes for file in message.files]
             made.num_files[place] = len(sizes)
             made.num_bytes[place] = min(sum(sizes), _MAX_BYTES)
             made.are_stated[place] = all(sizes)

@@ -123,23 +123,23 @@ class FragmentNumbers:
             wire.parse_message(table_pb2.DataFragment, without_sequences(raw)[0]) for raw in raws
         ]
         return cls(
-            np.array([each.id for each in messages], np.uint64),
-            np.array([each.physical_rows for each in messages], np.uint64),
-            np.array([each.deletion_file.num_deleted_rows for each in messages], np.uint64),
-            np.array([each.HasField("deletion_file") for each in messages], np.bool_),
-            np.array([any(map(each.HasField, _HIDDEN_ARMS)) for each in messages], np.bool_),
+            np.array([message.id for message in messages], np.uint64),
+            np.array([message.physical_rows for message in messages], np.uint64),
+            np.array([message.deletion_file.num_deleted_rows for message in messages], np.uint64),
+            np.array([message.HasField("deletion_file") for message in messages], np.bool_),
+            np.array([any(map(message.HasField, _HIDDEN_ARMS)) for message in messages], np.bool_),
         )
 
     @classmethod
     def of_decoded(cls, fragments: Sequence[Fragment]) -> "FragmentNumbers":
         """Return the numbers of decoded or new fragments."""
-        files = [each.deletion_file for each in fragments]
+        files = [fragment.deletion_file for fragment in fragments]
         return cls(
-            np.array([each.id for each in fragments], np.uint64),
-            np.array([each.physical_rows for each in fragments], np.uint64),
-            np.array([each.num_deleted_rows if each else 0 for each in files], np.uint64),
-            np.array([each is not None for each in files], np.bool_),
-            np.array([each.has_hidden_lineage for each in fragments], np.bool_),
+            np.array([fragment.id for fragment in fragments], np.uint64),
+            np.array([fragment.physical_rows for fragment in fragments], np.uint64),
+            np.array([file.num_deleted_rows if file else 0 for file in files], np.uint64),
+            np.array([file is not None for file in files], np.bool_),
+            np.array([fragment.has_hidden_lineage for fragment in fragments], np.bool_),
         )
 
     def _with(self, places: Places, others: "FragmentNumbers") -> "FragmentNumbers":
@@ -169,7 +169,7 @@ class FragmentNumbers:
     def joined(cls, parts: Sequence["FragmentNumbers"]) -> "FragmentNumbers":
         """Return the numbers of several lists of fragments, concatenated."""
         ids, physical_rows, dead_rows, has_file, is_hidden = zip(
-            *(each._columns() for each in parts), strict=True
+            *(part._columns() for part in parts), strict=True
         )
         return cls(
             np.concatenate(ids),
@@ -241,7 +241,7 @@ class FragmentList(Sequence[Fragment]):
         """
         if not changes:
             return self
-        instead = {place: each for place, each in changes.items() if each is not None}
+        instead = {place: change for place, change in changes.items() if change is not None}
         raws = list(self.raws)
         for place, fragment in instead.items():
             raws[place] = encode_fragment(fragment)
@@ -257,7 +257,7 @@ class FragmentList(Sequence[Fragment]):
                 made.place_of = self.place_of
             return made
         is_left = np.ones(len(raws), np.bool_)
-        is_left[[place for place, each in changes.items() if each is None]] = False
+        is_left[[place for place, change in changes.items() if change is None]] = False
         return made._take(np.flatnonzero(is_left))
 
     def sorted_by_id(self) -> "FragmentList":

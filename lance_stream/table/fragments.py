@@ -82,8 +82,8 @@ class DataFile:
         }
 
     def _check_no_field_twice(self) -> None:
-        live = [each for each in self.field_ids if each != TOMBSTONED_ID]
-        columns = [each for each in self.column_indices if each >= 0]
+        live = [field_id for field_id in self.field_ids if field_id != TOMBSTONED_ID]
+        columns = [column_index for column_index in self.column_indices if column_index >= 0]
         if len(set(live)) != len(live) or len(set(columns)) != len(columns):
             raise CorruptDataError(
                 f"the manifest lists fields or columns of the data file {self.path!r} twice: "
@@ -93,7 +93,7 @@ class DataFile:
 
 def total_size(files: Iterable[DataFile]) -> int | None:
     """Return the size of files in bytes; None if the writer of one did not record it."""
-    sizes = [each.size_bytes for each in files]
+    sizes = [file.size_bytes for file in files]
     return sum(sizes) if all(sizes) else None
 
 
@@ -233,7 +233,7 @@ class Fragment:
     @property
     def has_hidden_lineage(self) -> bool:
         """Whether a sequence is a hidden column of a data file."""
-        return any(isinstance(each, LineageColumn) for each in self.sequences)
+        return any(isinstance(sequence, LineageColumn) for sequence in self.sequences)
 
     @property
     def num_live_rows(self) -> int:
@@ -383,14 +383,16 @@ def fragment_from_proto(message: table_pb2.DataFragment) -> Fragment:
 def encode_fragment(fragment: Fragment) -> bytes:
     """Return the bytes of a fragment's message."""
     sequences = fragment.sequences
-    if fragment.unknown or not all(each is None or isinstance(each, bytes) for each in sequences):
+    if fragment.unknown or not all(
+        sequence is None or isinstance(sequence, bytes) for sequence in sequences
+    ):
         return wire.serialize(fragment_to_proto(fragment))
     # The sequences may be megabytes, and are the last fields: protobuf would copy them twice.
     rest = replace(fragment, row_ids=None, last_updated_at_versions=None, created_at_versions=None)
     parts = [wire.serialize(fragment_to_proto(rest))]
-    for number, each in zip(INLINE_SEQUENCES, sequences, strict=True):
-        if isinstance(each, bytes):
-            parts += (wire.frame_start(number, len(each)), each)
+    for number, sequence in zip(INLINE_SEQUENCES, sequences, strict=True):
+        if isinstance(sequence, bytes):
+            parts += (wire.frame_start(number, len(sequence)), sequence)
     return b"".join(parts)
 
 

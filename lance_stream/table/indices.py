@@ -106,9 +106,9 @@ def decode_index_section(data: bytes) -> tuple[IndexMetadata, ...]:
         CorruptDataError: The bytes are no such message.
     """
     section = wire.parse_message(table_pb2.IndexSection, data)
-    return tuple(index_from_proto(each) for each in section.indices)
+    return tuple(index_from_proto(index) for index in section.indices)
 
 
 def encode_index_section(indices: Iterable[IndexMetadata]) -> bytes:
     """Return the bytes of the IndexSection message that lists the given indices."""
-    return wire.join_frames(_INDICES, [wire.serialize(index_to_proto(each)) for each in indices])
+    return wire.join_frames(_INDICES, [wire.serialize(index_to_proto(index)) for index in indices])

@@ -362,7 +362,7 @@ def _entry_of(
     numbers = [each for each in (version, rows) if each is not None]
     if not _is_number(batch) or not all(map(_is_number, numbers)):
         return None
-    if not all(isinstance(each, str) for each in texts):
+    if not all(isinstance(text, str) for text in texts):
         return None
     return LedgerEntry(
         batch,

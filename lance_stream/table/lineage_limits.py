@@ -67,7 +67,7 @@ def check_limit(entries: Mapping[str, str | None]) -> None:
 
 def inline_bytes(fragment: Fragment) -> int:
     """Return how many bytes of lineage the message of a fragment holds."""
-    return sum(len(each) for each in fragment.sequences if isinstance(each, bytes))
+    return sum(len(sequence) for sequence in fragment.sequences if isinstance(sequence, bytes))
 
 
 def is_misplaced(fragment: Fragment, limit: int | None) -> bool:
@@ -79,4 +79,6 @@ def is_misplaced(fragment: Fragment, limit: int | None) -> bool:
     """
     if limit is None:
         return fragment.has_hidden_lineage
-    return any(isinstance(each, bytes) and len(each) > limit for each in fragment.sequences)
+    return any(
+        isinstance(sequence, bytes) and len(sequence) > limit for sequence in fragment.sequences
+    )

@@ -242,7 +242,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         next_row_id=message.next_row_id,
         config=dict(message.config),
         table_metadata=dict(message.table_metadata),
-        base_paths=tuple(base_path_from_proto(each) for each in message.base_paths),
+        base_paths=tuple(base_path_from_proto(base_path) for base_path in message.base_paths),
         branch=message.branch if message.HasField("branch") else None,
         version_aux_data=message.version_aux_data,
         index_section=(
@@ -373,7 +373,7 @@ def _message(
             file_format=manifest.data_format.file_format, version=manifest.data_format.version
         ),
         config=dict(manifest.config),
-        base_paths=[base_path_to_proto(each) for each in manifest.base_paths],
+        base_paths=[base_path_to_proto(base_path) for base_path in manifest.base_paths],
         table_metadata=dict(manifest.table_metadata),
         branch=manifest.branch,
         transaction_section=transaction_section,

@@ -91,10 +91,10 @@ def names_of(manifest: Manifest, known: set[bytes], *, with_bases: bool = True) 
     tombstones = read_tombstones(manifest.config)
     for file in tombstones.files if tombstones else ():
         yield paths.tombstone_path(file.name)
-    for each in manifest.schema.walk():
-        yield paths.key_bounds_path(each.id)
-        yield f"{paths.KEY_INDEX_DIRECTORY}/{each.id}"
-    bases = {each.id: each for each in manifest.base_paths}
+    for field in manifest.schema.walk():
+        yield paths.key_bounds_path(field.id)
+        yield f"{paths.KEY_INDEX_DIRECTORY}/{field.id}"
+    bases = {base_path.id: base_path for base_path in manifest.base_paths}
     for place, raw in enumerate(manifest.fragments.raws):
         if raw not in known:
             known.add(raw)

@@ -119,7 +119,7 @@ class Overwrite:
             schema=fields_to_proto(self.schema.fields),
             schema_metadata=dict(self.schema.metadata),
             config_upsert_values=dict(self.config_upserts),
-            initial_bases=[base_path_to_proto(each) for each in self.initial_bases],
+            initial_bases=[base_path_to_proto(initial_base) for initial_base in self.initial_bases],
         )
 
     @classmethod
@@ -129,7 +129,7 @@ class Overwrite:
             _fragments_in(message.fragments),
             Schema(fields_from_proto(message.schema), dict(message.schema_metadata)),
             dict(message.config_upsert_values),
-            tuple(base_path_from_proto(each) for each in message.initial_bases),
+            tuple(base_path_from_proto(initial_base) for initial_base in message.initial_bases),
         )
 
 
@@ -144,16 +144,16 @@ class CreateIndex:
     def to_proto(self) -> _Pb.CreateIndex:
         """Return the operation's message."""
         return _Pb.CreateIndex(
-            new_indices=[index_to_proto(each) for each in self.new_indices],
-            removed_indices=[index_to_proto(each) for each in self.removed_indices],
+            new_indices=[index_to_proto(index) for index in self.new_indices],
+            removed_indices=[index_to_proto(index) for index in self.removed_indices],
         )
 
     @classmethod
     def from_proto(cls, message: _Pb.CreateIndex) -> "CreateIndex":
         """Return the operation that a message describes."""
         return cls(
-            tuple(index_from_proto(each) for each in message.new_indices),
-            tuple(index_from_proto(each) for each in message.removed_indices),
+            tuple(index_from_proto(index) for index in message.new_indices),
+            tuple(index_from_proto(index) for index in message.removed_indices),
         )
 
 
@@ -208,10 +208,10 @@ class Rewrite:
             new_fragments=_fragments_out(self.new_fragments),
             groups=[
                 _Pb.Rewrite.RewriteGroup(
-                    old_fragments=_fragments_out(each.old_fragments),
-                    new_fragments=_fragments_out(each.new_fragments),
+                    old_fragments=_fragments_out(group.old_fragments),
+                    new_fragments=_fragments_out(group.new_fragments),
                 )
-                for each in self.groups
+                for group in self.groups
             ],
         )
         for index in self.rewritten_indices:
@@ -235,22 +235,22 @@ class Rewrite:
         """Return the operation that a message describes."""
         return cls(
             groups=tuple(
-                RewriteGroup(_fragments_in(each.old_fragments), _fragments_in(each.new_fragments))
-                for each in message.groups
+                RewriteGroup(_fragments_in(group.old_fragments), _fragments_in(group.new_fragments))
+                for group in message.groups
             ),
             rewritten_indices=tuple(
                 RewrittenIndex(
-                    each.old_id.uuid,
-                    each.new_id.uuid,
+                    index.old_id.uuid,
+                    index.new_id.uuid,
                     (
-                        (each.new_index_details.type_url, each.new_index_details.value)
-                        if each.HasField("new_index_details")
+                        (index.new_index_details.type_url, index.new_index_details.value)
+                        if index.HasField("new_index_details")
                         else None
                     ),
-                    each.new_index_version,
-                    tuple(IndexFile(file.path, file.size_bytes) for file in each.new_index_files),
+                    index.new_index_version,
+                    tuple(IndexFile(file.path, file.size_bytes) for file in index.new_index_files),
                 )
-                for each in message.rewritten_indices
+                for index in message.rewritten_indices
             ),
             old_fragments=_fragments_in(message.old_fragments),
             new_fragments=_fragments_in(message.new_fragments),
@@ -570,8 +570,8 @@ class DataReplacement:
         """Return the operation that a message describes."""
         return cls(
             tuple(
-                (each.fragment_id, data_file_from_proto(each.new_file))
-                for each in message.replacements
+                (replacement.fragment_id, data_file_from_proto(replacement.new_file))
+                for replacement in message.replacements
             )
         )
 
@@ -659,12 +659,12 @@ class UpdateBases:
 
     def to_proto(self) -> _Pb.UpdateBases:
         """Return the operation's message."""
-        return _Pb.UpdateBases(new_bases=[base_path_to_proto(each) for each in self.new_bases])
+        return _Pb.UpdateBases(new_bases=[base_path_to_proto(base) for base in self.new_bases])
 
     @classmethod
     def from_proto(cls, message: _Pb.UpdateBases) -> "UpdateBases":
         """Return the operation that a message describes."""
-        return cls(tuple(base_path_from_proto(each) for each in message.new_bases))
+        return cls(tuple(base_path_from_proto(base) for base in message.new_bases))
 
 
 @dataclass(frozen=True, slots=True)
@@ -684,7 +684,7 @@ class DataOverlay:
         return _Pb.DataOverlay(
             groups=[
                 _Pb.DataOverlayGroup(
-                    fragment_id=fragment_id, overlays=[parse(each) for each in overlays]
+                    fragment_id=fragment_id, overlays=[parse(overlay) for overlay in overlays]
                 )
                 for fragment_id, overlays in self.groups
             ]
@@ -695,7 +695,7 @@ class DataOverlay:
         """Return the operation that a message describes."""
         return cls(
             tuple(
-                (group.fragment_id, tuple(wire.serialize(each) for each in group.overlays))
+                (group.fragment_id, tuple(wire.serialize(overlay) for overlay in group.overlays))
                 for group in message.groups
             )
         )
@@ -798,11 +798,11 @@ def operation_from_proto(name: str, message: Any) -> KnownOperation:
 
 
 def _fragments_out(fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
-    return [fragment_to_proto(each) for each in fragments]
+    return [fragment_to_proto(fragment) for fragment in fragments]
 
 
 def _fragments_in(messages: Iterable[table_pb2.DataFragment]) -> tuple[Fragment, ...]:
-    return tuple(fragment_from_proto(each) for each in messages)
+    return tuple(fragment_from_proto(message) for message in messages)
 
 
 def _keys_out(keys: KeyExistenceFilter) -> _Pb.KeyExistenceFilter:

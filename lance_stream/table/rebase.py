@@ -135,9 +135,9 @@ def rebased(
         files: The new deletion file by fragment id; None if all of the fragment's rows are deleted.
     """
     updated = tuple(
-        replace(each, deletion_file=files[each.id]) if each.id in files else each
-        for each in operation.updated_fragments
-        if files.get(each.id, each) is not None
+        replace(fragment, deletion_file=files[fragment.id]) if fragment.id in files else fragment
+        for fragment in operation.updated_fragments
+        if files.get(fragment.id, fragment) is not None
     )
     gone = tuple(fragment_id for fragment_id, file in files.items() if file is None)
     if isinstance(operation, Delete):
@@ -168,7 +168,7 @@ def rebased_indices(operation: CreateIndex, read: Manifest, newest: Manifest) ->
     """
     return replace(
         operation,
-        new_indices=tuple(_rebased_index(each, read, newest) for each in operation.new_indices),
+        new_indices=tuple(_rebased_index(index, read, newest) for index in operation.new_indices),
     )
 
 
@@ -176,8 +176,8 @@ def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> In
     if not index.fragment_bitmap:
         return index
     parts = set(index.field_ids)
-    for each in index.field_ids:
-        field = newest.schema.field_by_id(each)
+    for field_id in index.field_ids:
+        field = newest.schema.field_by_id(field_id)
         parts |= {part.id for part in field.walk()} if field is not None else set()
     covered = coverage(index)
     gone = BitMap()

@@ -78,7 +78,7 @@ class RowIdIndex:
         self.num_rows = 0
         self._first = 0
         self._ids: Ids | None = None
-        total = sum(len(each.row_ids) for each in parts)
+        total = sum(len(part.row_ids) for part in parts)
         if total > MAX_MATERIALIZED:
             raise UnsupportedFeatureError(
                 f"the index of {total} row ids would not fit in memory; the limit is "
@@ -86,17 +86,17 @@ class RowIdIndex:
             )
         ids = np.empty(total, np.uint64)
         addresses = np.empty(total, np.uint64)
-        for each in parts:
-            found = each.row_ids.to_array()
+        for part in parts:
+            found = part.row_ids.to_array()
             offsets = np.arange(len(found), dtype=np.uint64)
-            if each.dead is not None and len(each.dead):
+            if part.dead is not None and len(part.dead):
                 is_live = np.ones(len(found), np.bool_)
-                is_live[each.dead] = False
+                is_live[part.dead] = False
                 found, offsets = found[is_live], offsets[is_live]
             stop = self.num_rows + len(found)
             ids[self.num_rows : stop] = found
             np.bitwise_or(
-                offsets, np.uint64(each.fragment_id << 32), out=addresses[self.num_rows : stop]
+                offsets, np.uint64(part.fragment_id << 32), out=addresses[self.num_rows : stop]
             )
             self.num_rows = stop
         self._fill(ids[: self.num_rows], addresses[: self.num_rows])

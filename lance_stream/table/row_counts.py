@@ -71,9 +71,9 @@ class RowCounts:
     def of(cls, changed: TableChanges) -> "RowCounts":
         """Return the numbers of the rows in which two versions differ."""
         return cls(
-            sum(len(each.offsets) for each in changed.inserts),
-            sum(len(each.offsets) for each in changed.updates),
-            sum(len(each.offsets) for each in changed.deletes),
+            sum(len(insert.offsets) for insert in changed.inserts),
+            sum(len(update.offsets) for update in changed.updates),
+            sum(len(delete.offsets) for delete in changed.deletes),
         )
 
 
@@ -193,23 +193,23 @@ def _written_rows(fragment: Fragment, version: int, next_row_id: int) -> _Writte
 def _num_ids_from(first: int, ids: RowIdSequence) -> int | None:
     """Return how many row ids are `first` or larger; None if that takes too much memory."""
     found = 0
-    for each in ids.segments:
-        if isinstance(each, Ranges):
-            inside = np.maximum(each.starts, np.uint64(first))
-            found += int((each.stops - np.minimum(inside, each.stops)).sum())
-        elif len(each) > MAX_ROWS:
+    for segment in ids.segments:
+        if isinstance(segment, Ranges):
+            inside = np.maximum(segment.starts, np.uint64(first))
+            found += int((segment.stops - np.minimum(inside, segment.stops)).sum())
+        elif len(segment) > MAX_ROWS:
             return None
         else:
-            found += int((each.to_array() >= first).sum())
+            found += int((segment.to_array() >= first).sum())
     return found
 
 
 def _live_rows(fragments: Iterable[Fragment]) -> int | None:
     """Return the number of live rows; None if a manifest of an old writer does not state it."""
     rows = 0
-    for each in fragments:
-        file = each.deletion_file
-        if not each.physical_rows or (file is not None and not file.num_deleted_rows):
+    for fragment in fragments:
+        file = fragment.deletion_file
+        if not fragment.physical_rows or (file is not None and not file.num_deleted_rows):
             return None
-        rows += each.num_live_rows
+        rows += fragment.num_live_rows
     return rows

@@ -232,7 +232,7 @@ class RowIdSequence:
     """
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
-        self.segments = tuple(each for each in segments if len(each))
+        self.segments = tuple(segment for segment in segments if len(segment))
 
     @classmethod
     def from_range(cls, start: int, stop: int) -> "RowIdSequence":
@@ -253,12 +253,12 @@ class RowIdSequence:
     @classmethod
     def concat(cls, sequences: Iterable["RowIdSequence"]) -> "RowIdSequence":
         """Return the concatenation of sequences."""
-        return cls(segment for each in sequences for segment in each.segments)
+        return cls(segment for sequence in sequences for segment in sequence.segments)
 
     @cached_property
     def _ends(self) -> Offsets:
         """(num_segments,) i64, the number of ids up to the end of each segment."""
-        return np.cumsum(np.array([len(each) for each in self.segments], np.int64))
+        return np.cumsum(np.array([len(segment) for segment in self.segments], np.int64))
 
     @cached_property
     def num_ids(self) -> int:
@@ -298,7 +298,7 @@ class RowIdSequence:
             )
         if len(self.segments) == 1:
             return self.segments[0].to_array()
-        return np.concatenate([_EMPTY, *(each.to_array() for each in self.segments)])
+        return np.concatenate([_EMPTY, *(segment.to_array() for segment in self.segments)])
 
     def take(self, offsets: npt.ArrayLike) -> Ids:
         """Return the ids at some row offsets, in the order of the offsets.
@@ -388,9 +388,11 @@ def _decode(data: bytes) -> RowIdSequence:
         raise CorruptDataError(f"{sequence.num_ids} row ids are more than a fragment can have rows")
     if len(sequence.segments) > 1 and sequence.num_ids <= _MAX_LISTED:
         sequence = RowIdSequence.from_array(sequence.to_array())
-    for each in sequence.segments:
-        if isinstance(each, Values):
-            each.values.setflags(write=False)  # whoever decodes the same bytes gets the same array
+    for segment in sequence.segments:
+        if isinstance(segment, Values):
+            segment.values.setflags(
+                write=False
+            )  # whoever decodes the same bytes gets the same array
     return sequence
 
 
@@ -475,7 +477,7 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
         if len(cuts) <= _MAX_PIECES:
             inner = cuts[(cuts > 0) & (cuts < len(values))]
             pieces = np.split(values, inner)
-            candidates.append(b"".join(_frame(_encode_ascending(each)) for each in pieces))
+            candidates.append(b"".join(_frame(_encode_ascending(piece)) for piece in pieces))
     candidates.append(_frame(rowids_pb2.U64Segment(array=_encode_array(values))))
     smallest = min(candidates, key=len)
     if _size_of_ranges(starts, ends) <= len(smallest):
@@ -593,7 +595,7 @@ def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
     if kind == "range_with_holes":
         holed = message.range_with_holes
         _check_span(holed.start, holed.end)
-        (holes,) = [each.values for each in _decode_arrays([holed.holes], ascend=False)]
+        (holes,) = [array.values for array in _decode_arrays([holed.holes], ascend=False)]
         _check_ascending(holes, "the holes of a range of row ids")
         if len(holes) and not (holed.start <= holes[0] and holes[-1] < holed.end):
             raise CorruptDataError("a hole lies outside its range of row ids")

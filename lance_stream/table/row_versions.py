@@ -72,8 +72,8 @@ class RowVersionSequence:
         """Return the concatenation of sequences."""
         parts = list(sequences)
         return cls(
-            np.concatenate([np.empty(0, np.int64), *(each.lengths for each in parts)]),
-            np.concatenate([np.empty(0, np.uint64), *(each.versions for each in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(part.lengths for part in parts)]),
+            np.concatenate([np.empty(0, np.uint64), *(part.versions for part in parts)]),
         )
 
     @cached_property
@@ -281,4 +281,4 @@ def _length_of(span: rowids_pb2.U64Segment) -> int:
         if length < 0:
             raise CorruptDataError("a run of row versions ends before it starts")
         return length
-    return sum(len(each) for each in decode_segments((span,)))
+    return sum(len(segment) for segment in decode_segments((span,)))

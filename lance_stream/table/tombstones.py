@@ -115,13 +115,13 @@ def config_entries(tombstones: Tombstones) -> dict[str, str]:
         "sequence_by": tombstones.sequence_by,
         "sequence_type": tombstones.sequence_type,
         "files": [
-            {"name": each.name, "ms": each.newest_ms, "rows": each.num_rows}
+            {"name": file.name, "ms": file.newest_ms, "rows": file.num_rows}
             | (
-                {"bytes": each.content.num_bytes, "digest": each.content.digest}
-                if each.content
+                {"bytes": file.content.num_bytes, "digest": file.content.digest}
+                if file.content
                 else {}
             )
-            for each in tombstones.files
+            for file in tombstones.files
         ],
     }
     if tombstones.values is not None:
@@ -172,7 +172,7 @@ def check_is_of(
 
 def without_expired(files: Iterable[TombstoneFile], oldest_ms: int) -> tuple[TombstoneFile, ...]:
     """Return the files that have a delete at or after a given time."""
-    return tuple(each for each in files if each.newest_ms >= oldest_ms)
+    return tuple(file for file in files if file.newest_ms >= oldest_ms)
 
 
 def with_change(
@@ -193,7 +193,7 @@ def with_change(
         return added
     check_is_of(newest, added.on, added.sequence_by, is_history=added.values is not None)
     names = set(joined)
-    kept = [each for each in newest.files if each.name not in names]
+    kept = [file for file in newest.files if file.name not in names]
     values = added.values
     if values is not None:
         values = tuple(dict.fromkeys((*(newest.values or ()), *values)))
@@ -211,7 +211,7 @@ def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[Tombst
         files: The existing files.
         num_rows: How many rows the new file has of its own.
     """
-    small = [each for each in files if each.num_rows < MAX_ROWS_TO_JOIN]
+    small = [file for file in files if file.num_rows < MAX_ROWS_TO_JOIN]
     joined: list[TombstoneFile] = []
     for tier in range(_tier(MAX_ROWS_TO_JOIN)):
         own = [each for each in small if _tier(each.num_rows) == tier]

@@ -147,8 +147,8 @@ def uniform_lineage(raws: Sequence[bytes]) -> UniformLineage:
     inline = {}
     for place, others in _ELSEWHERE.items():
         is_here = is_plain.copy()
-        for each in others:
-            is_here &= walked.spans[each].starts < 0
+        for other in others:
+            is_here &= walked.spans[other].starts < 0
         inline[place] = is_here
     return UniformLineage(
         walked.numbers[_ID],

@@ -42,7 +42,9 @@ def may_derive_from(newer: Manifest, older: Manifest) -> bool:
         return True
     for fragment_id in older.fragments.ids:
         fragments = older.fragments.by_id(fragment_id), newer.fragments.by_id(fragment_id)
-        before, now = ({file.path for file in each.files} if each else set() for each in fragments)
+        before, now = (
+            {file.path for file in fragment.files} if fragment else set() for fragment in fragments
+        )
         if before & now:
             return True
     return False

@@ -80,7 +80,7 @@ def walk(
         embedded: The numbers of the length-delimited fields to find.
     """
     count = len(messages.starts)
-    numbers = {each: np.zeros(count, np.uint64) for each in varints}
+    numbers = {varint: np.zeros(count, np.uint64) for varint in varints}
     spans = {
         each: Spans(np.full(count, -1, np.int64), np.full(count, -1, np.int64)) for each in embedded
     }

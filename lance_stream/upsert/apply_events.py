@@ -114,7 +114,7 @@ def stored_columns(batch: pa.Schema, rules: UpsertRules) -> tuple[str, ...]:
     Raises:
         InvalidInputError: One has a name that a history has for itself.
     """
-    stored = tuple(each for each in batch.names if each not in rules.except_columns)
+    stored = tuple(name for name in batch.names if name not in rules.except_columns)
     check_history_names(stored)
     return stored
 
@@ -293,7 +293,7 @@ def apply_events(
     touched = [hidden.keys, known.stored.keys[changed], made.keys[decision.inserted_rows]]
     deletes = new_hidden(
         remembered,
-        [each.take(pa.array(hidden.keys)) for each in events.keys],
+        [key.take(pa.array(hidden.keys)) for key in events.keys],
         known.sequences.take(pa.array(hidden.places)),
         ~hidden.deletes,
         _taken(known.values, hidden.rows),
@@ -398,16 +398,16 @@ def _read(
     table: TableVersion, addresses: Addresses, names: Sequence[str], workers: Workers
 ) -> pa.RecordBatch:
     """Return some columns of rows, in the order of their addresses."""
-    columns = pa.schema([table.arrow_schema.field(each).with_nullable(True) for each in names])
+    columns = pa.schema([table.arrow_schema.field(name).with_nullable(True) for name in names])
     batches = read_rows(table, addresses, names, workers.read) if len(addresses) else ()
     return one_batch(
-        pa.Table.from_batches([_in_schema(each, columns) for each in batches], schema=columns)
+        pa.Table.from_batches([_in_schema(batch, columns) for batch in batches], schema=columns)
     )
 
 
 def _in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch with the same columns in the order of a schema, all of which may be null."""
-    columns = [batch.column(each) for each in schema.names]
+    columns = [batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -491,7 +491,7 @@ def _arranged_rows(
     }
     taken[START_AT] = known.sequences.take(pa.array(made.starts))
     taken[END_AT] = known.sequences.take(pa.array(made.ends, mask=made.ends == NONE))
-    columns = [taken[each.name] for each in table.arrow_schema]
+    columns = [taken[field.name] for field in table.arrow_schema]
     return pa.RecordBatch.from_arrays(columns, names=table.arrow_schema.names)
 
 
@@ -523,7 +523,7 @@ def _hashes(table: TableVersion, events: IncomingEvents, chosen: Places) -> npt.
     """Return the hashes of some keys; their columns are in the order of the table."""
     by_name = dict(zip(events.rules.on, events.keys, strict=True))
     columns = [by_name[name] for name in table.arrow_schema.names if name in by_name]
-    return distinct(hash_keys([each.take(pa.array(chosen)) for each in columns]))
+    return distinct(hash_keys([column.take(pa.array(chosen)) for column in columns]))
 
 
 def upsert_events(

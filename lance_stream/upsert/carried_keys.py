@@ -59,7 +59,7 @@ class RewrittenFiles(NamedTuple):
     @property
     def num_written(self) -> int:
         """How many rows were written."""
-        return sum(each.num_written for each in self.rows)
+        return sum(row.num_written for row in self.rows)
 
     def new_numbers(self, first: int) -> U32:
         """Return the number of each old row among those of the new files.
@@ -70,11 +70,11 @@ class RewrittenFiles(NamedTuple):
         Returns:
             (num_old_rows,) u32; `GONE` for a row that was not written.
         """
-        is_written = np.ones(sum(each.physical_rows for each in self.rows), np.bool_)
+        is_written = np.ones(sum(row.physical_rows for row in self.rows), np.bool_)
         start = 0
-        for each in self.rows:
-            is_written[start + each.dead.astype(np.int64)] = False
-            start += each.physical_rows
+        for row in self.rows:
+            is_written[start + row.dead.astype(np.int64)] = False
+            start += row.physical_rows
         places = np.arange(first, first + self.num_written, dtype=np.uint32)
         if self.order is not None:
             written = places
@@ -108,10 +108,10 @@ def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[Rem
     own = remembered_keys.all_of_table(table)
     if own:
         return own
-    num_rows = sum(each.physical_rows for group in groups for each in group.rows)
+    num_rows = sum(row.physical_rows for group in groups for row in group.rows)
     if num_rows < remembered_keys.LEAST_SHARED_ROWS:
         return []
-    fields = {each.id: each for each in table.schema.fields}
+    fields = {field.id: field for field in table.schema.fields}
     made: dict[tuple[int, ...], RememberedKeys] = {}
     for columns in key_index.indexed_columns(table.store):
         ids = columns.field_ids
@@ -166,7 +166,7 @@ def _read_few(
             if file is not None and not memory.knows(file)
         ]
         num_rows = sum(file.num_rows for _, file in unknown)
-        most = sum(each.physical_rows for each in group.rows) // 2
+        most = sum(row.physical_rows for row in group.rows) // 2
         if not names or num_rows > min(most, memory.num_rows_left):
             continue
         for fragment, file in unknown:
@@ -244,7 +244,7 @@ def _carried(
         own = known.numbers[at : at + len(group.old)].tolist()
         old, at = covered[at : at + len(group.old)], at + len(group.old)
         new = [memory.covered_by(each) for each in group.new]
-        rows = [each.physical_rows for each in group.rows]
+        rows = [row.physical_rows for row in group.rows]
         if (
             usable.issuperset(own)
             and sum(rows) <= remembered_keys.MOST_MERGED_KEYS
@@ -266,7 +266,7 @@ def _carried(
         starts,
         np.concatenate(numbers),
         known,
-        tuple(each for each in runs if np.isin(each.numbers, number_of).any()),
+        tuple(run for run in runs if np.isin(run.numbers, number_of).any()),
     )
 
 

@@ -124,7 +124,7 @@ def _column(batch: pa.RecordBatch, name: str, arrow_type: pa.DataType) -> pa.Arr
 def _not_a_key(
     batch: pa.RecordBatch, names: Sequence[str], row: int, num_keys: int
 ) -> InvalidInputError:
-    key = show_key(names, [batch.column(each) for each in names], row)
+    key = show_key(names, [batch.column(name) for name in names], row)
     change = batch.column(CHANGE_TYPE)[row].as_py()
     version = batch.column(COMMIT_VERSION)[row].as_py()
     return InvalidInputError(

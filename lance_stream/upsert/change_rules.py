@@ -82,7 +82,7 @@ class ChangeRules:
                 "track_history_except_column_list are for type 2 (scd2)"
             )
         stored = self.keys if self.column_list is None else self.column_list
-        lost = [each for each in self.keys if each in self.except_column_list or each not in stored]
+        lost = [key for key in self.keys if key in self.except_column_list or key not in stored]
         if lost:
             raise InvalidInputError(f"the key column {lost[0]!r} cannot be left out of the table")
         wrong = [each for each in (*(tracked or ()), *untracked) if each in self.keys]
@@ -112,7 +112,7 @@ class ChangeRules:
                     f"the data has no column {name!r} to store (column_list)"
                     f"{did_you_mean(name, columns)}; it has: {', '.join(columns)}"
                 )
-        excepted = tuple(each for each in columns if each not in self.column_list)
+        excepted = tuple(column for column in columns if column not in self.column_list)
         return replace(self, column_list=None, except_column_list=excepted)
 
     @property
@@ -150,7 +150,7 @@ class ChangeRules:
         if len(self.sequence_by) == 1:
             return data.append_column(SEQUENCE, data.column(self.sequence_by[0]))
         parts = [data.column(each).combine_chunks() for each in self.sequence_by]
-        flat = [each.dictionary_decode() if _is_indexed(each) else each for each in parts]
+        flat = [part.dictionary_decode() if _is_indexed(part) else part for part in parts]
         return data.append_column(SEQUENCE, pa.StructArray.from_arrays(flat, self.sequence_by))
 
 

@@ -53,7 +53,7 @@ def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
     This is so if several files or none have the field, if values of other files override it, or
     if the file's name may be reused.
     """
-    held = [each for each in fragment.files if field_id in each.field_ids]
+    held = [file for file in fragment.files if field_id in file.field_ids]
     if len(held) != 1 or has_overlays(fragment):
         return None
     chance = chance_of(held[0].path)

@@ -62,7 +62,7 @@ def check_history_names(stored: Iterable[str]) -> None:
 
 def data_columns(table: pa.Schema) -> list[str]:
     """Return the columns of a history without its start and end."""
-    return [each for each in table.names if each not in (START_AT, END_AT)]
+    return [name for name in table.names if name not in (START_AT, END_AT)]
 
 
 def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
@@ -93,9 +93,9 @@ def remembered_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRul
     """Return the stored columns whose values are remembered with hidden events."""
     tracked = tracked_columns(table, stored, rules)
     return [
-        each
-        for each in data_columns(table)
-        if each in stored and each not in tracked and each not in rules.on
+        data_column
+        for data_column in data_columns(table)
+        if data_column in stored and data_column not in tracked and data_column not in rules.on
     ]
 
 
@@ -120,7 +120,7 @@ def open_hidden(
     """
     schema = table.arrow_schema
     check_has_history(schema)
-    blobs = [each.name for each in table.schema.fields if each.is_blob]
+    blobs = [field.name for field in table.schema.fields if field.is_blob]
     if blobs:
         raise UnsupportedFeatureError(
             f"the column {blobs[0]!r} holds blobs, which a history (scd2) cannot compare. Keep "

@@ -278,11 +278,11 @@ def _told(stored: StoredRows, hidden: Events) -> Events:
 
 def _joined(*parts: Events) -> Events:
     return Events(
-        np.concatenate([each.keys for each in parts]),
-        np.concatenate([each.ranks for each in parts]),
-        np.concatenate([each.deletes for each in parts]),
-        np.concatenate([each.rows for each in parts]),
-        np.concatenate([each.places for each in parts]),
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.ranks for part in parts]),
+        np.concatenate([part.deletes for part in parts]),
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.places for part in parts]),
     )
 
 

@@ -177,7 +177,7 @@ class PartedUpsert:
     def _may_stay(self, incoming: Incoming, decision: Decision) -> bool:
         """Return whether some changed rows may stay in place, as far as their columns show."""
         names = incoming.rows.schema.names
-        changing = [each for each in names if each not in self.rules.on]
+        changing = [name for name in names if name not in self.rules.on]
         return bool(len(decision.changed) and columns_that_may_stay(self.table, changing, names, 0))
 
     def _remember(
@@ -185,7 +185,7 @@ class PartedUpsert:
     ) -> None:
         if self.keeps_keys:
             asked = (*self.rules.on, self.rules.sequence_by)
-            names = [each for each in rows.schema.names if each in asked]
+            names = [name for name in rows.schema.names if name in asked]
             own = rows.select(names).take(written_order(decision, written))
             found.remember(self.table, self.rules, written.fragments, own)
 
@@ -194,7 +194,7 @@ def _staged_changes(store: Store, incoming: Incoming, decision: Decision) -> Sor
     """Write the changed rows to a file, sorted by their addresses."""
     rows = incoming.rows.take(pa.array(decision.changed_rows))
     # Each bundle of the file would have the whole dictionary.
-    columns = [without_dictionary(each) for each in rows.columns]
+    columns = [without_dictionary(column) for column in rows.columns]
     plain = pa.RecordBatch.from_arrays(columns, rows.schema.names)
     return write_sorted([(plain, decision.changed)], store)
 
@@ -247,7 +247,7 @@ def upsert_in_parts(
                 remembered = open_hidden(newest, rules, own, environment)
                 stored = newest.arrow_schema.names
             parts = _done(newest, run(PartedUpsert(newest, rules, remembered)))
-            files = tuple(each for part in parts for each in part.written.files)
+            files = tuple(file for part in parts for file in part.written.files)
             try:
                 written = [each.written for each in parts]
                 plan = plan_update(newest, written, rules, stored, remembered, environment)
@@ -273,18 +273,18 @@ def _done(table: TableVersion, outcomes: Sequence[Outcome]) -> list[Part]:
 def _summed(
     table: TableVersion, parts: Sequence[Part], fragments: tuple[Fragment, ...]
 ) -> Upserted:
-    decisions = [each.written.decision for each in parts]
+    decisions = [part.written.decision for part in parts]
     return Upserted(
         table,
-        num_rows=sum(each.num_rows for each in parts),
-        num_inserted=sum(len(each.inserted_rows) for each in decisions),
-        num_updated=sum(len(each.changed) for each in decisions),
-        num_deleted=sum(len(each.deleted) for each in decisions),
-        num_unchanged=sum(each.written.num_unchanged for each in parts),
-        num_late=sum(each.num_late for each in parts),
-        num_ignored=sum(each.num_ignored for each in decisions),
+        num_rows=sum(part.num_rows for part in parts),
+        num_inserted=sum(len(decision.inserted_rows) for decision in decisions),
+        num_updated=sum(len(decision.changed) for decision in decisions),
+        num_deleted=sum(len(decision.deleted) for decision in decisions),
+        num_unchanged=sum(part.written.num_unchanged for part in parts),
+        num_late=sum(part.num_late for part in parts),
+        num_ignored=sum(decision.num_ignored for decision in decisions),
         num_remembered=sum(
-            each.written.deletes.rows.num_rows for each in parts if each.written.deletes is not None
+            part.written.deletes.rows.num_rows for part in parts if part.written.deletes is not None
         ),
         fragments=fragments,
     )

@@ -109,16 +109,16 @@ def columns_that_may_stay(
         num_bytes: The size of the new values.
     """
     wanted = set(names)
-    fields = tuple(each for each in table.schema.fields if each.name in wanted)
+    fields = tuple(field for field in table.schema.fields if field.name in wanted)
     if table.file_version.data_file_numbers < (2, 0):
         return ()  # files of 0.1 have no columns that are no longer used
     if set(known).issuperset(table.schema.names):
         return ()
-    if any(part.is_blob for each in fields for part in each.walk()):
+    if any(part.is_blob for field in fields for part in field.walk()):
         return ()  # the blobs of all rows would be copied
-    if not all(holds_only_nulls(each, table.file_version) for each in fields):
+    if not all(holds_only_nulls(field, table.file_version) for field in fields):
         return ()  # one file cannot hold rows with and without them
-    if any(has_narrow_indices(part) for each in fields for part in each.walk()):
+    if any(has_narrow_indices(part) for field in fields for part in field.walk()):
         return ()  # old and new values together may be too many for one array
     if keep_old_values(table.manifest, ids_of(fields)):
         return ()
@@ -172,7 +172,7 @@ def fragments_that_stay(
 def _may_stay(table: TableVersion, fragment: Fragment) -> bool:
     """Return whether a fragment can have columns in another file, and versions of its rows."""
     numbers = table.file_version.data_file_numbers
-    if any(each.file_version != numbers for each in fragment.files):
+    if any(file.file_version != numbers for file in fragment.files):
         return False
     stamps = fragment.last_updated_at_versions
     # Without versions, or with some that a commit does not read, no row would count as updated.
@@ -255,7 +255,7 @@ def jobs_of_incoming(
         target: Where new data files go.
         partial: The columns that lack some of their parts.
     """
-    names = [each.name for each in fields]
+    names = [field.name for field in fields]
     rows = rows.select(names)
     partial = {name: kind for name, kind in partial.items() if name in names}
     jobs: list[ColumnsJob] = []
@@ -382,7 +382,7 @@ def _without(old: DataFile, new: DataFile) -> DataFile:
     held = set(new.field_ids)
     if held.isdisjoint(old.field_ids):
         return old
-    left = tuple(TOMBSTONED_ID if each in held else each for each in old.field_ids)
+    left = tuple(TOMBSTONED_ID if field_id in held else field_id for field_id in old.field_ids)
     return replace(old, field_ids=left)
 
 
@@ -409,4 +409,4 @@ def are_in(changed: Addresses, written: Sequence[Fragment]) -> npt.NDArray[np.bo
 
 def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:
     """Return the ids of columns and all their parts, ascending."""
-    return tuple(sorted(part.id for each in fields for part in each.walk()))
+    return tuple(sorted(part.id for field in fields for part in field.walk()))

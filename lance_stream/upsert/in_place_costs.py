@@ -80,16 +80,16 @@ class FragmentCosts:
             fields: The columns with new values.
             offsets: (n,) u32, ascending: the changed rows.
         """
-        own = {part.id for each in fields for part in each.walk()}
+        own = {part.id for field in fields for part in field.walk()}
         return cls(
             num_rows=max(table.physical_rows(fragment), 1),
             num_changed=len(offsets),
             num_runs=1 + int(np.count_nonzero(np.diff(offsets.astype(np.int64)) > 1)),
-            num_columns=sum(1 for each in fields for _ in each.leaves()),
+            num_columns=sum(1 for field in fields for _ in field.leaves()),
             own_bytes=0,
-            other_bytes=sum(_size_of(table, each) for each in fragment.files),
+            other_bytes=sum(_size_of(table, file) for file in fragment.files),
             num_others=sum(
-                part.id not in own for each in table.schema.fields for part in each.leaves()
+                part.id not in own for field in table.schema.fields for part in field.leaves()
             ),
             num_side_blobs=sum(
                 part.is_blob_v2 for part in table.schema.walk() if part.id not in own
@@ -133,11 +133,11 @@ def measured(
         fields: The columns with new values.
         known: What the manifest shows.
     """
-    own_ids = {part.id for each in fields for part in each.walk()}
+    own_ids = {part.id for field in fields for part in field.walk()}
     own = others = 0
     for file in fragment.files:
         held = set(file.field_ids)
-        own_here = [each for each in fields if held & {part.id for part in each.walk()}]
+        own_here = [field for field in fields if held & {part.id for part in field.walk()}]
         size = sum(
             buffer.size_bytes
             for column in table.files.stored_pages(file, own_here)

@@ -383,7 +383,7 @@ def _conditions(
         if value in (default, IGNORE):
             conditions.append(None)
             continue
-        example = " > ".join(f"{each.name}.{rules.on[0]}" for each in schema)
+        example = " > ".join(f"{field.name}.{rules.on[0]}" for field in schema)
         try:
             condition = parse_predicate(value, schema)
             if any(len(path) < 2 for path in condition.paths):
@@ -414,7 +414,7 @@ def _named_by_conditions(
     conditions: Sequence[Expression | None],
 ) -> pa.RecordBatch:
     """Return the incoming columns that conditions name, of the rows that do not delete."""
-    paths = [path for each in conditions if each is not None for path in each.paths]
+    paths = [path for condition in conditions if condition is not None for path in condition.paths]
     names = list(dict.fromkeys(path[1] for path in paths if path[0] == SOURCE))
     unstored = _chosen(
         batch.select([each for each in names if each in rules.except_columns]), upserts
@@ -448,7 +448,7 @@ def _check_there(what: str, names: Sequence[str], schema: pa.Schema, where: str)
 
 
 def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> list[str]:
-    return [each for each in batch.schema.names if each not in rules.except_columns]
+    return [name for name in batch.schema.names if name not in rules.except_columns]
 
 
 def which_delete(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:

@@ -88,19 +88,19 @@ class FileBounds(NamedTuple):
 def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
     """Return the combined bounds of workers that read different rows of the same files."""
     of_file: dict[tuple[int, FileColumn], FileBounds] = {}
-    for each in parts:
-        known = of_file.setdefault((each.field_id, each.place), each)
-        if known is not each:
-            ranges = [some.bounds for some in (known, each) if some.bounds is not None]
-            of_file[each.field_id, each.place] = each._replace(
-                bounds=_around(ranges), num_seen=known.num_seen + each.num_seen
+    for part in parts:
+        known = of_file.setdefault((part.field_id, part.place), part)
+        if known is not part:
+            ranges = [some.bounds for some in (known, part) if some.bounds is not None]
+            of_file[part.field_id, part.place] = part._replace(
+                bounds=_around(ranges), num_seen=known.num_seen + part.num_seen
             )
     return list(of_file.values())
 
 
 def key_fields(schema: Schema, on: Sequence[str]) -> list[Field]:
     """Return the key columns of a table, in the given order."""
-    fields = {each.name: each for each in schema.fields}
+    fields = {field.name: field for field in schema.fields}
     return [fields[name] for name in on]
 
 
@@ -117,8 +117,8 @@ class BoundsLearner:
         self._num_seen = 0
         self._fields = fields
         self._places = [
-            file_column(fragment, each.id) if width_of(field_to_arrow(each).type) else None
-            for each in fields
+            file_column(fragment, field.id) if width_of(field_to_arrow(field).type) else None
+            for field in fields
         ]
         self._found: list[list[tuple[bytes, bytes]]] = [[] for _ in fields]
 
@@ -153,10 +153,10 @@ def bounds_of_written(
         keys: (n,) values of each key column in all the rows.
     """
     found: list[FileBounds] = []
-    for each in fragments:
-        learner = BoundsLearner(each, fields)
+    for fragment in fragments:
+        learner = BoundsLearner(fragment, fields)
         learner.see(keys)
-        found += [one._replace(num_seen=each.physical_rows) for one in learner.file_bounds()]
+        found += [one._replace(num_seen=fragment.physical_rows) for one in learner.file_bounds()]
     return found
 
 
@@ -201,11 +201,11 @@ class ColumnBounds:
         """Store complete bounds; the first ones for a file are kept."""
         with self._lock:
             new = {
-                each.place: each
-                for each in file_bounds
-                if each.field_id == self.field.id
-                and each.is_complete
-                and each.place not in self._row_of_file
+                file_bound.place: file_bound
+                for file_bound in file_bounds
+                if file_bound.field_id == self.field.id
+                and file_bound.is_complete
+                and file_bound.place not in self._row_of_file
             }
             pairs = [self._nothing if each.bounds is None else each.bounds for each in new.values()]
             self._row_of_file.update({place: row for row, place in enumerate(new, len(self._lows))})
@@ -224,7 +224,10 @@ class ColumnBounds:
         """
         places = [file_column(each, self.field.id) for each in old]
         with self._lock:
-            rows = [self._row_of_file.get(each, UNKNOWN) if each else UNKNOWN for each in places]
+            rows = [
+                self._row_of_file.get(position, UNKNOWN) if position else UNKNOWN
+                for position in places
+            ]
             lows, highs = _as_bytes(self._lows[rows]), _as_bytes(self._highs[rows])
         if not rows or UNKNOWN in rows:
             return
@@ -324,40 +327,40 @@ class KeyBounds:
     """
 
     def __init__(self, columns: Sequence[ColumnBounds | None]) -> None:
-        self.columns = [each for each in columns if each is not None]
-        self._places = [place for place, each in enumerate(columns) if each is not None]
+        self.columns = [column for column in columns if column is not None]
+        self._places = [place for place, column in enumerate(columns) if column is not None]
 
     def learn(self, file_bounds: Iterable[FileBounds]) -> None:
         """Remember bounds."""
         joined = joined_bounds(file_bounds)
-        for each in self.columns:
-            each.add(joined)
+        for column in self.columns:
+            column.add(joined)
 
     def are_unknown(self, fragments: FragmentList) -> Mask:
         """Return which fragments have bounds yet to be learned."""
         unknown = np.zeros(len(fragments), np.bool_)
-        for each in self.columns:
-            unknown |= each.rows_of(fragments) == UNKNOWN
+        for column in self.columns:
+            unknown |= column.rows_of(fragments) == UNKNOWN
         return unknown
 
     def may_hold(self, fragments: FragmentList, lookup: KeyLookup) -> Mask:
         """Return which fragments may hold a key of a batch."""
         may = np.full(len(fragments), lookup.num_keys > 0)
-        rows = [each.rows_of(fragments) for each in self.columns]
+        rows = [column.rows_of(fragments) for column in self.columns]
         bounded = [at for at, own in enumerate(rows) if bool((own > ANYWHERE).any())]
         if not lookup.num_keys or not bounded:
             return may
         keys = [lookup.key_columns[self._places[at]] for at in bounded]
         bounds = [self.columns[at].between(rows[at]) for at in bounded]
-        for each, values in zip(bounds, keys, strict=True):
+        for bound, values in zip(bounds, keys, strict=True):
             least, most = ordered_words(extremes_of(values))
-            may &= (each.lows <= most) & (each.highs >= least)
+            may &= (bound.lows <= most) & (bound.highs >= least)
         # Sorting all keys is seldom needed: if they are spread over the table, a few of them hit
         # each fragment; if they are close together, most fragments are outside their range.
         undecided = np.flatnonzero(may)
         sample = pa.array(np.arange(0, lookup.num_keys, max(lookup.num_keys // _SAMPLE_KEYS, 1)))
-        for some in ([each.take(sample) for each in keys], keys):
-            undecided = undecided[~_hold_a_key([each.at(undecided) for each in bounds], some)]
+        for some in ([key.take(sample) for key in keys], keys):
+            undecided = undecided[~_hold_a_key([bound.at(undecided) for bound in bounds], some)]
         may[undecided] = False
         return may
 

@@ -59,7 +59,7 @@ class KeyFilter:
         scratch = np.empty(min(num_rows, _ROWS_AT_ONCE), np.uint64)
         found, found_words = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
         for start in range(0, num_rows, _ROWS_AT_ONCE):
-            words = key_words([each.slice(start, _ROWS_AT_ONCE) for each in keys])
+            words = key_words([key.slice(start, _ROWS_AT_ONCE) for key in keys])
             places = scratch[: len(words)]
             np.multiply(words, _ODD, out=places)
             np.right_shift(places, self._shift, out=places)

@@ -333,7 +333,7 @@ def write_run(
     """
     path = key_index_path(columns.field_ids[0], secrets.token_bytes(16))
     encoder = RunEncoder(columns, files)
-    size = sum(len(each.source.words) for each in parts) * columns.row_bytes
+    size = sum(len(part.source.words) for part in parts) * columns.row_bytes
     try:
         if not _has_room(2 * size):
             return None
@@ -385,7 +385,7 @@ def indexed_columns(store: Store) -> list[KeyColumns]:
         return []
     own = [each for each in names if parse_key_index_name(each) is not None][:_MAX_RUNS]
     footers = [footer_if_sound(store, f"{KEY_INDEX_DIRECTORY}/{name}") for name in own]
-    return [each.columns for each in footers if each is not None]
+    return [footer.columns for footer in footers if footer is not None]
 
 
 def read_footer(store: Store, path: str) -> RunFooter:
@@ -427,7 +427,7 @@ def is_useless(store: Store, path: str, data_files: Container[bytes | None]) -> 
         return True
     except Exception:  # from any store: runs are optional
         return False
-    return not any(place.file in data_files for each in footer.files for place in each.file)
+    return not any(place.file in data_files for file in footer.files for place in file.file)
 
 
 def open_run(path: str, footer: RunFooter, num_open: int) -> LocalRun | None:
@@ -452,6 +452,6 @@ def _has_room(num_bytes: int) -> bool:
 
 def delete_runs(store: Store, paths: Iterable[str]) -> None:
     """Delete runs; best effort."""
-    for each in paths:
+    for path in paths:
         with suppress(Exception):  # from any store: another process may try again
-            store.delete(each)
+            store.delete(path)

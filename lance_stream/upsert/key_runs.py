@@ -121,7 +121,7 @@ class RunFooter(NamedTuple):
     @property
     def num_rows(self) -> int:
         """How many numbers of rows there are."""
-        return sum(each.num_rows for each in self.files)
+        return sum(file.num_rows for file in self.files)
 
     def chunk_range(self, chunk: int) -> ByteRange:
         """Return where a chunk is in the file."""
@@ -240,7 +240,7 @@ def encode_footer(footer: RunFooter) -> bytes:
         }
     ).encode()
     places = b"".join(
-        place.file + struct.pack("<i", place.column) for each in footer.files for place in each.file
+        place.file + struct.pack("<i", place.column) for file in footer.files for place in file.file
     )
     return b"".join(
         [
@@ -248,7 +248,7 @@ def encode_footer(footer: RunFooter) -> bytes:
             header,
             footer.firsts.astype("<u8").tobytes(),
             footer.checks.astype("<u4").tobytes(),
-            np.array([each.num_rows for each in footer.files], "<u4").tobytes(),
+            np.array([file.num_rows for file in footer.files], "<u4").tobytes(),
             places,
         ]
     )
@@ -341,11 +341,11 @@ def joined(parts: Sequence[Keys]) -> Keys:
     """Return the keys of at least one part, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    others = [each.others for each in parts if each.others is not None]
+    others = [part.others for part in parts if part.others is not None]
     return Keys(
-        np.concatenate([each.words for each in parts]),
+        np.concatenate([part.words for part in parts]),
         np.concatenate(others) if others else None,
-        np.concatenate([each.rows for each in parts]),
+        np.concatenate([part.rows for part in parts]),
     )
 
 

@@ -86,9 +86,9 @@ def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
         InvalidInputError: Some keys are null; the message says how many, and shows one.
     """
     bad = np.zeros(len(keys[0]), np.bool_)
-    for each in keys:
-        if each.null_count:
-            bad |= pc.is_null(each).to_numpy(zero_copy_only=False)
+    for key in keys:
+        if key.null_count:
+            bad |= pc.is_null(key).to_numpy(zero_copy_only=False)
     num_bad = int(np.count_nonzero(bad))
     if num_bad:
         shown = show_key(names, keys, int(np.argmax(bad)))
@@ -155,7 +155,7 @@ class KeyLookup:
         Args:
             keys: As for `find`.
         """
-        columns = [without_dictionary(each) for each in keys]
+        columns = [without_dictionary(key) for key in keys]
         search = self._search
         if search is None:
             numbers = self._numbers(columns)
@@ -165,7 +165,7 @@ class KeyLookup:
         if not len(rows):
             return rows, rows
         if search.words is None or len(rows) > _SEARCHED_FOR_A_KEY * self.num_keys:
-            taken = [each.take(pa.array(rows)) for each in columns]
+            taken = [column.take(pa.array(rows)) for column in columns]
             numbers = self._numbers(taken)
             hits = numbers >= 0
             return rows[hits], numbers[hits]
@@ -220,7 +220,7 @@ class KeyLookup:
     def bounds(self) -> list[tuple[pa.Scalar, pa.Scalar]]:
         """Return the smallest and the largest value of each key column."""
         extremes = [pc.min_max(each) for each in self.distinct]
-        return [(each["min"], each["max"]) for each in extremes]
+        return [(extreme["min"], extreme["max"]) for extreme in extremes]
 
 
 def _are_distinct(values: pa.Array) -> bool:
@@ -432,7 +432,7 @@ def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequenc
     sequence = batch.column(sequence_by)
     if sequence.null_count:
         row = int(np.argmax(pc.is_null(sequence).to_numpy(zero_copy_only=False)))
-        shown = show_key(names, [batch.column(each) for each in names], row)
+        shown = show_key(names, [batch.column(name) for name in names], row)
         raise InvalidInputError(
             f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
             "which row of a key is the newest is unknown. Fill in the missing values"
@@ -450,7 +450,7 @@ def check_same(
     same = same_rows(batch.take(pa.array(twins)), batch.take(pa.array(others)))
     if not same.all():
         row = int(twins[np.argmin(same)])
-        keys = [batch.column(each) for each in names]
+        keys = [batch.column(name) for name in names]
         raise InvalidInputError(
             f"two different rows with {show_key(names, keys, row)} have the same {sequence_by!r}, "
             f"{show_value(batch.column(sequence_by)[row])}: which one is newer is ambiguous. "
@@ -474,5 +474,5 @@ def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
 
 def show_key(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
     """Return the key of a row as messages show it."""
-    parts = [f"{name}={show_value(each[row])}" for name, each in zip(names, keys, strict=True)]
+    parts = [f"{name}={show_value(key[row])}" for name, key in zip(names, keys, strict=True)]
     return "(" + ", ".join(parts) + ")"

@@ -68,7 +68,9 @@ def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
         table: Any version.
         on: Names of its key columns.
     """
-    return KeyBounds([_column_bounds(table.store, each) for each in key_fields(table.schema, on)])
+    return KeyBounds(
+        [_column_bounds(table.store, key_field) for key_field in key_fields(table.schema, on)]
+    )
 
 
 def _column_bounds(store: Store, field: Field) -> ColumnBounds | None:

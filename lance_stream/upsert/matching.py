@@ -135,7 +135,8 @@ class Threads:
         look = partial(find_matches, lookup=lookup, num_keys=num_keys)
         if len(units) < 2:
             return [
-                look(unit, collector=each) for unit, each in zip(units, collectors, strict=True)
+                look(unit, collector=collector)
+                for unit, collector in zip(units, collectors, strict=True)
             ]
         with ThreadPoolExecutor(
             num_readers(units), thread_name_prefix="lance-stream-keys"
@@ -268,7 +269,7 @@ _NO_MATCHES: Final = Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
 
 def join_matches(parts: Iterable[Matches]) -> Matches:
     """Return the matches of several fragments, in the order of their addresses."""
-    known = [each for each in parts if len(each.addresses)]
+    known = [part for part in parts if len(part.addresses)]
     if not known:
         return _NO_MATCHES
     addresses = np.concatenate([each.addresses for each in known])
@@ -299,7 +300,7 @@ class Found:
             incoming: The batch; the same rows each time.
         """
         columns = incoming.scanned_columns
-        fields = {each.name: each for each in table.schema.fields}
+        fields = {field.name: field for field in table.schema.fields}
         asked = tuple(fields[name] for name in columns)
         if asked != self._asked:  # the first call, or others: renamed columns have other ids
             self._asked, self._known = asked, {}
@@ -325,7 +326,7 @@ class Found:
             )
             for place in places
         ]
-        was_looked_up = any(each.saved_work for each in bounds.columns)
+        was_looked_up = any(column.saved_work for column in bounds.columns)
         found = self._find(table, incoming, units, was_looked_up=was_looked_up)
         for place, unit, each in zip(places, units, found, strict=True):
             self._known[fragments.ids[place]] = (unit.fragment, each)
@@ -369,7 +370,7 @@ class Found:
             read = self._workers.find_and_collect(
                 [units[at] for at in some], lookup, len(on), collectors
             )
-            memory.learn(each for each in collectors if each is not None)
+            memory.learn(collector for collector in collectors if collector is not None)
             memory.save(table, MOST_SAVED_ROWS)
             for at, each in zip(some, read, strict=True):
                 found[at] = each
@@ -395,20 +396,20 @@ class Found:
             return
         memory = remembered_keys(table, rules.on)
         keys = rows.select(list(rules.on)).columns
-        ordering = [each for each in rows.schema.names if each == rules.sequence_by]
+        ordering = [name for name in rows.schema.names if name == rules.sequence_by]
         first = 0
-        for each, collector in zip(
+        for fragment, collector in zip(
             fragments, _collectors(memory, fragments, memory.is_worth_it), strict=True
         ):
             if collector is not None:
-                own = slice(first, first + each.physical_rows)
+                own = slice(first, first + fragment.physical_rows)
                 collector.see([values[own] for values in keys])
                 memory.learn([collector])
                 for field in key_fields(table.schema, ordering):
-                    place = place_of_column(each, field)
+                    place = place_of_column(fragment, field)
                     if place is not None:
                         remember_column(place, rows.column(field.name)[own])
-            first += each.physical_rows
+            first += fragment.physical_rows
 
 
 def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]]:
@@ -467,11 +468,11 @@ def _collectors(
     made: list[Collector | None] = []
     most = MOST_SAVED_ROWS if memory.can_save else MAX_NEW_ROWS
     num_left = min(most, memory.num_rows_left) if is_worth_it else 0
-    for each in fragments:
-        file = memory.file_of(each) if 0 < each.physical_rows <= num_left else None
+    for fragment in fragments:
+        file = memory.file_of(fragment) if 0 < fragment.physical_rows <= num_left else None
         if file is not None:
-            num_left -= each.physical_rows
-        made.append(None if file is None else memory.collector(file, each.physical_rows))
+            num_left -= fragment.physical_rows
+        made.append(None if file is None else memory.collector(file, fragment.physical_rows))
     return made
 
 

@@ -89,15 +89,15 @@ class Collector:
             keys: (n,) values of each key column; may be null.
         """
         # Each file has dictionaries of its own: indices in them tell nothing about the keys.
-        keys = [without_dictionary(each) for each in keys]
+        keys = [without_dictionary(key) for key in keys]
         rows = np.arange(self._num_seen, self._num_seen + len(keys[0]), dtype=np.uint64)
         self._num_seen += len(rows)
-        if any(each.null_count for each in keys):
+        if any(key.null_count for key in keys):
             is_key = np.ones(len(rows), np.bool_)
-            for each in keys:
-                is_key &= pc.is_valid(each).to_numpy(zero_copy_only=False)
+            for key in keys:
+                is_key &= pc.is_valid(key).to_numpy(zero_copy_only=False)
             rows = rows[is_key]
-            keys = [each.filter(pa.array(is_key)) for each in keys]
+            keys = [key.filter(pa.array(is_key)) for key in keys]
         if len(rows):
             self._parts.append((words_of(keys, self.seeds), rows))
 

@@ -139,7 +139,7 @@ _NO_ADDRESSES: Final = np.empty(0, np.uint64)
 def _inserted_keys(
     table: TableVersion, rules: UpsertRules, hashes: Sequence[npt.NDArray[np.uint64]]
 ) -> KeyExistenceFilter:
-    field_ids = tuple(each.id for each in table.schema.fields if each.name in rules.on)
+    field_ids = tuple(field.id for field in table.schema.fields if field.name in rules.on)
     listed = distinct(np.concatenate(hashes))
     if len(listed) > MAX_KEY_HASHES:
         return KeyExistenceFilter(field_ids, bloom=_ANY_KEY)

@@ -116,7 +116,7 @@ class Known(NamedTuple):
         Raises:
             LostRunError: A run of the index cannot be used any longer.
         """
-        keys = [without_dictionary(each) for each in keys]
+        keys = [without_dictionary(key) for key in keys]
         wanted = {seeds: _Wanted.of(keys, seeds) for seeds in self._all_seeds()}
         found = [FoundRows(*_NOTHING)]
         found += [wanted[self.seeds].in_memory(each) for each in self.runs]
@@ -224,7 +224,7 @@ class RememberedKeys:
     @property
     def num_bytes(self) -> int:
         """How much memory it takes."""
-        return sum(each.num_bytes for each in self._runs)
+        return sum(run.num_bytes for run in self._runs)
 
     @property
     def num_files(self) -> int:
@@ -253,13 +253,14 @@ class RememberedKeys:
 
     def fields_in(self, schema: Schema) -> list[Field]:
         """Return the key columns as a table has them now; none if it lacks one of them."""
-        own = {each.id: each for each in schema.fields}
-        return [own[each.id] for each in self._fields] if self._are_in(own) else []
+        own = {field.id: field for field in schema.fields}
+        return [own[field.id] for field in self._fields] if self._are_in(own) else []
 
     def _are_in(self, fields: Mapping[int, Field]) -> bool:
         return all(
-            each.id in fields and field_to_arrow(fields[each.id]).type == field_to_arrow(each).type
-            for each in self._fields
+            field.id in fields
+            and field_to_arrow(fields[field.id]).type == field_to_arrow(field).type
+            for field in self._fields
         )
 
     def collector(self, file: FileKey, num_rows: int) -> Collector:
@@ -268,7 +269,7 @@ class RememberedKeys:
 
     def file_of(self, fragment: Fragment) -> FileKey | None:
         """Return which columns of files hold a fragment's keys; None if they cannot be kept."""
-        found = tuple(file_column(fragment, each.id) for each in self._fields)
+        found = tuple(file_column(fragment, field.id) for field in self._fields)
         return None if None in found else found  # type: ignore[return-value]  # none is None
 
     def covered_by(self, fragment: Fragment) -> Covered | None:
@@ -288,17 +289,17 @@ class RememberedKeys:
             num_fragments: How many the version has.
             store: The table's.
         """
-        files = [self.covered_by(each) for each in fragments]
+        files = [self.covered_by(fragment) for fragment in fragments]
         with self._lock:
             self._num_lookups += 1
             self._forget_unused(num_fragments)
-            unknown = [each for each in files if each and each not in self._number_of]
+            unknown = [file for file in files if file and file not in self._number_of]
         if sum(each.num_rows for each in unknown) >= LEAST_SHARED_ROWS:
             self.refresh(store)
         with self._lock:
             known = self._known(files)
-            for each in known.numbers.tolist():
-                self._asked_at[each] = self._num_lookups
+            for number in known.numbers.tolist():
+                self._asked_at[number] = self._num_lookups
             return known
 
     def knows(self, file: Covered) -> bool:
@@ -313,7 +314,7 @@ class RememberedKeys:
 
     def _known(self, files: Sequence[Covered | None]) -> Known:
         own = np.array(
-            [-1 if each is None else self._number_of.get(each, -1) for each in files], np.int64
+            [-1 if file is None else self._number_of.get(file, -1) for file in files], np.int64
         )
         saved = [each for each in self._saved.values() if np.isin(each.numbers, own).any()]
         return Known(own, tuple(self._runs), tuple(saved), self._seeds)
@@ -347,19 +348,19 @@ class RememberedKeys:
             parts: Their keys, all of them; rows are numbered in the order of the files.
             seeds: The seeds of the hashes by which the keys are known.
         """
-        if sum(each.num_rows for each in files) >= LEAST_SAVED_ROWS:
+        if sum(file.num_rows for file in files) >= LEAST_SAVED_ROWS:
             run = key_index.write_run(store, self.columns(seeds), files, parts)
             if run is not None:
                 with self._lock:
                     self._use(run)
             return
         keys = joined(list(merged(parts)))
-        starts = np.cumsum([0, *(each.num_rows for each in files)])
+        starts = np.cumsum([0, *(file.num_rows for file in files)])
         with self._lock:
-            is_known = any(each in self._number_of for each in files)
+            is_known = any(file in self._number_of for file in files)
             if is_known or seeds != self._seeds or len(keys.words) > self.num_rows_left:
                 return
-            numbers = np.array([self._give_number(each) for each in files], np.int64)
+            numbers = np.array([self._give_number(file) for file in files], np.int64)
             self._runs.append(MemoryRun.of(keys, starts, numbers))
 
     def _give_number(self, file: Covered) -> int:
@@ -395,7 +396,7 @@ class RememberedKeys:
         is_kept = np.zeros(self._next, np.bool_)
         is_kept[list(self._number_of.values())] = True
         self._asked_at = {each: self._asked_at.get(each, 0) for each in self._number_of.values()}
-        left = [each.where(is_kept[each.files]) for each in self._runs]
+        left = [run.where(is_kept[run.files]) for run in self._runs]
         self._runs = [each for each in left if len(each.words)]
 
     # --- the index
@@ -406,10 +407,10 @@ class RememberedKeys:
         Args:
             seeds: The seeds of their hashes; of no meaning if words are exact.
         """
-        types = tuple(field_to_arrow(each).type for each in self._fields)
+        types = tuple(field_to_arrow(field).type for field in self._fields)
         is_exact = are_exact([pa.array([], _plain(each)) for each in types])
         return KeyColumns(
-            tuple(each.id for each in self._fields),
+            tuple(field.id for field in self._fields),
             tuple(map(str, types)),
             is_exact,
             (0, 0) if is_exact else seeds,
@@ -445,7 +446,7 @@ class RememberedKeys:
         self._left_out.add(path)
         if footer is None or footer.columns._replace(seeds=columns.seeds) != columns:
             return
-        if all(each in self._number_of for each in footer.files):
+        if all(file in self._number_of for file in footer.files):
             return
         size = sum(each.num_bytes for each in self._saved.values())
         run = key_index.open_run(path, footer, size)
@@ -463,10 +464,10 @@ class RememberedKeys:
     def _use(self, run: LocalRun) -> None:
         if run.path in self._saved:  # another thread has found it in the store since it was written
             return
-        for place, each in enumerate(run.footer.files):
-            if each not in self._number_of:
-                run.numbers[place] = self._give_number(each)
-                self._saved_files.add(each)
+        for place, file in enumerate(run.footer.files):
+            if file not in self._number_of:
+                run.numbers[place] = self._give_number(file)
+                self._saved_files.add(file)
         self._saved[run.path] = run
         self._left_out.discard(run.path)
 
@@ -495,7 +496,7 @@ class RememberedKeys:
         """
         least_rows = LEAST_SAVED_ROWS if least_rows is None else least_rows
         with self._lock:
-            if not self._can_save or sum(len(each.words) for each in self._runs) < least_rows:
+            if not self._can_save or sum(len(run.words) for run in self._runs) < least_rows:
                 return
             if self._save_memory(table.store):
                 self._tidy(table)
@@ -505,7 +506,7 @@ class RememberedKeys:
     def _save_memory(self, store: Store) -> bool:
         own = self._files_in_memory()
         files = list(own)
-        starts = np.concatenate([[0], np.cumsum([each.num_rows for each in files], dtype=np.int64)])
+        starts = np.concatenate([[0], np.cumsum([file.num_rows for file in files], dtype=np.int64)])
         start_of = np.zeros(self._next, np.int64)
         start_of[list(own.values())] = starts[:-1]
         parts = [Part(each.numbered(start_of), None) for each in self._runs]
@@ -598,7 +599,7 @@ def remembered_keys(table: TableVersion, on: Sequence[str]) -> RememberedKeys:
         on: Names of its key columns.
     """
     fields = key_fields(table.schema, on)
-    types = tuple((each.id, str(field_to_arrow(each).type)) for each in fields)
+    types = tuple((field.id, str(field_to_arrow(field).type)) for field in fields)
     return _known.get_or_make((table.store.uri, types), lambda: RememberedKeys(fields))
 
 

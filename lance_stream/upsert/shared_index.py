@@ -76,7 +76,7 @@ class SharedIndex(NamedTuple):
             if len(paths) >= _RUNS_OF_A_SIZE:
                 sized = [(each, self.runs[each].num_keys) for each in paths]
                 groups += in_groups(sized, MOST_MERGED_KEYS)
-        return [each for each in groups if len(each) > 1]
+        return [group for group in groups if len(group) > 1]
 
 
 def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
@@ -94,7 +94,7 @@ def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
             held = 0
         groups[-1].append(each)
         held += size
-    return [tuple(each) for each in groups]
+    return [tuple(group) for group in groups]
 
 
 def shared_index(table: TableVersion, on: Sequence[str]) -> SharedIndex:

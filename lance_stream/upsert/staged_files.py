@@ -108,7 +108,7 @@ class SortedRows:
         if self.path:
             streams = store.read_ranges(self.path, ranges)
         else:
-            streams = [self.data[each.start : each.stop] for each in ranges]
+            streams = [self.data[span.start : span.stop] for span in ranges]
         for stream in streams:
             for batch in decode_rows(stream):
                 words = batch.column(batch.num_columns - 1).to_numpy()
@@ -150,10 +150,10 @@ def write_sorted(portions: Iterable[tuple[pa.RecordBatch, Words]], store: Store)
 
 def discard_files(store: Store, files: Iterable[SortedRows]) -> None:
     """Delete the files of rows; best effort."""
-    for each in files:
-        if each.path:
+    for file in files:
+        if file.path:
             with suppress(OSError, LanceStreamError):
-                store.delete(each.path)
+                store.delete(file.path)
 
 
 class _Places:
@@ -208,10 +208,10 @@ def cut_ranges(
         max_bytes: How many bytes of them.
         multiple: Of what number the first word of each range is a multiple.
     """
-    if not any(len(each.words) for each in rows):
+    if not any(len(row.words) for row in rows):
         return []
-    firsts = np.concatenate([each.words[:, 0] for each in rows])
-    bundles = np.concatenate([each.bundles for each in rows])
+    firsts = np.concatenate([row.words[:, 0] for row in rows])
+    bundles = np.concatenate([row.bundles for row in rows])
     order = np.argsort(firsts, kind="stable")
     sizes = np.stack([bundles[:, 0], bundles[:, 2] - bundles[:, 1]], axis=1)[order]
     ranges: list[WordRange] = []

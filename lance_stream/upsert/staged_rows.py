@@ -148,7 +148,7 @@ def _with_words(
     """Yield the same rows in portions, and the words of their keys."""
     for batch in _joined(batches):
         keys = key_rows(batch, table, rules).columns
-        yield batch, first_words([without_dictionary(each) for each in keys], seed)
+        yield batch, first_words([without_dictionary(key) for key in keys], seed)
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -230,13 +230,13 @@ class RangeThreads:
             return outcome
 
         # The first range reads the keys that are not known yet, so the others need not.
-        first = [do(each) for each in ranges[:1]]
+        first = [do(span) for span in ranges[:1]]
         with ThreadPoolExecutor(
             _RANGES_AT_ONCE, thread_name_prefix="lance-stream-parts"
         ) as threads:
-            futures = [threads.submit(do, each) for each in ranges[1:]]
-        errors = [error for each in futures if (error := each.exception()) is not None]
-        done = [*first, *(each.result() for each in futures if each.exception() is None)]
+            futures = [threads.submit(do, span) for span in ranges[1:]]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        done = [*first, *(future.result() for future in futures if future.exception() is None)]
         yield from (each for each in done if each is not None)
         if errors:
             raise errors[0]
@@ -319,8 +319,8 @@ def _left_over(
     planned: PartedUpsert, parts: Sequence[Part], max_rows: int
 ) -> tuple[Callable[[WordRange], Outcome], list[WordRange]]:
     """Return what does the changes that parts have left over, and the ranges of fragments."""
-    changes = [each.changes for each in parts]
-    lacking = next((each.partial for each in parts), {})
+    changes = [part.changes for part in parts]
+    lacking = next((part.partial for part in parts), {})
     ranges = cut_ranges(changes, max_rows, MAX_BYTES, multiple=1 << 32)
     return partial(_do_changes, planned, changes, lacking), ranges
 

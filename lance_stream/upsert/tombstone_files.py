@@ -178,10 +178,10 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
         batch = read_only_batch(data, None, len(data) // _LEAST_BYTES_OF_A_ROW)
     except CorruptDataError as error:
         raise CorruptDataError(f"a file of remembered deletes is damaged: {error}") from error
-    values = [each for each in batch.schema.names if each.startswith(VALUE_PREFIX)]
+    values = [name for name in batch.schema.names if name.startswith(VALUE_PREFIX)]
     if STORES not in names:
         values = []
-    required = [each for each in batch.schema.names if each not in values]
+    required = [name for name in batch.schema.names if name not in values]
     if sorted(required) != sorted(names) or len(set(values)) != len(values):
         found = ", ".join(map(repr, batch.schema.names))
         raise CorruptDataError(
@@ -244,11 +244,11 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
     Raises:
         InvalidInputError: A column cannot be cast to its type.
     """
-    known = [each for each in rows.schema.names if each in schema.names]  # others were dropped
+    known = [name for name in rows.schema.names if name in schema.names]  # others were dropped
     missing = {
-        each: np.ones(rows.num_rows, np.bool_)
-        for each in schema.names
-        if each.startswith(VALUE_PREFIX) and each not in known
+        name: np.ones(rows.num_rows, np.bool_)
+        for name in schema.names
+        if name.startswith(VALUE_PREFIX) and name not in known
     }
     try:
         return Deletes(cast_batch(rows.select(known), schema), missing)
@@ -286,8 +286,8 @@ def schema_of(
     pairs = zip(column_names(on, is_history=values is not None), types, strict=True)
     fields = [pa.field(name, each, nullable=False) for name, each in pairs]
     fields += [
-        pa.field(VALUE_PREFIX + each, remembered_value_type(table.field(each).type))
-        for each in values or ()
+        pa.field(VALUE_PREFIX + value, remembered_value_type(table.field(value).type))
+        for value in values or ()
     ]
     return pa.schema(fields)
 
@@ -321,7 +321,7 @@ class KeptFiles:
         """
         key = place.store.uri, file.name, str(schema)
         # A file has its own values: those that were remembered as it was written.
-        names = [each for each in schema.names if not each.startswith(VALUE_PREFIX)]
+        names = [name for name in schema.names if not name.startswith(VALUE_PREFIX)]
         return self._files.get_or_make(
             key, lambda: cast_deletes(read_deletes(place, file, names), schema)
         )

@@ -112,7 +112,7 @@ class RememberedDeletes:
         """
         rows = pa.array(chosen)
         return self.new_deletes(
-            [each.take(rows) for each in incoming.keys], _sequence_of(incoming).take(rows)
+            [key.take(rows) for key in incoming.keys], _sequence_of(incoming).take(rows)
         )
 
     def new_deletes(self, keys: Sequence[pa.Array], sequence: pa.Array) -> Deletes:
@@ -155,7 +155,7 @@ class RememberedDeletes:
         Returns:
             (n,) deletes, or events, in the order in which they were remembered; (n,) i64.
         """
-        wanted = np.sort(hash_keys([plain_values(each) for each in keys]))
+        wanted = np.sort(hash_keys([plain_values(key) for key in keys]))
         chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
         lacking: list[tuple[str, npt.NDArray[np.bool_], int]] = []
         num_found = 0
@@ -324,7 +324,7 @@ def open_remembered(
             wanted = _common_type(wanted, text_to_type(known.sequence_type), sequence_by)
             if values is not None:
                 names = table.arrow_schema.names
-                older = [each for each in known.values or () if each in names]
+                older = [value for value in known.values or () if value in names]
                 values = tuple(dict.fromkeys((*older, *values)))
     opened = RememberedDeletes(
         place=table.files,
@@ -440,13 +440,13 @@ class PlannedTombstones:
         It distinguishes the transactions of two drivers that execute the same batch, if remembered
         deletes are its only result.
         """
-        names = [each.name for each in self.added.files]
+        names = [file.name for file in self.added.files]
         return {CONFIG_KEY: ", ".join(names)} if names else {}
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The path of the new file, if there is one."""
-        return tuple(tombstone_path(each.name) for each in self.added.files)
+        return tuple(tombstone_path(file.name) for file in self.added.files)
 
 
 def plan_tombstones(
@@ -465,7 +465,7 @@ def plan_tombstones(
         type_to_text(remembered.schema.field(SEQUENCE).type),
         values=remembered.values,
     )
-    num_new = sum(each.rows.num_rows for each in deletes)
+    num_new = sum(delete.rows.num_rows for delete in deletes)
     if not num_new:
         return PlannedTombstones(added, oldest_ms=remembered.oldest_ms)
     joined = [
@@ -502,7 +502,7 @@ def _joined(
     with the same key and sequence.
     """
     olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
-    kept = [each.rows.filter(pa.array(each.deleted_at_ms >= remembered.oldest_ms)) for each in olds]
+    kept = [old.rows.filter(pa.array(old.deleted_at_ms >= remembered.oldest_ms)) for old in olds]
     # When planned again, sequences may have a wider type than when the deletes were recorded.
     news = [cast_deletes(each.rows, remembered.schema).rows for each in new]
     rows = _one_batch([*kept, *news])
@@ -518,6 +518,6 @@ def _joined(
 
 def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     columns = [
-        pa.concat_arrays(each) for each in zip(*(each.columns for each in batches), strict=True)
+        pa.concat_arrays(each) for each in zip(*(batch.columns for batch in batches), strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

@@ -171,7 +171,7 @@ def _refuse_bad_rows(
     check_names(batch.schema, columns, rules)
     stored = set(batch.schema.names) - set(rules.except_columns)
     sorting = RowRules(
-        pa.schema([each for each in columns if each.name in stored]),
+        pa.schema([column for column in columns if column.name in stored]),
         settled_by(batch.schema, checks),
         rules.on,
         rules.sequence_by,

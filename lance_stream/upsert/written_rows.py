@@ -124,7 +124,7 @@ def write_rows(
     if isinstance(incoming, Incoming) and remembered is not None and remembered.is_remembering:
         deletes = remembered.deletes_of(incoming, decision.deleted_keys)
         keys.append(deletes.keys)
-    hashes = [_hashes(table, incoming.rules.on, each) for each in keys]
+    hashes = [_hashes(table, incoming.rules.on, key) for key in keys]
     fields = key_fields(table.schema, incoming.rules.on)
     own = incoming.rows.select(list(incoming.rules.on))
     if in_place:
@@ -154,7 +154,7 @@ def _stay_in_place(
     if not (may_stay and len(decision.changed)):
         return [], decision
     names = incoming.rows.schema.names
-    changing = [each for each in names if each not in incoming.rules.on]
+    changing = [name for name in names if name not in incoming.rules.on]
     fields = columns_that_may_stay(table, changing, names, incoming.rows.nbytes)
     stays = fragments_that_stay(table, decision.changed, fields)
     if not stays.any():
@@ -216,7 +216,7 @@ def _changed_rows(
         return decision.changed, ()  # nothing that could lack a column
     order = _order_of_ids(table, decision.changed)
     own_names = set(incoming.rows.schema.names)
-    missing = [each for each in table.arrow_schema.names if each not in own_names]
+    missing = [name for name in table.arrow_schema.names if name not in own_names]
     kept_columns = [*missing, *incoming.partial]
     if not kept_columns:
         rows = incoming.rows.take(pa.array(decision.changed_rows[order]))
@@ -237,8 +237,8 @@ def _can_be_mixed(table: TableVersion, names: Sequence[str]) -> bool:
 
     Files of 2.0 hold no null structs: rows without one go into files that omit the column.
     """
-    fields = [each for each in table.schema.fields if each.name in names]
-    return all(holds_only_nulls(each, table.file_version) for each in fields)
+    fields = [field for field in table.schema.fields if field.name in names]
+    return all(holds_only_nulls(field, table.file_version) for field in fields)
 
 
 _MOST_SORTED_BYTES: Final = 64 << 20

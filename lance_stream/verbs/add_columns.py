@@ -101,7 +101,7 @@ def add_columns(
         def check(wanted: pa.Field, known: Field) -> None:
             _check_same(wanted, field_to_arrow(known), newest.file_version)
 
-        added = [part for each in columns for part in additions(newest, each, check)]
+        added = [part for column in columns for part in additions(newest, column, check)]
         _check_nullable(each.field for each in added)
         return added
 
@@ -131,7 +131,7 @@ def add_missing_columns(
     """
 
     def missing(newest: TableVersion) -> list[Addition]:
-        known = {each.name: each for each in newest.schema.fields}
+        known = {field.name: field for field in newest.schema.fields}
         new: list[Addition] = []
         for each in incoming:
             if each.name not in known:
@@ -162,7 +162,7 @@ def additions(table: TableVersion, wanted: pa.Field, check: Check) -> list[Addit
         NotFoundError: A struct within a struct, to which a part is to be added, does not exist.
         InvalidInputError: That is not a struct.
     """
-    known = {each.name: each for each in table.schema.fields}
+    known = {field.name: field for field in table.schema.fields}
     if wanted.name in known:
         return list(missing_parts(wanted, known[wanted.name], check))
     path = _path_of_part(wanted.name)
@@ -203,7 +203,7 @@ def missing_parts(wanted: pa.Field, known: Field, check: Check) -> Iterator[Addi
         InvalidInputError: Parts cannot be added to the struct, because it is packed.
     """
     if pa.types.is_struct(wanted.type) and known.logical_type == STRUCT and not known.is_blob:
-        parts = {each.name: each for each in known.children}
+        parts = {child.name: child for child in known.children}
         for each in wanted.type:
             if each.name in parts:
                 yield from missing_parts(each, parts[each.name], check)
@@ -215,9 +215,9 @@ def missing_parts(wanted: pa.Field, known: Field, check: Check) -> Iterator[Addi
             else:
                 yield Addition(each, known.id, tuple(parts))
     elif _is_list(wanted.type) and is_list(known):
-        for each in missing_parts(wanted.type.value_field, known.children[0], check):
+        for missing_part in missing_parts(wanted.type.value_field, known.children[0], check):
             _check_lengths_vary(known)
-            yield each
+            yield missing_part
     else:
         check(wanted, known)
 
@@ -251,7 +251,7 @@ def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
     fields = [columns] if isinstance(columns, pa.Field) else columns
     if isinstance(fields, Iterable) and not isinstance(fields, str | Mapping):
         fields = list(fields)
-        if fields and all(isinstance(each, pa.Field) for each in fields):
+        if fields and all(isinstance(field, pa.Field) for field in fields):
             return pa.schema(fields)
     raise InvalidInputError(
         "pass new columns as a pyarrow.Field, several of them, or a pyarrow.Schema: "
@@ -316,7 +316,7 @@ def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:
             )
         beside.append(made)
     fields = (*(_with_parts(top, below) for top in schema.fields), *below.get(UNASSIGNED_ID, ()))
-    changed = [each for each in fields if each not in schema.fields]
+    changed = [field for field in fields if field not in schema.fields]
     from_arrow(to_arrow(Schema(tuple(changed))))  # rejects what cannot be nested
     check_types(changed, version)
     return Schema(fields, schema.metadata)
@@ -331,16 +331,16 @@ def _with_parts(each: Field, below: Mapping[int, Sequence[Field]]) -> Field:
 
 
 def _check_nullable(columns: Iterable[pa.Field]) -> None:
-    for each in columns:
-        if not each.nullable:
+    for column in columns:
+        if not column.nullable:
             raise InvalidInputError(
-                f"the column {each.name!r} is not nullable, but existing rows would have no "
+                f"the column {column.name!r} is not nullable, but existing rows would have no "
                 "value in it; add it as a nullable column, and update it"
             )
-        if any(key in _KEY_METADATA for key in each.metadata or {}):
+        if any(key in _KEY_METADATA for key in column.metadata or {}):
             raise InvalidInputError(
-                f"the column {each.name!r} is declared a primary key, but it would be null in all "
-                "existing rows; the key of a table is declared when the table is created"
+                f"the column {column.name!r} is declared a primary key, but it would be null in "
+                "all existing rows; the key of a table is declared when the table is created"
             )
 
 

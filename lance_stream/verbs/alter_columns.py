@@ -203,9 +203,9 @@ class Altered:
                 raise InvalidInputError(f"the column {each.path!r} is altered twice")
             by_id[path[-1].id] = _check(table, each, path)
         cast = _cast(table, by_id)
-        left = {each.id for top in cast for each in top.walk()}
+        left = {field.id for top in cast for field in top.walk()}
         for change in by_id.values():
-            gone = {each.id for each in find(table.schema, change.path)[0].walk()} - left
+            gone = {field.id for field in find(table.schema, change.path)[0].walk()} - left
             check_no_index(table, change.path, gone, "cast")
         new_id = same_fields(table.schema.fields, cast, ids_hold=True)
         now = {old: new for new, old in new_id.items()}
@@ -307,13 +307,13 @@ def _recast(each: Field, wanted: pa.DataType) -> Iterator[Field]:
 def _cast(table: TableVersion, by_id: Mapping[int, Change]) -> tuple[Field, ...]:
     """Return the columns with their new types, and new ids for what is written again."""
     types = {old: each.data_type for old, each in by_id.items() if each.data_type is not None}
-    typed = tuple(_with_types(each, types) for each in table.schema.fields)
+    typed = tuple(_with_types(field, types) for field in table.schema.fields)
     if typed == table.schema.fields:
         return typed
     parts_alone = table.file_version not in (FileVersion.V0_1, FileVersion.V2_0)
     numbers = iter(range(first_free_id(table), sys.maxsize))
     pairs = zip(table.schema.fields, typed, strict=True)
-    return tuple(_with_new_ids(*each, numbers, parts_alone=parts_alone) for each in pairs)
+    return tuple(_with_new_ids(*pair, numbers, parts_alone=parts_alone) for pair in pairs)
 
 
 def _with_types(each: Field, types: Mapping[int, pa.DataType]) -> Field:
@@ -337,9 +337,9 @@ def _with_new_ids(
         return after
     if parts_alone and after.logical_type == STRUCT and not after.is_packed:
         pairs = zip(before.children, after.children, strict=True)
-        children = (_with_new_ids(*each, numbers, parts_alone=True) for each in pairs)
+        children = (_with_new_ids(*pair, numbers, parts_alone=True) for pair in pairs)
         return replace(after, children=tuple(children))
-    if any(each.is_blob for each in before.walk()):
+    if any(field.is_blob for field in before.walk()):
         raise InvalidInputError(
             f"a part of the column {before.name!r} cannot be cast because its other parts, which "
             "have to be written with it, have blobs"
@@ -357,11 +357,11 @@ def _with_nullability(
 ) -> tuple[Field, ...]:
     return tuple(
         replace(
-            each,
-            nullable=each.nullable if (said := nullable.get(each.id)) is None else said,
-            children=_with_nullability(each.children, nullable),
+            field,
+            nullable=field.nullable if (said := nullable.get(field.id)) is None else said,
+            children=_with_nullability(field.children, nullable),
         )
-        for each in fields
+        for field in fields
     )
 
 
@@ -371,7 +371,10 @@ def _check_identified(
     """Raise if readers of the table's history could not tell which column is which."""
     found = same_fields(before, after, ids_hold=True)
     lost = [
-        each.name for top in after for each in top.walk() if found.get(each.id) != wanted[each.id]
+        field.name
+        for top in after
+        for field in top.walk()
+        if found.get(field.id) != wanted[field.id]
     ]
     if lost:
         raise InvalidInputError(
@@ -386,12 +389,14 @@ def _check_identified(
 def _merged(altered: Altered, files: ColumnFiles) -> tuple[Fragment, ...]:
     """Return the fragments of a version, each with its new file, written if necessary."""
     table = altered.table
-    known = {each.id for each in table.schema.walk()}
+    known = {field.id for field in table.schema.walk()}
     own = tuple(each for each in map(partial(_only_new, known), altered.cast) if each)
     same = same_fields(table.schema.fields, altered.cast, ids_hold=True)
-    source = tuple(part for each in table.schema.fields if (part := _only_sources(each, own, same)))
-    ids = tuple(each.id for top in own for each in top.walk())
-    left = {*LINEAGE_IDS, *(each.id for top in altered.cast for each in top.walk())}
+    source = tuple(
+        part for field in table.schema.fields if (part := _only_sources(field, own, same))
+    )
+    ids = tuple(field.id for top in own for field in top.walk())
+    left = {*LINEAGE_IDS, *(field.id for top in altered.cast for field in top.walk())}
     merged = []
     with files.deleted_on_error():
         for place, fragment in enumerate(table.manifest.fragments):
@@ -424,7 +429,7 @@ def _only_sources(each: Field, own: Sequence[Field], same: Mapping[int, int]) ->
 
 def _holds(fragment: Fragment, source: Sequence[Field], kept: set[int]) -> bool:
     """Return whether a fragment has values of the columns; otherwise they are null."""
-    wanted = {each.id for top in source for each in top.walk()} - kept
+    wanted = {field.id for top in source for field in top.walk()} - kept
     return any(not wanted.isdisjoint(file.field_ids) for file in fragment.files)
 
 
@@ -454,8 +459,8 @@ def _values(
     dead = table.dead_offsets(table.manifest.fragments[place])
     reader = FragmentReader(unit)
     return read_ahead(
-        Read(partial(_cast_rows, reader, each, dead, wanted), reader.num_bytes_of(each))
-        for each in reader.selections()
+        Read(partial(_cast_rows, reader, selection, dead, wanted), reader.num_bytes_of(selection))
+        for selection in reader.selections()
     )
 
 

@@ -260,12 +260,12 @@ def check_same_names(written: Schema, now: Schema) -> None:
                 f"the column {'.'.join(path)!r} was replaced by another, or cast, while the rows "
                 "were written; write the rows again"
             )
-    types = {each.id: each.logical_type for each in written.walk()}
-    for each in now.walk():  # other programs restart the numbers of columns when they overwrite
-        if types.get(each.id, each.logical_type) != each.logical_type:
+    types = {field.id: field.logical_type for field in written.walk()}
+    for field in now.walk():  # other programs restart the numbers of columns when they overwrite
+        if types.get(field.id, field.logical_type) != field.logical_type:
             raise ColumnsChangedError(
-                f"the column {each.name!r} has become {each.logical_type} with the number of one "
-                f"that was {types[each.id]} while the rows were written; write the rows again"
+                f"the column {field.name!r} has become {field.logical_type} with the number of one "
+                f"that was {types[field.id]} while the rows were written; write the rows again"
             )
 
 
@@ -280,12 +280,14 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
     Raises:
         ColumnsChangedError: They do not.
     """
-    held = {field_id for each in fragments for file in each.files for field_id in file.field_ids}
+    held = {
+        field_id for fragment in fragments for file in fragment.files for field_id in file.field_ids
+    }
     leaves = {leaf.id for leaf in newest.schema.walk()}
     missing = [
-        each.name
-        for each in newest.schema.fields
-        if not each.nullable and not any(part.id in held for part in each.walk())
+        field.name
+        for field in newest.schema.fields
+        if not field.nullable and not any(part.id in held for part in field.walk())
     ]
     if missing:
         raise ColumnsChangedError(
@@ -293,7 +295,7 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
             "written; write them again"
         )
     check_same_names(written, newest.schema)
-    nullable = {each.id for each in written.walk() if each.nullable}
+    nullable = {field.id for field in written.walk() if field.nullable}
     tightened = [e.name for e in newest.schema.walk() if not e.nullable and e.id in nullable]
     if tightened:
         raise ColumnsChangedError(

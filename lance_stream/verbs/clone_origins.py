@@ -76,7 +76,7 @@ def _needed(table: TableVersion) -> Iterator[BasePath]:
     """Yield the base paths below which a version has files, if they are tables."""
     used: set[int | None] = set()
     for fragment in table.manifest.fragments:
-        used.update(each.base_id for each in fragment.files)
+        used.update(file.base_id for file in fragment.files)
         if fragment.deletion_file is not None:
             used.add(fragment.deletion_file.base_id)
     if table.manifest.index_section is not None:

@@ -108,8 +108,8 @@ def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[
         files: Their files.
     """
     ids = tuple(new.expressions)
-    named = {path[0] for each in new.expressions.values() for path in each.paths}
-    source = identities(each for each in table.schema.fields if each.name in named)
+    named = {path[0] for expression in new.expressions.values() for path in expression.paths}
+    source = identities(field for field in table.schema.fields if field.name in named)
     if not ids:
         return tuple(table.manifest.fragments)
 
@@ -183,13 +183,13 @@ class _Computed:
 def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) -> _Computed:
     """Return the new columns that are not null in every row by definition."""
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
-    known = {each.id for each in table.schema.walk()}
+    known = {field.id for field in table.schema.walk()}
     by_id = {}
     for name, expression in expressions.items():
         if expression.paths or evaluate(expression, one_row).null_count == 0:
             column = name if "." in name else quote_path((name,))
             by_id[find(schema, column)[-1].id] = expression
-    own = (_only(each, by_id.keys(), known) for each in schema.fields)
+    own = (_only(field, by_id.keys(), known) for field in schema.fields)
     return _Computed(Schema(tuple(each for each in own if each)), by_id)
 
 
@@ -206,7 +206,7 @@ def _values(table: TableVersion, place: int, new: _Computed) -> Iterator[pa.Reco
 
     A few threads read and compute them, a little ahead of the writer.
     """
-    named = (path[:1] for each in new.expressions.values() for path in each.paths)
+    named = (path[:1] for expression in new.expressions.values() for path in expression.paths)
     around = ((e.name,) for e in new.schema.fields if e.id not in new.expressions)
     unit = unit_of(
         table,
@@ -219,8 +219,8 @@ def _values(table: TableVersion, place: int, new: _Computed) -> Iterator[pa.Reco
     dead = table.dead_offsets(table.manifest.fragments[place])
     reader = FragmentReader(unit)
     return read_ahead(
-        Read(partial(_compute, reader, each, dead, new), reader.num_bytes_of(each))
-        for each in reader.selections()
+        Read(partial(_compute, reader, selection, dead, new), reader.num_bytes_of(selection))
+        for selection in reader.selections()
     )
 
 
@@ -239,8 +239,8 @@ def _compute(
         found = evaluate(expression, live)
         values[field_id] = found if places is None else found.take(places)
     columns = [
-        values[each.id] if each.id in values else _within(rows.column(each.name), each, values)
-        for each in new.schema.fields
+        values[field.id] if field.id in values else _within(rows.column(field.name), field, values)
+        for field in new.schema.fields
     ]
     return pa.RecordBatch.from_arrays(columns, names=new.schema.names)
 
@@ -254,8 +254,8 @@ def _within(around: pa.StructArray, field: Field, values: Mapping[int, pa.Array]
         values: The values of the new parts, by their ids.
     """
     parts = [
-        values[each.id] if each.id in values else _within(around.field(each.name), each, values)
-        for each in field.children
+        values[child.id] if child.id in values else _within(around.field(child.name), child, values)
+        for child in field.children
     ]
     mask = around.is_null() if around.null_count else None
-    return pa.StructArray.from_arrays(parts, [each.name for each in field.children], mask=mask)
+    return pa.StructArray.from_arrays(parts, [child.name for child in field.children], mask=mask)

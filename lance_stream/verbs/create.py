@@ -131,11 +131,11 @@ def check_types_known(columns: Iterable[pa.Field]) -> None:
     Raises:
         InvalidInputError: A column, or a part of one, has no type.
     """
-    for each in columns:
-        if _is_void(each.type):
+    for column in columns:
+        if _is_void(column.type):
             raise InvalidInputError(
-                f"the column {each.name!r} contains only nulls in its type or in a part of it "
-                f"({each.type}), which is not a type that a new table could have; cast it to the "
+                f"the column {column.name!r} contains only nulls in its type or in a part of it "
+                f"({column.type}), which is not a type that a new table could have; cast it to the "
                 "type that its values will have, or omit it"
             )
 

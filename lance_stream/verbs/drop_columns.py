@@ -48,7 +48,7 @@ def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
             _check_can_be_dropped(newest, column, path)
             dropped.add(path[-1].id)
         check_not_remembered_by(
-            newest, [each.name for each in newest.schema.fields if each.id in dropped], "dropped"
+            newest, [field.name for field in newest.schema.fields if field.id in dropped], "dropped"
         )
         fields = _without(newest.schema.fields, dropped, None)
         _check_still_stored(newest, fields)
@@ -81,9 +81,11 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
         whole: The struct that they are parts of.
     """
     left = tuple(
-        replace(each, children=_without(each.children, dropped, each)) if each.children else each
-        for each in fields
-        if each.id not in dropped
+        replace(field, children=_without(field.children, dropped, field))
+        if field.children
+        else field
+        for field in fields
+        if field.id not in dropped
     )
     if fields and not left:
         what = "the table" if whole is None else f"the struct {whole.name!r}"
@@ -94,20 +96,20 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
 
 def _check_still_stored(table: TableVersion, left: Sequence[Field]) -> None:
     """Raise if a fragment that stores parts of a column would store none of those that are left."""
-    known = {each.id: each for each in table.schema.fields}
+    known = {field.id: field for field in table.schema.fields}
     changed = [each for each in left if each.children and known[each.id] != each]
     if not changed:
         return
     for fragment in table.manifest.fragments:
         held = {field_id for file in fragment.files for field_id in file.field_ids}
         for top in changed:
-            before = {each.id: each for each in known[top.id].walk()}
-            for each in top.walk():
-                if _is_stored(before[each.id], held) and not _is_stored(each, held):
+            before = {field.id: field for field in known[top.id].walk()}
+            for field in top.walk():
+                if _is_stored(before[field.id], held) and not _is_stored(field, held):
                     raise InvalidInputError(
-                        f"the struct {each.name!r} of {top.name!r} would have no part left that is "
-                        "stored in all of its rows, so they would become null. Compact the table "
-                        "first, which stores the parts that were added without values"
+                        f"the struct {field.name!r} of {top.name!r} would have no part left that "
+                        "is stored in all of its rows, so they would become null. Compact the "
+                        "table first, which stores the parts that were added without values"
                     )
 
 

@@ -121,11 +121,11 @@ def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Fie
     """
     renamed = tuple(
         replace(
-            each,
-            name=name_of.get(each.id, each.name),
-            children=with_names(each.children, name_of),
+            field,
+            name=name_of.get(field.id, field.name),
+            children=with_names(field.children, name_of),
         )
-        for each in fields
+        for field in fields
     )
     taken: set[str] = set()
     for each in renamed:
@@ -143,10 +143,10 @@ def first_free_id(table: TableVersion) -> int:
     A dropped column may still be stored in data files beside others: its id is used up.
     """
     used = (
-        each
+        field_id
         for fragment in table.manifest.fragments
         for file in fragment.files
-        for each in file.field_ids
+        for field_id in file.field_ids
     )
     return max([table.schema.max_field_id(), *used]) + 1
 
@@ -157,7 +157,9 @@ def identities(fields: Iterable[Field]) -> tuple[Identity, ...]:
     What a verb has written from them is valid for another attempt only if these are the same:
     meanwhile others may have dropped or renamed columns, which changes no data file.
     """
-    return tuple((each.id, each.name, each.logical_type) for top in fields for each in top.walk())
+    return tuple(
+        (field.id, field.name, field.logical_type) for top in fields for field in top.walk()
+    )
 
 
 def unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:

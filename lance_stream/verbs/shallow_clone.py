@@ -75,8 +75,8 @@ def shallow_clone(
     try:
         if tag_source:
             _tag(start.refs, start.version, target)
-            for each in origins:
-                _tag(each.refs, each.version, target)
+            for origin in origins:
+                _tag(origin.refs, origin.version, target)
         manifest = publish_clone(log, source, None)
     except CommitUncertainError:
         raise

@@ -141,14 +141,14 @@ def _jobs(
     schema = table.arrow_schema
 
     def new(stored: pa.RecordBatch, _which: slice) -> pa.RecordBatch:
-        names = [each.name for each in fields]
+        names = [field.name for field in fields]
         columns = [
             _fitting(evaluate(expressions[name], stored), schema.field(name), name)
             for name in names
         ]
         return pa.RecordBatch.from_arrays(columns, names)
 
-    named = {path[0] for each in expressions.values() for path in each.paths}
+    named = {path[0] for expression in expressions.values() for path in expression.paths}
     sources = [name for name in schema.names if name in named]
     return [
         columns_job(table, fragment_id, offsets, fields, new, target, sources)
@@ -198,4 +198,4 @@ def _null_mask(values: pa.Array) -> pa.Array | None:
 
 
 def _fields_of(table: TableVersion, names: Mapping[str, str]) -> tuple[int, ...]:
-    return ids_of(each for each in table.schema.fields if each.name in names)
+    return ids_of(field for field in table.schema.fields if field.name in names)

@@ -78,7 +78,7 @@ def _table_of_frame(frame: Any) -> pa.Table:
     Raises:
         InvalidInputError: Two columns have the same name, or Arrow has no type for a value.
     """
-    named = [each for each in frame.index.names if each is not None and each not in frame.columns]
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
     try:
         columns = frame.reset_index(level=named) if named else frame
         # not through the C stream, which keeps an index without a name, too
@@ -108,7 +108,7 @@ def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
 
 def without_views(schema: pa.Schema) -> pa.Schema:
     """Return columns whose rows can be taken by index, which Arrow cannot do for views."""
-    return pa.schema([each.with_type(_without_views(each.type)) for each in schema])
+    return pa.schema([field.with_type(_without_views(field.type)) for field in schema])
 
 
 def _without_views(arrow: pa.DataType) -> pa.DataType:

@@ -49,7 +49,9 @@ class BlobFiles:
     def __init__(self, store: Store, data_file: str, schema: Schema) -> None:
         self._store = store
         self._data_file = data_file
-        self._fields = {place: each for place, each in enumerate(schema.fields) if each.is_blob_v2}
+        self._fields = {
+            place: field for place, field in enumerate(schema.fields) if field.is_blob_v2
+        }
         self._num_files = 0
         self._pack: FileWriter | None = None
         self._pack_id = 0

@@ -138,8 +138,8 @@ def delete_files(store: Store, fragments: Iterable[Fragment]) -> None:
             with suppress(OSError, LanceStreamError):
                 store.delete(data_file_path(file.path))
                 folder = blob_folder(data_file_path(file.path))
-                for each in store.list_names(folder):
-                    store.delete(f"{folder}/{each}")
+                for name in store.list_names(folder):
+                    store.delete(f"{folder}/{name}")
 
 
 def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa.RecordBatch]:

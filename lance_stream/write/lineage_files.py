@@ -83,14 +83,14 @@ def with_lineage_files(table: TableVersion, fragments: Iterable[Fragment]) -> li
     made: list[Fragment] = []
     written: list[Fragment] = []
     try:
-        for each in fragments:
-            long = _longer_than(limit, each)
+        for fragment in fragments:
+            long = _longer_than(limit, fragment)
             if long:
                 _check(table, long)
                 file = _write(table, long)
-                written.append(replace(each, files=(file,)))
-                each = _with_hidden(each, file, long)
-            made.append(each)
+                written.append(replace(fragment, files=(file,)))
+                fragment = _with_hidden(fragment, file, long)
+            made.append(fragment)
     except BaseException:
         delete_files(table.store, written)
         raise
@@ -132,7 +132,7 @@ def _check(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -
 
 def _with_hidden(fragment: Fragment, file: DataFile, names: Iterable[str]) -> Fragment:
     files = (*fragment.files, file)
-    marks = {each: LineageColumn.among(LINEAGE_FIELD_IDS[each], files) for each in names}
+    marks = {name: LineageColumn.among(LINEAGE_FIELD_IDS[name], files) for name in names}
     return replace(fragment, files=files, **marks)  # type: ignore[arg-type]  # names of sequences
 
 
@@ -154,7 +154,7 @@ def _write(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -
             file.write(buffer)
     return DataFile(
         path=name,
-        field_ids=tuple(LINEAGE_FIELD_IDS[each] for each in columns),
+        field_ids=tuple(LINEAGE_FIELD_IDS[column] for column in columns),
         column_indices=written.column_indices,
         file_version=written.version.data_file_numbers,
         size_bytes=written.size_bytes,

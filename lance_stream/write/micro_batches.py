@@ -199,7 +199,7 @@ _SEARCHED: Final = _Searched()
 def _first_tried_on(table: TableVersion, uuid: str) -> int | None:
     """Return the version that a transaction was first planned on; None if it has no file."""
     names = map(parse_transaction_file_name, table.store.list_names(TRANSACTIONS_DIRECTORY))
-    return min((each[0] for each in names if each and each[1].startswith(uuid)), default=None)
+    return min((name[0] for name in names if name and name[1].startswith(uuid)), default=None)
 
 
 def _find_before_restore(table: TableVersion, after: int, app_id: str, uuid: str) -> int | None:

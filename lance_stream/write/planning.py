@@ -285,7 +285,7 @@ def _superseded(staged: Staged, made: Manifest) -> list[Fragment]:
 
 def joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
     """Return a callback that gives the config entries of all."""
-    given = [each for each in callbacks if each is not None]
+    given = [callback for callback in callbacks if callback is not None]
     if len(given) < 2:
         return given[0] if given else None
     return lambda newest, version: {

@@ -226,17 +226,17 @@ class RowRules:
         rows = batch.filter(mask)
         if self.casts:
             kept = np.flatnonzero(good)
-            columns = {name: each.of_rows(kept) for name, each in columns.items()}
+            columns = {name: column.of_rows(kept) for name, column in columns.items()}
         left_out = batch.filter(pa.array(~good))
         return Verdict(self._good(rows, columns), judging.bad_rows(), left_out)
 
     def _good(self, rows: pa.RecordBatch, columns: "Mapping[str, _Column]") -> pa.RecordBatch:
         if not self.casts:
             return rows
-        names = [each for each in rows.schema.names if each in columns]
-        fields = [self.stored.field(each) for each in names]
+        names = [name for name in rows.schema.names if name in columns]
+        fields = [self.stored.field(name) for name in names]
         return pa.RecordBatch.from_arrays(
-            [columns[each].values for each in names], schema=pa.schema(fields)
+            [columns[name].values for name in names], schema=pa.schema(fields)
         )
 
 
@@ -440,13 +440,13 @@ def _not_true(check: Check, rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
 
 def _check_condition(check: Check, known: pa.Schema) -> None:
     names = check.columns
-    missing = [each for each in names if check.column_of(each) not in known.names]
+    missing = [name for name in names if check.column_of(name) not in known.names]
     if missing:
         raise InvalidInputError(
             f"the check {check.name!r:.200} names the column {missing[0]!r}, which the batch does "
             f"not have; it has: {', '.join(known.names)}"
         )
-    schema = pa.schema([known.field(check.column_of(each)).with_name(each) for each in names])
+    schema = pa.schema([known.field(check.column_of(name)).with_name(name) for name in names])
     try:
         parse_predicate(check.condition, schema)
     except LanceStreamError as error:
@@ -569,7 +569,7 @@ class BadRows:
             InvalidInputError: There are too many.
         """
         self.batches.append(rows)
-        if sum(each.nbytes for each in self.batches) > MAX_BAD_BYTES:
+        if sum(batch.nbytes for batch in self.batches) > MAX_BAD_BYTES:
             raise InvalidInputError(
                 f"more than {MAX_BAD_BYTES >> 20} MB of the batch's rows do not fit the table, for "
                 f"example: {_shown(self.batches[0], 0)}. So many are no exception: correct the "
@@ -580,8 +580,8 @@ class BadRows:
         """Return the rows as an Arrow stream, for another process."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, BAD_ROWS_SCHEMA) as writer:
-            for each in self.batches:
-                writer.write_batch(each)
+            for batch in self.batches:
+                writer.write_batch(batch)
         data: bytes = sink.getvalue().to_pybytes()
         return data
 
@@ -592,7 +592,7 @@ class BadRows:
                 self.add(each)
 
     def __bool__(self) -> bool:
-        return any(each.num_rows for each in self.batches)
+        return any(batch.num_rows for batch in self.batches)
 
     @property
     def rows(self) -> pa.Table:
@@ -602,8 +602,8 @@ class BadRows:
     def counts(self) -> dict[str, int]:
         """Return how many rows there are of each reason, the most frequent first."""
         found: Counter[str] = Counter()
-        for each in self.batches:
-            pairs = zip(each["reason"].to_pylist(), each["rows"].to_pylist(), strict=True)
+        for batch in self.batches:
+            pairs = zip(batch["reason"].to_pylist(), batch["rows"].to_pylist(), strict=True)
             for reason, count in pairs:
                 found[reason] += count
         return dict(found.most_common())

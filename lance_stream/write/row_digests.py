@@ -160,7 +160,7 @@ class DigestingBatches:
 
     def __iter__(self) -> Any:
         for batch in self._batches:
-            own = [each for each in batch.schema.names if each not in self._hidden]
+            own = [name for name in batch.schema.names if name not in self._hidden]
             self.digest += digest_of(batch.select(own) if self._hidden else batch)
             yield batch
 

@@ -39,7 +39,7 @@ def rows_to_json(rows: pa.RecordBatch) -> tuple[list[str], str]:
     Raises:
         InvalidInputError: JSON cannot hold a column's values.
     """
-    schema = pa.schema([(each.name, _plain_type(each.type)) for each in rows.schema])
+    schema = pa.schema([(field.name, _plain_type(field.type)) for field in rows.schema])
     types = base64.b64encode(schema.serialize().to_pybytes()).decode()
     _check_distinct(schema.names)
     columns = [_to_plain(_as_plain_array(column)) for column in rows.columns]
@@ -223,8 +223,8 @@ def _from_plain(values: list[Any], arrow: pa.DataType) -> pa.Array:
 
 def _offsets(values: list[Any], width: pa.DataType) -> pa.Array:
     """Return the offsets of lists; null where a list is."""
-    stops = np.cumsum([0, *(0 if each is None else len(each) for each in values)])
-    is_null = [*(each is None for each in values), False]
+    stops = np.cumsum([0, *(0 if value is None else len(value) for value in values)])
+    is_null = [*(value is None for value in values), False]
     return pa.array(stops, width, mask=np.array(is_null))
 
 
@@ -234,7 +234,7 @@ def _plain_numbers(array: pa.Array) -> list[Any]:
 
 def _made(values: list[Any], arrow: pa.DataType) -> pa.Array:
     kind = bool if pa.types.is_boolean(arrow) else int
-    wrong = [each for each in values if each is not None and type(each) is not kind]
+    wrong = [value for value in values if value is not None and type(value) is not kind]
     if wrong:  # Arrow would make 1.5 a 1
         raise ValueError(f"{wrong[0]!r:.40} is no {arrow}")
     return pa.array(values, arrow)
@@ -254,7 +254,7 @@ def _float(value: float | None) -> Any:
 
 
 def _made_floats(values: list[Any], arrow: pa.DataType) -> pa.Array:
-    numbers = [_NOT_FINITE[each] if isinstance(each, str) else each for each in values]
+    numbers = [_NOT_FINITE[value] if isinstance(value, str) else value for value in values]
     return pa.array(numbers, pa.float64()).cast(arrow, safe=False)
 
 
@@ -263,7 +263,7 @@ def _decimals(array: pa.Array) -> list[Any]:
 
 
 def _made_decimals(values: list[Any], arrow: pa.DataType) -> pa.Array:
-    return pa.array([None if each is None else Decimal(each) for each in values], arrow)
+    return pa.array([None if value is None else Decimal(value) for value in values], arrow)
 
 
 def _texts(array: pa.Array) -> list[Any]:
@@ -283,12 +283,12 @@ def _text(data: bytes | None) -> Any:
 
 def _made_texts(values: list[Any], arrow: pa.DataType) -> pa.Array:
     data = [
-        base64.b64decode(each["base64"], validate=True)
-        if isinstance(each, dict)
+        base64.b64decode(value["base64"], validate=True)
+        if isinstance(value, dict)
         else None
-        if each is None
-        else each.encode()
-        for each in values
+        if value is None
+        else value.encode()
+        for value in values
     ]
     is_large = pa.types.is_large_string(arrow)
     plain = pa.array(data, pa.large_binary() if is_large else pa.binary())
@@ -301,7 +301,8 @@ def _bytes(array: pa.Array) -> list[Any]:
 
 def _made_bytes(values: list[Any], arrow: pa.DataType) -> pa.Array:
     return pa.array(
-        [None if each is None else base64.b64decode(each, validate=True) for each in values], arrow
+        [None if value is None else base64.b64decode(value, validate=True) for value in values],
+        arrow,
     )
 
 
@@ -334,8 +335,10 @@ def _instants(array: pa.Array) -> list[Any]:
 def _made_instants(values: list[Any], arrow: pa.DataType) -> pa.Array:
     unit = _unit_of(arrow)
     numbers = [
-        None if each is None else int(np.datetime64(each.removesuffix("Z"), unit).astype(np.int64))
-        for each in values
+        None
+        if value is None
+        else int(np.datetime64(value.removesuffix("Z"), unit).astype(np.int64))
+        for value in values
     ]
     return _made_numbers(numbers, arrow)
 
@@ -349,7 +352,7 @@ def _times(array: pa.Array) -> list[Any]:
 
 
 def _made_times(values: list[Any], arrow: pa.DataType) -> pa.Array:
-    known = [None if each is None else f"1970-01-01T{each}" for each in values]
+    known = [None if value is None else f"1970-01-01T{value}" for value in values]
     unit = _unit_of(arrow)
     numbers = [
         None if each is None else int(np.datetime64(each, unit).astype(np.int64)) for each in known

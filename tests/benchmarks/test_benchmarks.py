@@ -69,7 +69,7 @@ def test_the_growth_benchmark_compares_fragment_counts() -> None:
     for line in ("commit, ours", "commit, pylance", "bytes, ours"):
         cells = re.search(rf"^{line} +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
         assert cells is not None, shown
-        assert all(float(each) > 0 for each in cells.groups())
+        assert all(float(group) > 0 for group in cells.groups())
     assert re.search(r"commit: -?[\d.]+ x; target: below 1\.5", shown), shown
 
 

@@ -45,11 +45,11 @@ def test_updates_are_scattered() -> None:
 def test_a_window_is_a_median_of_its_batches() -> None:
     costs = [1.0, 9.0, 2.0, 4.0, 5.0]
     batches = [
-        {"batch ms": each, "batch CPU ms": each, "compaction CPU ms": each} for each in costs
+        {"batch ms": cost, "batch CPU ms": cost, "compaction CPU ms": cost} for cost in costs
     ]
     windows = by_window(batches, 3)
-    assert [each.batch for each in windows] == [2.0, 4.5]
-    assert [each.compaction_cpu for each in windows] == [4.0, 4.5]
+    assert [window.batch for window in windows] == [2.0, 4.5]
+    assert [window.compaction_cpu for window in windows] == [4.0, 4.5]
     assert windows[0].after is batches[2]
 
 
@@ -63,7 +63,7 @@ def test_curves_are_drawn_to_scale() -> None:
         [tuple(map(float, point.split(","))) for point in each.attrib["points"].split()]
         for each in root.iter("{http://www.w3.org/2000/svg}polyline")
     ]
-    assert [len(each) for each in lines] == [4] * 4
+    assert [len(line) for line in lines] == [4] * 4
     growing, flat = lines[:2]
     heights = [y for _, y in growing]
     assert np.diff(heights) == pytest.approx([heights[1] - heights[0]] * 3, abs=0.2)
@@ -76,7 +76,7 @@ def test_lives_with_spark_are_compared_with_their_own_beginning() -> None:
     """The first batch starts Spark's workers, and is left out."""
     upserts = {"ours": [9.0, 0.1, 0.1, 0.3, 0.2, 0.2], "theirs": [9.0, 1.0, 3.0, 2.0, 6.0, 4.0]}
     assert windows(upserts["theirs"], 3) == [2.0, 5.0]
-    shown = [re.split(r" {2,}", each.strip()) for each in lines(upserts, 3)]
+    shown = [re.split(r" {2,}", line.strip()) for line in lines(upserts, 3)]
     assert shown == [
         ["batches", "ours", "theirs"],
         ["4", "100 ms, 1.00 x", "2000 ms, 1.00 x"],

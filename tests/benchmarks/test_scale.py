@@ -71,7 +71,7 @@ def test_a_forged_history_has_its_versions(tmp_path: Path) -> None:
     uri = str(tmp_path / "h.lance")
     forge_history(uri, num_versions)
     ds = lance_stream.open_dataset(uri)
-    assert [each.version for each in ds.versions()] == list(range(1, num_versions + 1))
-    assert {each.num_rows for each in ds.versions()} == {0, 10}
+    assert [version.version for version in ds.versions()] == list(range(1, num_versions + 1))
+    assert {version.num_rows for version in ds.versions()} == {0, 10}
     for action in HISTORY.values():
         action(uri)

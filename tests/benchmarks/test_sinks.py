@@ -99,7 +99,7 @@ def test_all_sinks_hold_the_same_rows(spark: Any, tmp_path: Path) -> None:
     assert {name: len(runs) for name, runs in figures.seconds["append"].items()} == dict.fromkeys(
         names, 2
     )
-    assert min(each for runs in figures.seconds["append"].values() for each in runs) > 0
+    assert min(run for runs in figures.seconds["append"].values() for run in runs) > 0
     assert {"write", "commit"} <= set(figures.phases["append"])
     assert {name: len(runs) for name, runs in figures.seconds["upsert"].items()} == {
         "lance-stream": 2,
@@ -108,6 +108,6 @@ def test_all_sinks_hold_the_same_rows(spark: Any, tmp_path: Path) -> None:
     assert {"scan", "write", "commit"} <= set(figures.phases["upsert"])
     assert len(figures.seconds["feed"]["lance-stream"]) > 1
     wrong = expected._replace(ids=expected.ids + 1)
-    for each in contenders[:2]:
-        with pytest.raises(RuntimeError, match=f"the table of {each.name} contains"):
-            check_rows(spark, [each], workload, wrong)
+    for contender in contenders[:2]:
+        with pytest.raises(RuntimeError, match=f"the table of {contender.name} contains"):
+            check_rows(spark, [contender], workload, wrong)

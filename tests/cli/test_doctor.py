@@ -25,7 +25,7 @@ def diagnose(
     """Return the exit code, and each check's status and message."""
     code = program.main(["doctor", "--json", *arguments], environment)
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    return code, {each["name"]: (each["status"], each["message"]) for each in checks}
+    return code, {check["name"]: (check["status"], check["message"]) for check in checks}
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +149,7 @@ def test_a_probe_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_p
     assert code == 0
     assert checks["create once"][0] == checks["clocks"][0] == "ok"
     assert [each.path for each in open_store(tmp_path / "t").list()] == [
-        each.path for each in files
+        file.path for file in files
     ]
 
 

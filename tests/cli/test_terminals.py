@@ -73,7 +73,7 @@ READING = [
 
 
 def given(ds: Dataset, words: list[str]) -> list[str]:
-    return [ds.uri if each == "URI" else each for each in words]
+    return [ds.uri if word == "URI" else word for word in words]
 
 
 @pytest.mark.floors
@@ -348,7 +348,7 @@ def test_bash_completes(typed: str, offered: list[str], script: dict[str, str]) 
     text = f"""
         eval "$(lance-stream completion bash)"
         complete -p lance-stream >/dev/null || exit 9
-        COMP_WORDS=({" ".join(f"'{each}'" for each in words)}); COMP_CWORD={len(words) - 1}
+        COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) - 1}
         _lance_stream_completion lance-stream
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
@@ -391,7 +391,7 @@ def test_fish_completes(script: dict[str, str], tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [each.split("\t")[0] for each in done.stdout.splitlines()] == [word for _, word in TYPED]
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [word for _, word in TYPED]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")

@@ -394,7 +394,7 @@ def test_cleanup_reports_what_it_removed(run: Run, ds: Dataset) -> None:
         {"gold": 1},
         False,
     )
-    assert [each.version for each in ds.versions()] == [2, 5]
+    assert [version.version for version in ds.versions()] == [2, 5]
 
 
 def test_verify_exits_1_on_violations(run: Run, ds: Dataset) -> None:
@@ -470,7 +470,7 @@ def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
 def test_failures_have_messages_and_exit_codes(
     run: Run, ds: Dataset, words: list[str], code: int, said: str
 ) -> None:
-    got, out, err = run(*[ds.uri if each == "URI" else each for each in words])
+    got, out, err = run(*[ds.uri if word == "URI" else word for word in words])
     assert (got, out) == (code, "")
     assert said in err
 

@@ -39,7 +39,7 @@ def whole_cluster(machines: FaultProxy) -> Iterator[Cluster]:
     with ExitStack() as stack:
         workers = [Machine(name, endpoint=machines.url) for name in WORKERS]
         yield stack.enter_context(
-            started("master", [stack.enter_context(each) for each in workers])
+            started("master", [stack.enter_context(worker) for worker in workers])
         )
 
 

@@ -125,8 +125,8 @@ class Site:
     def check_who_reads(self, *but: str) -> None:
         """Check that workers have read data files, and nobody else, but of the tables named."""
         reads = [each for each in self.proxy.seen(key="/data/") if each.kind in _READS]
-        assert any(self.worker_of(each) for each in reads)
-        by_others = [str(each) for each in reads if self.worker_of(each) is None]
+        assert any(self.worker_of(read) for read in reads)
+        by_others = [str(read) for read in reads if self.worker_of(read) is None]
         assert [each for each in by_others if not any(f"/{name}/" in each for name in but)] == []
 
     def check(self, *modes: str) -> None:

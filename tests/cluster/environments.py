@@ -84,15 +84,17 @@ def _wheels() -> tuple[Path, Path]:
 
 def _versions() -> str:
     """Return what is installed here, a line each, as constraints."""
-    found = {each.metadata["Name"]: each.version for each in distributions()}
+    found = {
+        distribution.metadata["Name"]: distribution.version for distribution in distributions()
+    }
     ours = {name: found[name] for name in found if name and not re.fullmatch("lance.stream", name)}
     return "".join(f"{name}=={ours[name]}\n" for name in sorted(ours))
 
 
 def _digest(*parts: str | bytes) -> str:
     together = hashlib.sha256()
-    for each in parts:
-        together.update(each if isinstance(each, bytes) else f"{each}\n".encode())
+    for part in parts:
+        together.update(part if isinstance(part, bytes) else f"{part}\n".encode())
     return together.hexdigest()
 
 

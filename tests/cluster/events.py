@@ -47,18 +47,18 @@ def make_batches(seed: int, num_batches: int = NUM_BATCHES, num_bytes: int = 0) 
 
 def store(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None:
     """Write batches to a table, a version each."""
-    tables = [pa.Table.from_pylist(each) for each in batches]
+    tables = [pa.Table.from_pylist(batch) for batch in batches]
     ds = lance_stream.create_dataset(uri, tables[0], storage_options=dict(options))
-    for each in tables[1:]:
-        ds = ds.append(each)
+    for table in tables[1:]:
+        ds = ds.append(table)
 
 
 def store_upserted(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None:
     """Upsert batches into a table, a version each."""
     first = pa.Table.from_pylist(upserted(batches[:1]))
     ds = lance_stream.create_dataset(uri, first, storage_options=dict(options))
-    for each in batches[1:]:
-        rows = pa.Table.from_pylist(each)
+    for batch in batches[1:]:
+        rows = pa.Table.from_pylist(batch)
         ds = ds.upsert(rows, on=["key"], delete_when="op = 'd'", except_columns=["op"])
 
 

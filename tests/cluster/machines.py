@@ -142,10 +142,10 @@ class Machine:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for each in self.folder.iterdir():
-            if each.name != "env":
-                is_folder = each.is_dir() and not each.is_symlink()
-                shutil.rmtree(each) if is_folder else each.unlink()
+        for path in self.folder.iterdir():
+            if path.name != "env":
+                is_folder = path.is_dir() and not path.is_symlink()
+                shutil.rmtree(path) if is_folder else path.unlink()
         for name in ("tmp", "home", "said"):
             (self.folder / name).mkdir()
         shutil.copytree(_PROGRAMS, self.folder / "programs")
@@ -163,8 +163,8 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._programs:
-            each.kill()
+        for program in self._programs:
+            program.kill()
         for name in ("tmp", "home", "work"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -244,9 +244,9 @@ class Machine:
 def processes_below(process: int) -> Iterator[int]:
     """Yield a process and all below it, those first that started others."""
     yield process
-    for each in Path(f"/proc/{process}/task").glob("*/children"):
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
         try:
-            children = each.read_text().split()
+            children = path.read_text().split()
         except OSError:
             continue
         for child in children:

@@ -56,8 +56,8 @@ class Worker:
 
     def resume_python(self) -> None:
         """Let its Python processes go on, but not Spark's own."""
-        for each in self.python_workers():
-            try_to_send(each, signal.SIGCONT)
+        for python_worker in self.python_workers():
+            try_to_send(python_worker, signal.SIGCONT)
 
     def resume(self) -> None:
         """Let all of its processes go on."""
@@ -79,8 +79,8 @@ class Worker:
 
 
 def _kill(processes: list[int]) -> int:
-    for each in processes:
-        try_to_send(each, signal.SIGKILL)
+    for process in processes:
+        try_to_send(process, signal.SIGKILL)
     return len(processes)
 
 
@@ -98,12 +98,12 @@ class Cluster:
 
     def restore(self) -> None:
         """Start the workers that are lost."""
-        for each in self.workers.values():
-            each.come_back()
+        for worker in self.workers.values():
+            worker.come_back()
 
     def has_executors(self) -> bool:
         """Whether an executor runs: those of a killed driver end when they notice."""
-        return any(each.executors() for each in self.workers.values())
+        return any(worker.executors() for worker in self.workers.values())
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def started(master: str, workers: Sequence[Machine]) -> Iterator[Cluster]:
             *("--host", HOST, "--port", "0", "--webui-port", "0"),
         )
         url = f"spark://{HOST}:" + program.wait_for(f"spark://{HOST}:", _START_SECONDS).strip()
-        by_name = {each.name: Worker(each, url) for each in workers}
+        by_name = {worker.name: Worker(worker, url) for worker in workers}
         for each in by_name.values():
             each.program.wait_for("Successfully registered with master", _START_SECONDS)
         yield Cluster(url, by_name)

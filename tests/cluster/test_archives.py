@@ -29,7 +29,7 @@ def plain_cluster(machines: FaultProxy) -> Iterator[Cluster]:
             Machine(name, without=["lance-stream"], endpoint=machines.url) for name in PLAIN_WORKERS
         ]
         yield stack.enter_context(
-            started("plain-master", [stack.enter_context(each) for each in workers])
+            started("plain-master", [stack.enter_context(worker) for worker in workers])
         )
 
 
@@ -85,11 +85,11 @@ def test_errors_say_that_workers_lack_the_package(plain_site: Site) -> None:
     attempts = [{"kind": "attempt", "job": each} for each in (*ours, *of_spark)]
     errors = [each for each in submitted(plain_site, attempts, [], {}) if "error" in each]
     assert len(errors) == len(attempts)
-    for each in errors[: len(ours)]:
-        assert each["error"] == "InvalidInputError"
-        assert each["text"].startswith("Spark's workers cannot import lance_stream. Set the work")
-    for each in errors[len(ours) :]:
-        assert "ModuleNotFoundError: No module named 'lance_stream'" in each["text"]
+    for error in errors[: len(ours)]:
+        assert error["error"] == "InvalidInputError"
+        assert error["text"].startswith("Spark's workers cannot import lance_stream. Set the work")
+    for error in errors[len(ours) :]:
+        assert "ModuleNotFoundError: No module named 'lance_stream'" in error["text"]
     assert plain_site.version_of("events") == version
 
 
@@ -115,7 +115,7 @@ def check_all(
 
 def folders_of(site: Site) -> list[Any]:
     """Return the folders of the workers' machines."""
-    return [each.machine.folder for each in site.cluster.workers.values()]
+    return [worker.machine.folder for worker in site.cluster.workers.values()]
 
 
 def submitted(

@@ -56,9 +56,9 @@ def test_a_client_streams_reads_and_compacts(site: Site, server: Server, client:
     assert compacted > len(site.batches), "there was something to compact"
     ranges = [each for each in said if "feed" in each]
     assert len(ranges) == 2 * len(RANGES)
-    for each in ranges:
-        before = site.snapshot("upsert", each["first"] - 1)
-        assert after(before, each["rows"]) == site.snapshot("upsert", each["last"])
+    for span in ranges:
+        before = site.snapshot("upsert", span["first"] - 1)
+        assert after(before, span["rows"]) == site.snapshot("upsert", span["last"])
     streamed = [after({}, each["rows"]) for each in said if "streamed" in each]
     assert streamed == 2 * [site.snapshot("upsert", compacted)]
     assert len(site.open("append").versions()) == 1

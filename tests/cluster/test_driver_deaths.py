@@ -28,7 +28,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     arguments = {"storage_options": PATIENT, "compact_every": None}
     streams = [stream_job(mode, site.folder, **arguments) for mode in STREAMS[:2]]
     streams.append(stream_job(STREAMS[2], site.folder, "changes", **arguments))
-    jobs = [{"kind": "together", "lines": [[each] for each in streams]}]
+    jobs = [{"kind": "together", "lines": [[stream] for stream in streams]}]
     committed = dict.fromkeys(STREAMS, 0)
     batches: list[dict[str, Any]] = []
     for turn in range(len(MOMENTS)):
@@ -44,7 +44,9 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     batches += site.run(jobs)
     site.check(*STREAMS)
     assert {mode: site.version_of(mode) for mode in STREAMS} == dict.fromkeys(STREAMS, NUM_BATCHES)
-    repeated = Counter(each["table"].rpartition("/")[2] for each in batches if each.get("skipped"))
+    repeated = Counter(
+        batch["table"].rpartition("/")[2] for batch in batches if batch.get("skipped")
+    )
     assert repeated == dict.fromkeys(STREAMS, 1), "batches that were committed as the driver died"
 
 

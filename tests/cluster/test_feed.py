@@ -41,9 +41,9 @@ def test_the_feed_is_the_difference_of_snapshots(site: Site) -> None:
     assert compacted > len(site.batches), "there was something to compact"
     ranges = [each for each in said if "feed" in each]
     assert len(ranges) == 2 * len(RANGES)
-    for each in ranges:
-        before = site.snapshot("upsert", each["first"] - 1)
-        assert after(before, each["rows"]) == site.snapshot("upsert", each["last"]), each["first"]
+    for span in ranges:
+        before = site.snapshot("upsert", span["first"] - 1)
+        assert after(before, span["rows"]) == site.snapshot("upsert", span["last"]), span["first"]
     for each in said:
         if "streamed" in each:
             assert after({}, each["rows"]) == site.snapshot("upsert", compacted)

@@ -41,7 +41,7 @@ def jobs_of(site: Site) -> list[dict[str, Any]]:
         stream_job(mode, site.folder, "changes" if mode == "apply_changes" else "", **arguments)
         for mode in STREAMS
     ]
-    return [{"kind": "share_work"}, {"kind": "together", "lines": [[each] for each in streams]}]
+    return [{"kind": "share_work"}, {"kind": "together", "lines": [[stream] for stream in streams]}]
 
 
 def at_step(site: Site, mode: str, step: str, fault: Fault) -> None:
@@ -82,7 +82,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     batches = site.run(jobs)
     site.check(*STREAMS)
     assert {mode: site.version_of(mode) for mode in STREAMS} == dict.fromkeys(STREAMS, NUM_BATCHES)
-    assert all(not each.get("skipped") or each["version"] for each in said_batches(batches))
+    assert all(not batch.get("skipped") or batch["version"] for batch in said_batches(batches))
     for mode in STREAMS:
         ds = site.open(mode)
         assert ds.table.store.list("_lance_stream/staged_rows"), "nothing was left behind"
@@ -95,7 +95,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
 
 def said_batches(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what a driver has said of batches."""
-    return [each for each in lines if "batch" in each]
+    return [line for line in lines if "batch" in line]
 
 
 def test_executors_are_killed_at_each_step(site: Site) -> None:

@@ -41,7 +41,9 @@ def test_slow_tasks_are_attempted_twice(site: Site) -> None:
     for mode in modes:
         (request,) = late[mode]
         assert request.status == 200, "it was late, and is there"
-        assert request.key in [site.key(f"{mode}/{each}") for each in site.unnamed_files(mode)]
+        assert request.key in [
+            site.key(f"{mode}/{unnamed_file}") for unnamed_file in site.unnamed_files(mode)
+        ]
         assert site.version_of(mode) == len(site.batches)
         assert site.open(mode).verify(deep=True) == []
         check_all_goes(site, mode)

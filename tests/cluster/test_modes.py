@@ -12,7 +12,7 @@ def test_tasks_run_from_the_wheel_of_their_own_machine(site: Site) -> None:
     hidden = [str(site.driver.folder), __file__]
     said = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
     (views,) = [each["seen"] for each in said if "seen" in each]
-    folders = {str(each.machine.folder) for each in site.cluster.workers.values()}
+    folders = {str(worker.machine.folder) for worker in site.cluster.workers.values()}
     used = set()
     for view in views:
         (folder,) = {each for each in folders if view["profile"].startswith(f"{each}/")}

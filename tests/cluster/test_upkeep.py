@@ -52,7 +52,7 @@ def test_killed_upkeep_is_done_when_it_runs_again(site: Site) -> None:
     assert ds.verify(deep=True) == []
     assert site.snapshot("kept", after) == snapshots[before]
     assert ds.changes(after=before).read_all().num_rows == 0
-    assert {each: site.snapshot("kept", each) for each in snapshots} == snapshots
+    assert {snapshot: site.snapshot("kept", snapshot) for snapshot in snapshots} == snapshots
     assert site.unnamed_files("kept"), "of attempts that do not count"
 
     site.proxy.clear()
@@ -96,10 +96,10 @@ def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
     tables = [f"{site.folder}/{mode}" for mode in ("append", "upsert")]
     upkeep: list[dict[str, Any]] = [
         {"kind": "wait_for", "file": str(go)},
-        *({"kind": "compact", "table": each, "target_rows": 1000} for each in tables),
-        *({"kind": "cleanup", "table": each, "retain_versions": 1} for each in tables),
+        *({"kind": "compact", "table": table, "target_rows": 1000} for table in tables),
+        *({"kind": "cleanup", "table": table, "retain_versions": 1} for table in tables),
     ]
-    lines = [*([each] for each in streams), upkeep]
+    lines = [*([stream] for stream in streams), upkeep]
     driver = site.start_driver([{"kind": "together", "lines": lines}])
 
     def clean_up() -> None:

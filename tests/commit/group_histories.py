@@ -77,7 +77,7 @@ class Model:
 
     def write(self, rows: list[Row]) -> None:
         if self.by_key:
-            found = {each[0]: each for each in self.rows} | {each[0]: each for each in rows}
+            found = {row[0]: row for row in self.rows} | {row[0]: row for row in rows}
             self.rows = list(found.values())
         else:
             self.rows = [*self.rows, *rows]
@@ -263,8 +263,8 @@ class History:
         quiet = [Troubles(self.dice, "none", self.other_writer) for _ in drivers]
         with ThreadPoolExecutor(len(drivers)) as threads:
             tries = [
-                threads.submit(self.attempt, *each, troubles)
-                for each, troubles in zip(drivers, quiet, strict=True)
+                threads.submit(self.attempt, *driver, troubles)
+                for driver, troubles in zip(drivers, quiet, strict=True)
             ]
             assert [each.result() for each in tries] == ["done"] * len(drivers)
         order = sorted(STREAMS, key=lambda each: self.committed_at(each, "orders"))
@@ -301,11 +301,11 @@ class History:
             elif verb == "delete":
                 low = self.dice.randrange(NUM_KEYS)
                 ds.delete(f"id >= {low} AND id < {low + 3}")
-                model.rows = [each for each in model.rows if not low <= each[0] < low + 3]
+                model.rows = [row for row in model.rows if not low <= row[0] < low + 3]
             elif verb == "update":
                 key = self.dice.randrange(NUM_KEYS)
                 ds.update({"batch": "-2"}, where=f"id = {key}")
-                model.rows = [(*each[:2], -2) if each[0] == key else each for each in model.rows]
+                model.rows = [(*row[:2], -2) if row[0] == key else row for row in model.rows]
             elif verb == "compact":
                 ds.compact()
             elif verb == "cleanup":
@@ -360,7 +360,7 @@ class History:
             found = self.opened_together()
             for stream in STREAMS:
                 entries = [found[each].ledger().get(f"stream {stream}") for each in [*found][:2]]
-                seen = {each and each.batch_id for each in entries}
+                seen = {entry and entry.batch_id for entry in entries}
                 assert len(seen) == 1, f"{stream}: {seen}"
             self.counts["reads"] += 1
 
@@ -373,7 +373,7 @@ class History:
         for name in self.uris:
             ds = self.open(name)
             assert ds.verify() == [], name
-            first = min(each.version for each in ds.versions())
+            first = min(version.version for version in ds.versions())
             self.check_feed(name, first, ds)
 
     def check_feed(self, name: str, first: int, ds: Dataset) -> None:
@@ -382,16 +382,16 @@ class History:
         old = lance_stream.open_dataset(uri, first, storage_options=self.options)
         rows = Counter(rows_in(old))
         changes = ds.changes(after=first).read_all().to_pylist()
-        for each in changes:
-            row = (each["id"], each["stream"], each["batch"])
-            is_gone = each["_change_type"] in ("delete", "update_preimage")
+        for change in changes:
+            row = (change["id"], change["stream"], change["batch"])
+            is_gone = change["_change_type"] in ("delete", "update_preimage")
             rows[row] += -1 if is_gone else 1
         assert sorted(rows.elements()) == rows_in(ds), name
         assert min(rows.values(), default=0) >= 0
 
 
 def as_table(rows: list[Row]) -> pa.Table:
-    columns = [pa.array([each[place] for each in rows], SCHEMA.types[place]) for place in range(3)]
+    columns = [pa.array([row[place] for row in rows], SCHEMA.types[place]) for place in range(3)]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 

@@ -58,7 +58,7 @@ def make_store() -> Store:
 
 
 def new_fragment(num_rows: int, schema: Schema = SCHEMA) -> Fragment:
-    field_ids = tuple(each.id for each in schema.walk())
+    field_ids = tuple(field.id for field in schema.walk())
     file = DataFile(
         f"part-{next(_numbers)}.lance", field_ids, tuple(range(len(field_ids))), (2, 2), 1000
     )

@@ -65,7 +65,10 @@ class SharedWatch:
 def test_a_batch_is_committed_to_all_tables(place: GroupPlace) -> None:
     watch = SharedWatch()
     outcomes = place.commit(0, prepare=watch)
-    assert {name: each.is_new for name, each in outcomes.items()} == {"orders": True, "lines": True}
+    assert {name: outcome.is_new for name, outcome in outcomes.items()} == {
+        "orders": True,
+        "lines": True,
+    }
     assert watch.puts == ["put_all_if_not_exist"]
     assert place.batches() == [[0], [0]]
     assert [
@@ -78,7 +81,7 @@ def test_a_batch_is_committed_to_all_tables(place: GroupPlace) -> None:
 def test_a_repeated_batch_changes_nothing(place: GroupPlace) -> None:
     place.commit(0)
     outcomes = place.commit(0)
-    assert not any(each.is_new for each in outcomes.values())
+    assert not any(outcome.is_new for outcome in outcomes.values())
     assert place.batches() == [[0], [0]]
 
 
@@ -187,7 +190,7 @@ def test_a_lost_answer_is_found_out(place: GroupPlace, times: int) -> None:
             raise StoreUnavailableError("the answer was lost")
 
     outcomes = place.commit(0, prepare=SharedWatch(after=lose))
-    assert all(each.is_new for each in outcomes.values())
+    assert all(outcome.is_new for outcome in outcomes.values())
     assert place.batches() == [[0], [0]]
 
 
@@ -505,7 +508,7 @@ def test_faults_of_dynamodb_are_overcome(
         proxy.clear()
         proxy.add(fault(), kind="TransactWriteItems", at=1, times=1)
         outcomes = place.commit(0)
-        assert all(each.is_new for each in outcomes.values())
+        assert all(outcome.is_new for outcome in outcomes.values())
         assert place.batches() == [[0], [0]]
         assert proxy.kinds()["TransactWriteItems"] >= 1
 

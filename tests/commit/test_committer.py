@@ -50,7 +50,7 @@ def test_the_first_commit_creates_a_table() -> None:
     log = create(10, 5)
     manifest = log.read_latest()
     assert manifest.version == 1
-    assert [each.id for each in manifest.fragments] == [0, 1]
+    assert [fragment.id for fragment in manifest.fragments] == [0, 1]
     assert live_ids(log) == list(range(15))
 
 
@@ -85,7 +85,7 @@ def test_late_appends_get_the_newest_ids() -> None:
     commit_to(log, first)
     manifest = commit_to(log, second)
     assert manifest.version == 3
-    assert [each.id for each in manifest.fragments] == [0, 1, 2]
+    assert [fragment.id for fragment in manifest.fragments] == [0, 1, 2]
     assert live_ids(log) == list(range(20))
     assert manifest.next_row_id == 20
 
@@ -347,7 +347,7 @@ def test_a_restore_reuses_no_ids() -> None:
     commit_to(log, append(1, 4))
     commit_to(log, transaction(2, Restore(1)))
     restored = commit_to(log, append(3, 2))
-    assert [each.id for each in restored.fragments] == [0, 2]
+    assert [fragment.id for fragment in restored.fragments] == [0, 2]
     assert restored.next_row_id == 16
 
 
@@ -410,7 +410,7 @@ def test_deletes_that_leave_no_row_drop_fragments() -> None:
     ours, theirs = delete(log, 1, range(6)), delete(log, 1, range(6, 10))
     commit_to(log, theirs)
     manifest = commit_to(log, ours)
-    assert [each.id for each in manifest.fragments] == [1]
+    assert [fragment.id for fragment in manifest.fragments] == [1]
     assert manifest.max_fragment_id == 1
     assert live_ids(log) == [10, 11, 12, 13, 14]
 

@@ -125,11 +125,11 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Writer:
 
 
 def names(store: Store) -> list[str]:
-    return [each for each in store.list_names("_versions") if "manifest" in each]
+    return [name for name in store.list_names("_versions") if "manifest" in name]
 
 
 def staged(store: Store) -> list[str]:
-    return [each for each in names(store) if not each.endswith(".manifest")]
+    return [name for name in names(store) if not name.endswith(".manifest")]
 
 
 FINAL_3 = "_versions/18446744073709551612.manifest"

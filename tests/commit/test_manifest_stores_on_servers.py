@@ -45,8 +45,8 @@ def execute(url: str, *statements: str) -> None:
     import psycopg
 
     with closing(psycopg.connect(url, autocommit=True)) as connection:
-        for each in statements:
-            connection.execute(each.encode())
+        for statement in statements:
+            connection.execute(statement.encode())
 
 
 class TestPostgresql(ManifestStoreContract):

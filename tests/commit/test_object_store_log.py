@@ -32,7 +32,7 @@ class TestObjectStoreLogInMemory(VersionLogContract):
 def test_new_tables_name_newest_manifests_first() -> None:
     log = create(3)
     commit_to(log, append(1, 3))
-    names = [each for each in log.store.list_names("_versions") if each.endswith(".manifest")]
+    names = [name for name in log.store.list_names("_versions") if name.endswith(".manifest")]
     assert names == ["18446744073709551613.manifest", "18446744073709551614.manifest"]
 
 
@@ -178,7 +178,7 @@ def long_history(scheme: NamingScheme = NamingScheme.V2) -> WatchedStore:
 
 
 def listings(store: WatchedStore) -> list[tuple[str, str]]:
-    found = [each for each in store.calls if each[0].startswith("list")]
+    found = [call for call in store.calls if call[0].startswith("list")]
     store.calls.clear()
     return found
 

@@ -106,7 +106,7 @@ class ManifestStoreContract:
         num = NUM_PROCESSES[method]
         with ProcessPoolExecutor(num, mp_context=get_context(method)) as processes:
             results = [processes.submit(_put_all, manifests, self.num_rounds) for _ in range(num)]
-            won = Counter(version for each in results for version in each.result())
+            won = Counter(version for result in results for version in result.result())
         assert won == Counter(range(1, self.num_rounds + 1))
         assert len(manifests.items(URI)) == self.num_rounds
         assert manifests.put_if_not_exists(URI, item(self.num_rounds + 1))

@@ -204,7 +204,7 @@ class _Upload(Upload):
     async def finish(self) -> None:
         parts = self._service.uploads[self._number]
         assert sorted(parts) == list(range(len(parts)))
-        whole = b"".join(parts[each] for each in sorted(parts))
+        whole = b"".join(parts[part] for part in sorted(parts))
         await self._service._make("complete", self._key, b"", whole, False)
         del self._service.uploads[self._number]
 

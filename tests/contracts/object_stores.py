@@ -181,7 +181,7 @@ class ObjectStoreContract(StoreContract):
         near = [ByteRange(1000 * i, 1000 * i + 10) for i in range(100)]
         far = [ByteRange(2_000_000, 2_000_500)]
         buffers = behind.read_ranges("a", near + far)
-        assert [bytes(each) for each in buffers] == [data[r.start : r.stop] for r in near + far]
+        assert [bytes(buffer) for buffer in buffers] == [data[r.start : r.stop] for r in near + far]
         assert proxy.kinds() == {"get": 2}, proxy.story()
 
     def test_long_ranges_arrive_as_one_buffer(self, behind: ObjectStore, proxy: FaultProxy) -> None:
@@ -327,7 +327,7 @@ class ObjectStoreContract(StoreContract):
             rules.append(proxy.add(CutAfter(), matches=_completes))
             writer.write(ours)
         assert behind.read("data/a") == ours
-        assert [each.num_fired for each in rules] == [1, 1, 1]
+        assert [rule.num_fired for rule in rules] == [1, 1, 1]
         assert self.num_uploads(bucket) == 0
 
     @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ class ObjectStoreContract(StoreContract):
                 if child == 0:
                     os._exit(_exit_code_of(lambda: _be_refused(behind)))
                 assert _join(child, 20) == 0
-            assert all(each.result(60) == bytes(100_000) for each in reads)
+            assert all(read.result(60) == bytes(100_000) for read in reads)
 
     def test_many_threads_share_a_store(self, store: ObjectStore) -> None:
         def use(number: int) -> bytes:
@@ -593,12 +593,12 @@ def check_race_of_processes(
         context.Process(target=_race, args=(store, me, start, wins, num_rounds, num_bytes))
         for me in range(num_racers)
     ]
-    for each in children:
-        each.start()
+    for child in children:
+        child.start()
     won = [win for _ in children for win in wins.get(timeout=600)]
-    for each in children:
-        each.join(60)
-    assert [each.exitcode for each in children] == [0] * num_racers
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * num_racers
     _check(store, won, num_rounds, num_bytes)
 
 

@@ -60,7 +60,7 @@ class StoreContract:
         store.write("a", DATA)
         ranges = [ByteRange(*each) for each in [(9000, 9100), (0, 5), (3, 7), (7, 7), (5000, 9050)]]
         buffers = store.read_ranges("a", ranges)
-        assert [bytes(each) for each in buffers] == [DATA[r.start : r.stop] for r in ranges]
+        assert [bytes(buffer) for buffer in buffers] == [DATA[r.start : r.stop] for r in ranges]
 
     def test_ranges_are_read_only_views(self, store: Store) -> None:
         store.write("a", DATA)
@@ -73,7 +73,7 @@ class StoreContract:
         """Buffers begin at memory addresses that are aligned like their offsets in the file."""
         store.write("a", DATA)
         buffers = store.read_ranges("a", [ByteRange(3, 9), ByteRange(64, 128)])
-        assert [bytes(each) for each in buffers] == [DATA[3:9], DATA[64:128]]
+        assert [bytes(buffer) for buffer in buffers] == [DATA[3:9], DATA[64:128]]
         assert np.frombuffer(buffers[1], np.uint8).ctypes.data % 8 == 0
 
     @pytest.mark.each_service
@@ -111,7 +111,7 @@ class StoreContract:
             ByteRange(end + 1, end + 2),
             ByteRange(1 << 60, 1 << 61),
         ]
-        assert [bytes(each) for each in store.read_ranges("a", ranges)] == [DATA[-3:], b"", b""]
+        assert [bytes(span) for span in store.read_ranges("a", ranges)] == [DATA[-3:], b"", b""]
 
     def test_empty_requests_still_need_the_file(self, store: Store) -> None:
         store.write("a", DATA)
@@ -170,7 +170,7 @@ class StoreContract:
         store.write("a", b"")
         assert store.read("a") == b""
         assert store.size("a") == 0
-        assert [bytes(each) for each in store.read_ranges("a", [ByteRange(0, 4)])] == [b""]
+        assert [bytes(span) for span in store.read_ranges("a", [ByteRange(0, 4)])] == [b""]
 
     @pytest.mark.each_service
     @pytest.mark.floors
@@ -199,7 +199,7 @@ class StoreContract:
             store.write(path, path.encode())
         found = store.list_files("v")
         assert [(each.path, each.size_bytes) for each in found] == [("v/10", 4), ("v/9", 3)]
-        assert [each.path for each in store.list_files("v", limit=1)] == ["v/10"]
+        assert [file.path for file in store.list_files("v", limit=1)] == ["v/10"]
         assert store.list_files("w") == []
 
     @pytest.mark.each_service

@@ -54,12 +54,12 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
 @pytest.mark.parametrize("verb", REFUSED)
 def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
-    before = {each for each in tmp_path.rglob("*") if each.is_file()}
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
     call, given = REFUSED[verb]
     for each in given:
         with pytest.raises(InvalidInputError):
             call(ds, each)
-    assert {each for each in tmp_path.rglob("*") if each.is_file()} == before
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("argument", ["file_version", "primary_key", "config"])

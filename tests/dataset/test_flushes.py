@@ -101,7 +101,7 @@ def test_nothing_is_flushed_on_request(
     tmp_path: Path, steps: list[Step], way: Callable[[Dataset], Dataset]
 ) -> None:
     ds = way(append(table(tmp_path, "never")))
-    assert not [each for each in steps if each[0] == "flush"]
+    assert not [step for step in steps if step[0] == "flush"]
     assert lance_stream.open_dataset(ds.uri).count_rows() == 30
 
 
@@ -120,8 +120,8 @@ def test_a_lost_transaction_file_does_not_matter(tmp_path: Path, left: str) -> N
     """After a loss of power: writers that were behind still see that there is no conflict."""
     behind = append(table(tmp_path, "false"))
     behind.append(ROWS)
-    for each in (tmp_path / "t" / "_transactions").iterdir():
-        each.write_bytes(b"") if left == "empty" else each.unlink()
+    for path in (tmp_path / "t" / "_transactions").iterdir():
+        path.write_bytes(b"") if left == "empty" else path.unlink()
     ds = behind.append(ROWS)
     ds = lance_stream.open_dataset(ds.uri).upsert(ROWS, on="id")
     assert not ds.verify()

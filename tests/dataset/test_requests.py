@@ -142,7 +142,7 @@ def test_all_versions(service: ObjectService, ds: Dataset, monkeypatch: pytest.M
     ds = ds.delete("id = 1").upsert(rows(2, 3, 999), on="id").delete("id = 2")
     forget(monkeypatch)
     assert requests_of(service, ds.versions) == {"list": 1, "get": ds.version}
-    assert all(each.row_counts for each in ds.versions())
+    assert all(version.row_counts for version in ds.versions())
     forget(monkeypatch)
     assert requests_of(service, lambda: ds.versions(3)) == {"list": 1, "get": 4}
 
@@ -306,7 +306,7 @@ def test_a_poll_with_one_new_version(
         position, units = batch(followed, position)
         assert service.kinds() == {"get": 1, "list": 1}
         service.clear()
-        assert sum(each.num_rows for each in read_changes(units)) == 1
+        assert sum(change.num_rows for change in read_changes(units)) == 1
         assert service.kinds() == {"get": 1}
 
 

@@ -118,7 +118,7 @@ ALICE = [(1, "Alice", 5), (1, "Alice", 10), (1, "Alice", 15), (1, "Charlie", 20)
 def test_changes_make_a_history(
     batches: list[list[tuple[int, str | None, int]]], expected: list[Row]
 ) -> None:
-    made = [events(*each) for each in batches]
+    made = [events(*batch) for batch in batches]
     ds = applied(*made)
     assert history(ds) == expected
     assert ds.verify() == []
@@ -320,7 +320,7 @@ def test_hidden_events_do_not_pile_up_in_files() -> None:
     known = read_tombstones(ds.config)
     assert known is not None
     assert len(known.files) < 16
-    assert sum(each.num_rows for each in known.files) == 79  # a run's first event is not hidden
+    assert sum(file.num_rows for file in known.files) == 79  # a run's first event is not hidden
     ds = ds.apply_scd2(events(*((number, "x", number - 1) for number in range(1, 40))), **RULES)
     assert ds.count_rows("__END_AT = id") == 39
     ds = ds.apply_scd2(events((100, "b", 20)), **RULES)

@@ -125,22 +125,22 @@ class History:
         rows = source.to_table(with_row_id=True).to_pylist()
         if self.target is None:
             return {
-                each["id"]: (each["text"], each.get("value"), each.get("value") is not None)
-                for each in rows
+                row["id"]: (row["text"], row.get("value"), row.get("value") is not None)
+                for row in rows
             }
         with suppress(lance_stream.NotFoundError):
             beside = lance_stream.open_dataset(self.target).to_table().to_pylist()
             known = {each["source_row_id"]: each for each in beside}
             assert len(known) == len(beside)
             return {
-                each["id"]: (
-                    each["text"],
-                    known.get(each["_rowid"], {}).get("value"),
-                    each["_rowid"] in known,
+                row["id"]: (
+                    row["text"],
+                    known.get(row["_rowid"], {}).get("value"),
+                    row["_rowid"] in known,
                 )
-                for each in rows
+                for row in rows
             }
-        return {each["id"]: (each["text"], None, False) for each in rows}
+        return {row["id"]: (row["text"], None, False) for row in rows}
 
     def num_stale(self) -> int:
         return sum(
@@ -186,9 +186,9 @@ class History:
         match verb:
             case "pylance append":
                 rows = self.rows(4)
-                for each in ds.schema:
-                    if each.name not in rows.column_names:
-                        rows = rows.append_column(each, pa.nulls(rows.num_rows, each.type))
+                for field in ds.schema:
+                    if field.name not in rows.column_names:
+                        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
                 lance.write_dataset(rows, ds, mode="append")
             case "pylance change text":
                 ds.update({"text": f"'{text}'"}, where=f"id IN ({listed})")

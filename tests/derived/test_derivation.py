@@ -48,7 +48,7 @@ class Lengths:
         self.seen += texts
         if self.bad in texts:
             raise ValueError(f"{self.bad!r} has no length")
-        return [None if each is None else len(each) for each in texts]
+        return [None if text is None else len(text) for text in texts]
 
 
 def rows(start: int, stop: int) -> pa.Table:
@@ -107,7 +107,7 @@ def watch_data_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def read_ranges(store: LocalStore, path: str, ranges: Sequence[ByteRange]) -> Any:
         if path.startswith("data/"):
-            read.extend(each.stop - each.start for each in ranges)
+            read.extend(span.stop - span.start for span in ranges)
         return real(store, path, ranges)
 
     monkeypatch.setattr(LocalStore, "read_ranges", read_ranges)
@@ -372,9 +372,7 @@ def test_a_square_of_rows_and_values_is_not_taken_for_its_transpose(
     derived.run()
     assert sizes == [1] * 6
     rows = lance_stream.open_dataset(uri).to_table().to_pylist()
-    assert [each["length"] for each in rows] == [
-        [each["price"], each["price"] + 0.5] for each in rows
-    ]
+    assert [row["length"] for row in rows] == [[row["price"], row["price"] + 0.5] for row in rows]
 
 
 def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
@@ -494,7 +492,7 @@ def test_a_restore_by_another_program_and_a_cleanup_do_not_stop_it(tmp_path: Pat
     lengths.run()
     assert lengths.status().is_current
     rows = lance_stream.open_dataset(uri).to_table().to_pylist()
-    assert [each["length"] for each in rows] == [len(each["text"]) for each in rows]
+    assert [row["length"] for row in rows] == [len(row["text"]) for row in rows]
 
 
 def test_versions_that_were_cleaned_up_are_not_needed(tmp_path: Path) -> None:
@@ -724,7 +722,7 @@ def test_status_between_a_new_function_and_its_first_run(tmp_path: Path) -> None
 
 def test_pieces_add_up() -> None:
     """Counts are sums; the versions and what is pending are those of the later piece."""
-    names = [each.name for each in fields(DerivedPiece)]
+    names = [field.name for field in fields(DerivedPiece)]
     first = DerivedPiece(**{name: 1 << place for place, name in enumerate(names)})
     later = DerivedPiece(**{name: 1000 << place for place, name in enumerate(names)})
     total = first + later

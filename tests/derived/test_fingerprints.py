@@ -55,7 +55,7 @@ def test_dictionaries_have_the_numbers_of_their_values() -> None:
 
 
 def signs(batch: pa.RecordBatch) -> list[str]:
-    return [f"{each.type}: {value}" for each in batch.columns for value in each.to_pylist()]
+    return [f"{column.type}: {value}" for column in batch.columns for value in column.to_pylist()]
 
 
 def test_a_zero_of_another_sign_is_computed_again(tmp_path: Path) -> None:

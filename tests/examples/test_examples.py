@@ -59,9 +59,9 @@ def test_embeddings_follow_their_texts(tmp_path: Path, capsys: pytest.CaptureFix
     rows = table(tmp_path, "chunks")
     found = example.search(str(tmp_path / "chunks.lance"), "a bird that makes music")
     assert all("penguin" in each["text"] for each in found)
-    batch = pa.record_batch({"text": [each["text"] for each in rows]})
+    batch = pa.record_batch({"text": [row["text"] for row in rows]})
     wanted = example.embed(batch, example.load_model())
-    assert np.allclose([each["embedding"] for each in rows], wanted)
+    assert np.allclose([row["embedding"] for row in rows], wanted)
 
 
 @pytest.mark.usefixtures("spark")

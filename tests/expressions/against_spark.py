@@ -82,7 +82,7 @@ def nasty_rows() -> pa.Table:
         "t": (pa.string(), ["a", "b", "", "10%", "\\", "ΑΣ", "z", "0", "no", "1e3"]),
         "x": (pa.binary(), [b"", b"a", b"\x00\xff", b"abc"]),
         "dt": (pa.date32(), days),
-        "ts": (pa.timestamp("us", "UTC"), [each.replace(tzinfo=UTC) for each in times]),
+        "ts": (pa.timestamp("us", "UTC"), [time.replace(tzinfo=UTC) for time in times]),
         "tn": (pa.timestamp("us"), times),
         "l": (pa.list_(pa.int32()), [[], [1], [1, None, 3], [2, 2, 2, 2]]),
         "ls": (pa.list_(pa.string()), [["a", "b"], [], [None], ["é", "a"]]),

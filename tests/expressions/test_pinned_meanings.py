@@ -212,10 +212,10 @@ def test_no_other_private_parts_are_used() -> None:
                     own.add(name)
                 case ast.Assign(targets=targets):
                     own.update(
-                        each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "")
+                        field.attr if isinstance(field, ast.Attribute) else getattr(field, "id", "")
                         for target in targets
-                        for each in ast.walk(target)
-                        if isinstance(each, ast.Attribute | ast.Name)
+                        for field in ast.walk(target)
+                        if isinstance(field, ast.Attribute | ast.Name)
                     )
         used |= {
             node.attr

@@ -81,8 +81,8 @@ class Writer:
             self.keep(ds.overwrite(rows(range(dice.randrange(self.next_id)), f"all {n}")))
 
     def still_there(self) -> list[int]:
-        versions = [each.version for each in self.ds.versions()]
-        return [each for each in versions if each >= 2]
+        versions = [version.version for version in self.ds.versions()]
+        return [version for version in versions if version >= 2]
 
     def keep(self, ds: lance_stream.Dataset) -> None:
         self.ds = ds

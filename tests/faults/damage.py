@@ -103,7 +103,7 @@ class Parts:
 
         descriptor = placed(self.descriptor.SerializeToString())
         metadata_start = len(whole)
-        columns = [placed(each.SerializeToString()) for each in self.columns]
+        columns = [placed(column.SerializeToString()) for column in self.columns]
         column_table = placed(encode_position_table(columns))
         global_table = placed(encode_position_table([descriptor]))
         version = self.footer.version

@@ -184,7 +184,7 @@ def find_harm(data: bytes) -> Finding | None:
         if isinstance(error, InvalidInputError) and "fewer rows" in str(error):
             return None  # the file may be sound, its values only large
         lines = traceback.extract_tb(error.__traceback__)
-        ours = [each for each in lines if "lance_stream" in each.filename] or lines
+        ours = [line for line in lines if "lance_stream" in line.filename] or lines
         where = " < ".join(f"{Path(each.filename).name}:{each.name}" for each in ours[:-4:-1])
         what = f"{type(error).__name__}: {str(error)[:200]}"
         return Finding(what, where, traceback.format_exc())

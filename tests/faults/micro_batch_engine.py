@@ -112,7 +112,7 @@ class _Run:
         self.engine = engine
         self.checkpoint = engine.checkpoint
         engine.at_step("load")
-        source = LanceSource({key.lower(): each for key, each in engine.options.items()})
+        source = LanceSource({key.lower(): option for key, option in engine.options.items()})
         schema = source.schema()
         self.schema = carrier_schema(stored_schema(schema))
         stored = pickle.dumps(source)
@@ -169,7 +169,7 @@ class _Run:
         start = json.loads(logged[-2]) if len(logged) > 1 else self.initial_offset()
         self.engine.at_step("partitions")
         tasks = self.reader.partitions(start, json.loads(logged[-1]))
-        return [pickle.dumps(each) for each in tasks]
+        return [pickle.dumps(task) for task in tasks]
 
     def execute(self) -> None:
         """Do the last batch of the log."""

@@ -57,7 +57,7 @@ def folder_on(kind: str, request: pytest.FixtureRequest) -> str:
 
 def options_of(uri: str) -> Mapping[str, str]:
     """Return the storage options of a place."""
-    return next((each for root, each in _options.items() if uri.startswith(f"{root}/")), {})
+    return next((option for root, option in _options.items() if uri.startswith(f"{root}/")), {})
 
 
 def open_table(uri: str, version: int | None = None) -> Dataset:

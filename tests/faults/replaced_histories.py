@@ -61,7 +61,7 @@ Verb = Callable[[str, pa.Table, int], object]
 
 
 def rows(columns: tuple[str, str], numbers: list[int]) -> pa.Table:
-    texts = pa.array([f"n{each}" for each in numbers], pa.string())
+    texts = pa.array([f"n{number}" for number in numbers], pa.string())
     values = [pa.array(numbers, pa.int64()), texts]
     return pa.table(values, names=list(columns))
 
@@ -226,9 +226,9 @@ class History:
             map(str, found)
         )
         files = {
-            str(each.relative_to(uri))
+            str(path.relative_to(uri))
             for name in ("data", "_deletions")
-            for each in (Path(uri) / name).glob("*")
+            for path in (Path(uri) / name).glob("*")
         }
         return ds.version, found, files
 
@@ -296,11 +296,11 @@ class History:
         expected = [row for row in before[1] if row[name] % 2 and row[name] % 10 != 1]
         assert sorted(map(str, found)) == sorted(map(str, expected))
         num_named = sum(
-            each.deletion_file is not None and each.deletion_file.base_id is None
+            fragment.deletion_file is not None and fragment.deletion_file.base_id is None
             for version in open_dataset(uri).versions()
-            for each in open_table(uri, version.version).manifest.fragments
+            for fragment in open_table(uri, version.version).manifest.fragments
         )
-        assert len([each for each in files if each.startswith("_del")]) <= num_named
+        assert len([file for file in files if file.startswith("_del")]) <= num_named
         assert self.state(self.uri) == before
         self.counts["clone"] += 1
 

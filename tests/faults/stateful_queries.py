@@ -337,7 +337,7 @@ class History:
                 file.append(self.dice.choice(self.dice.choice(self.files[-2:])[:4]))
             columns = zip(*file, strict=True)
             types = (pa.int64(), pa.int64(), pa.timestamp("us", "UTC"))
-            arrays = [pa.array(each, kind) for each, kind in zip(columns, types, strict=True)]
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
             path = self.arriving / f"{number:05}.parquet"
             hidden = path.with_name(f".{path.name}")
             pq.write_table(pa.table(arrays, names=["id", "k", "at"]), hidden)
@@ -465,7 +465,7 @@ class History:
 
 
 def _entries(log: Path) -> list[int]:
-    return [int(each.name) for each in log.iterdir() if each.name.isdigit()] if log.is_dir() else []
+    return [int(path.name) for path in log.iterdir() if path.name.isdigit()] if log.is_dir() else []
 
 
 def _replace(target: Path, source: Path) -> None:

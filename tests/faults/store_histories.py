@@ -283,8 +283,8 @@ def run_history(
             )
         until = time.monotonic() + seconds
         threads = [
-            threading.Thread(target=each.run, args=(each.act, until), daemon=True)
-            for each in writers
+            threading.Thread(target=writer.run, args=(writer.act, until), daemon=True)
+            for writer in writers
         ]
         for thread in threads:
             thread.start()
@@ -295,15 +295,15 @@ def run_history(
             assert not thread.is_alive(), f"seed {seed}: a writer hangs\n{one.story()}"
         one.quiet()
         other.quiet()
-        num_faults = sum(bool(each.fault) for each in one.requests + other.requests)
+        num_faults = sum(bool(request.fault) for request in one.requests + other.requests)
         num_requests = len(one.requests) + len(other.requests)
-    for each in writers:
-        if each.error is not None:
-            raise AssertionError(f"seed {seed}: writer {each.number}") from each.error
+    for writer in writers:
+        if writer.error is not None:
+            raise AssertionError(f"seed {seed}: writer {writer.number}") from writer.error
     check(uri, direct, writers, f"seed {seed}")
     counts = {"requests": num_requests, "faults": num_faults}
-    for each in writers:
-        for what, times in each.done.items():
+    for writer in writers:
+        for what, times in writer.done.items():
             counts[what] = counts.get(what, 0) + times
     return counts
 
@@ -314,10 +314,10 @@ def check(uri: str, options: Options, writers: list[OurWriter | LanceWriter], co
     rows = table.to_table(["id", "value"], with_row_id=True).to_pylist()
     held = {row["id"]: row["value"] for row in rows}
     assert len(held) == len(rows), f"{context}: a key is there twice"
-    for each in writers:
-        check_writer(each, held, context)
-    known = {key for each in writers for key in each.values}
-    known |= {key for each in writers for group in each.in_doubt for key in group}
+    for writer in writers:
+        check_writer(writer, held, context)
+    known = {key for writer in writers for key in writer.values}
+    known |= {key for writer in writers for group in writer.in_doubt for key in group}
     assert set(held) <= known, f"{context}: rows that nobody wrote"
     assert table.verify() == [], context
     assert table.table.log.versions() == list(range(1, table.version + 1)), context

@@ -129,8 +129,8 @@ def damage(data: bytes, chance: random.Random) -> bytes:
 def torture(uri: str, rounds: int, seed: int) -> tuple[int, int]:
     """Damage one file at a time, read, and mend it; return how often it read and was refused."""
     chance = random.Random(seed)
-    files = [each for each in sorted(Path(uri).rglob("*")) if each.is_file()]
-    files = [each for each in files if each.suffix != ".json"]
+    files = [path for path in sorted(Path(uri).rglob("*")) if path.is_file()]
+    files = [file for file in files if file.suffix != ".json"]
     read = refused = 0
     for _ in range(rounds):
         victim = chance.choice(files)

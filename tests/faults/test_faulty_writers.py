@@ -56,7 +56,9 @@ def test_a_retried_task_leaves_no_duplicate(run: Run, kind: str) -> None:
     assert table.version == 1
     assert table.verify() == []
     named = {
-        f.path for each in open_table(str(run.folder / name)).manifest.fragments for f in each.files
+        f.path
+        for fragment in open_table(str(run.folder / name)).manifest.fragments
+        for f in fragment.files
     }
     written = {path.name for path in (run.folder / name / "data").iterdir()}
     assert len(named) == 3

@@ -58,7 +58,7 @@ def test_killed_compactions_cost_no_row_or_batch(
     subprocess.run(start, check=True, stdout=subprocess.PIPE, timeout=300)
     ds = check(uri)
     assert ds.count_rows() == NUM_OLD_KEYS + NUM_BATCHES
-    operations = [each.operation for each in ds.versions()]
+    operations = [version.operation for version in ds.versions()]
     assert operations.count("Update") == NUM_BATCHES
     assert operations.count("Rewrite") > 2
     assert len(ds.table.manifest.fragments) < 15

@@ -127,7 +127,7 @@ class Reader:
                 batches = [{*each.to_table()["batch"].to_pylist()} - {-1} for each in found]
                 self.num_reads += 1
                 versions = [each.version for each in found]
-                if any(each != batches[0] for each in batches) or versions < newest:
+                if any(batch != batches[0] for batch in batches) or versions < newest:
                     self.torn.append((versions, batches))
                 newest = versions
         except BaseException as error:
@@ -180,7 +180,7 @@ def kill_often(place: GroupPlace, num_kills: int, *, with_others: bool) -> tuple
                 others.join()
     assert reader.torn == []
     place.commit(done + 1)
-    batches = [sorted(set(each)) for each in place.batches()]
+    batches = [sorted(set(batch)) for batch in place.batches()]
     counts = [len([each for each in of if each >= 0]) for of in place.batches()]
     newest = batches[0][-1]
     assert counts == [newest + 1] * 3  # none is missing, and none is there twice

@@ -66,6 +66,6 @@ def test_killed_drivers_apply_each_batch_once(tmp_path: Path) -> None:
 def unnamed(ds: lance_stream.Dataset) -> list[str]:
     """Return the data files that no version names."""
     log = ds.table.log
-    named = {name for each in log.versions() for name in names_of(log.read(each), set())}
+    named = {name for version in log.versions() for name in names_of(log.read(version), set())}
     found = [(each.path, nameable(each.path)) for each in ds.table.store.list("data")]
     return [path for path, what in found if what is not None and what.name not in named]

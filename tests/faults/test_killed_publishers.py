@@ -112,7 +112,7 @@ def check_is_finished(place: Place, num_left: int = 0) -> None:
     log = log_of(place)
     for each in log.manifests.items(log.base_uri):
         assert each.path == f"{log.base_uri}/{log.manifest_path(each.version)}"
-    names = [each for each in log.store.list_names("_versions") if ".manifest-" in each]
+    names = [name for name in log.store.list_names("_versions") if ".manifest-" in name]
     assert len(names) == num_left
 
 
@@ -175,7 +175,7 @@ def test_repeatedly_killed_writers_lose_nothing(place: Place) -> None:
 def test_racing_processes_each_publish_once(place: Place) -> None:
     with ExitStack() as ends:
         writers = [ends.enter_context(Writing(place, 0, row)) for row in range(NUM_WRITERS)]
-        assert [each.said() for each in writers] == ["done"] * NUM_WRITERS
+        assert [writer.said() for writer in writers] == ["done"] * NUM_WRITERS
     assert ids_of(place) == list(range(NUM_WRITERS))
     assert place.ours().version == 1 + NUM_WRITERS
     check_is_finished(place)

@@ -101,7 +101,7 @@ class Streams:
                 states.append(followed(states[-1], batch))
             else:
                 states.append(sorted([*states[-1], *((each[:3]) for each in batch)]))
-        return [list(each) for each in states]
+        return [list(state) for state in states]
 
     def wait_for_versions(self, more: int, process: subprocess.Popen[bytes]) -> None:
         """Wait until the tables have so many more versions together."""
@@ -229,7 +229,7 @@ def check_log(folder: Path, writer: Writer) -> None:
     log = open_dataset(str(folder / "log"))
     columns = [log.to_table()[each].to_pylist() for each in ("change", "version", "row_id", "x")]
     names = ("_change_type", "_commit_version", "_rowid", "x")
-    expected = [tuple(each[name] for name in names) for each in writer.changes]
+    expected = [tuple(change[name] for name in names) for change in writer.changes]
     assert Counter(zip(*columns, strict=True)) == Counter(expected)
 
 
@@ -260,7 +260,7 @@ def test_killed_replicas_get_each_change_once(tmp_path: Path) -> None:
                 if ahead < MAX_AHEAD:
                     writer.change()
                     ahead += 1
-                begun = {each.name for each in list_consumers(refs)}
+                begun = {consumer.name for consumer in list_consumers(refs)}
                 if begun == set(names) and dice.random() < 0.3:
                     writer.ds.cleanup(retain_versions=1)
                 time.sleep(0.1)

@@ -74,8 +74,8 @@ def spark_home(folder: Path) -> Path:
     home = folder / "spark"
     if not home.exists():
         home.mkdir()
-        for each in Path(pyspark.__file__).parent.iterdir():
-            (home / each.name).symlink_to(each)
+        for path in Path(pyspark.__file__).parent.iterdir():
+            (home / path.name).symlink_to(path)
     return home
 
 
@@ -173,7 +173,7 @@ def test_a_killed_driver_loses_only_its_last_round(tmp_path: Path) -> None:
         said, _ = process.communicate(timeout=300)
     whole = check_same(before)
     assert json.loads(said.splitlines()[-1]) == {"driver": whole.version}
-    operations = [each.operation for each in whole.versions()][before.version :]
+    operations = [version.operation for version in whole.versions()][before.version :]
     assert operations == ["Rewrite"] * len(operations)
     assert len(operations) > done, "it was killed before its end"
     fragments = len(before.compact(4).table.manifest.fragments)

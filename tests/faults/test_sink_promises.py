@@ -252,7 +252,7 @@ def test_c_an_unnoticed_commit_is_skipped_later(
             names = store.list_names("_versions")
             if (
                 path.endswith(".manifest")
-                and sum(each.endswith(".manifest") for each in names) == 2
+                and sum(name.endswith(".manifest") for name in names) == 2
             ):
                 lost.append(path)
                 raise OSError("the wire is cut")

@@ -49,7 +49,7 @@ def test_each_version_gives_its_appended_rows(made: Any) -> None:
         (3, 2, [3, 4]),
     ]
     assert all(each.changes_rows is None for each in found)
-    assert [each.newer.version for each in steps(made.uri, after=2)] == [3]
+    assert [step.newer.version for step in steps(made.uri, after=2)] == [3]
     batch = next(read_changes(list(found[1].units())))
     assert batch["_change_type"].to_pylist() == ["insert"]
     assert batch["_commit_version"].to_pylist() == [2]
@@ -161,7 +161,7 @@ def test_columns_are_those_of_the_newest(made: Any) -> None:
     tables = [
         pa.Table.from_batches(read_changes(list(each.units()))) for each in (found[0], found[-1])
     ]
-    assert [each.select(["id", "title", "x"]).to_pydict() for each in tables] == [
+    assert [table.select(["id", "title", "x"]).to_pydict() for table in tables] == [
         {"id": [0, 1], "title": ["n0", "n1"], "x": [None, None]},
         {"id": [5], "title": ["t"], "x": [1]},
     ]

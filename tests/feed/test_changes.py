@@ -65,7 +65,7 @@ def test_after_is_exclusive_and_through_is_inclusive(ds: Dataset) -> None:
 def test_change_columns_follow_the_tables_columns(ds: Dataset) -> None:
     schema = ds.changes(0).schema
     assert schema.names == [*SCHEMA.names, *CHANGE_COLUMNS.names]
-    assert pa.schema([schema.field(each) for each in CHANGE_COLUMNS.names]) == CHANGE_COLUMNS
+    assert pa.schema([schema.field(name) for name in CHANGE_COLUMNS.names]) == CHANGE_COLUMNS
     assert ds.changes(0, columns=["name"]).schema.names == ["name", *CHANGE_COLUMNS.names]
     with pytest.raises(NotFoundError, match="no column 'nope'"):
         ds.changes(0, columns=["nope"])
@@ -170,7 +170,7 @@ def test_the_feed_needs_stable_row_ids() -> None:
 
 def test_change_units_can_be_pickled(ds: Dataset) -> None:
     plan = plan_changes(ds.table, 0)
-    assert [each.num_rows for each in plan.units] == [4, 1, 1]
+    assert [unit.num_rows for unit in plan.units] == [4, 1, 1]
     units = pickle.loads(pickle.dumps(plan.units))
     table = pa.Table.from_batches(read_changes(units), plan.arrow_schema)
     assert table == ds.changes(0).read_all()
@@ -183,7 +183,7 @@ def test_reading_a_version_costs_its_changes(ds: Dataset) -> None:
     store = WatchedStore(newest.table.store)
     table = replace(newest.table, store=store)
     plan = plan_changes(table, newest.version - 1)
-    assert [each.num_rows for each in plan.units] == [1]
+    assert [unit.num_rows for unit in plan.units] == [1]
     list(read_changes(plan.units))
     data_files = {path for _, path in store.calls if path.startswith("data/")}
     assert len(data_files) == 1, "only the fragment with the deleted row is opened"

@@ -39,7 +39,7 @@ def images_of(uri: str, column: str, after: int = 0, **options: Any) -> list[tup
     """Each change as the version, the kind and one column."""
     read = lance_stream.open_dataset(uri).changes(after, **options).read_all()
     names = ["_commit_version", "_change_type", column]
-    return list(zip(*(read[each].to_pylist() for each in names), strict=True))
+    return list(zip(*(read[name].to_pylist() for name in names), strict=True))
 
 
 def struct(**kinds: pa.DataType) -> pa.DataType:
@@ -326,8 +326,8 @@ def test_a_reused_field_id_is_not_skipped(
     ds = ds.drop_columns([top]).compact().add_columns(old)
     for _ in range(20):
         ds = ds.append(pa.Table.from_pylist([{"id": 1, **rows}], schema))
-    ids = {each.name: each.id for each in ds.table.schema.walk()}
-    before = {each.name: each.id for each in ds.checkout(5).table.schema.walk()}
+    ids = {field.name: field.id for field in ds.table.schema.walk()}
+    before = {field.name: field.id for field in ds.checkout(5).table.schema.walk()}
     assert ids == before
     manifests_read(monkeypatch, ds, 5)
     assert FeedColumns(ds.table, None).ids_in(ds.checkout(5).table) == {ids["id"]: ids["id"]}

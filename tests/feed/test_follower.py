@@ -104,8 +104,8 @@ def by_event(changes: list[Change]) -> list[Change]:
 
 def forget(ds: Dataset, *versions: int) -> None:
     """Remove versions, as a cleanup does."""
-    for each in versions:
-        (Path(ds.uri) / manifest_path(each, NamingScheme.V2)).unlink()
+    for version in versions:
+        (Path(ds.uri) / manifest_path(version, NamingScheme.V2)).unlink()
 
 
 # --- limits
@@ -125,7 +125,9 @@ def test_each_change_comes_once_under_any_limits(
     rules = FollowerRules(FeedRules(pre_images=with_pre_images))
     limits = Limits(versions, num_rows, size_bytes)
     batches = batches_from(follow(ds, rules), Position(0), limits)
-    expected = [each for each in all_changes(ds) if with_pre_images or each[1] != "update_preimage"]
+    expected = [
+        change for change in all_changes(ds) if with_pre_images or change[1] != "update_preimage"
+    ]
     assert by_event(joined(batches)) == by_event(expected)
     assert [each[0] for each in joined(batches)] == sorted(each[0] for each in expected)
     for batch in batches:
@@ -174,15 +176,15 @@ def test_positions_of_earlier_releases_keep_their_meaning(
 
 def test_large_versions_are_split_small_ones_combined(ds: Dataset) -> None:
     batches = batches_from(follow(ds), Position(0), Limits(rows=4))
-    assert [len(each) for each in batches] == [4, 4, 4, 4]
+    assert [len(batch) for batch in batches] == [4, 4, 4, 4]
     assert batches[1] == [(2, "insert", 4), (2, "insert", 5), (3, "delete", 1), (3, "delete", 4)]
 
 
 def test_batches_respect_the_size_limit(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA).append(rows(*range(1000)))
-    size = sum(each.stat().st_size for each in (tmp_path / "t" / "data").iterdir())
+    size = sum(path.stat().st_size for path in (tmp_path / "t" / "data").iterdir())
     batches = batches_from(follow(table), Position(1), Limits(size_bytes=size // 4))
-    assert [len(each) for each in batches] == pytest.approx([250] * 4, abs=5)
+    assert [len(batch) for batch in batches] == pytest.approx([250] * 4, abs=5)
 
 
 def test_the_version_limit_counts_versions_with_changes(ds: Dataset) -> None:
@@ -191,7 +193,7 @@ def test_the_version_limit_counts_versions_with_changes(ds: Dataset) -> None:
         ds = ds.update_config({"a": str(number)})
     after = ds.append(rows(9)).update_config({"a": "b"}).append(rows(10))
     positions = steps_from(follow(ds), Position(4), Limits(versions=1))
-    assert [each.version for each in positions] == [4, 5, after.version - 2, after.version]
+    assert [position.version for position in positions] == [4, 5, after.version - 2, after.version]
 
 
 def test_a_limited_batch_passes_few_unchanged_versions(
@@ -203,7 +205,7 @@ def test_a_limited_batch_passes_few_unchanged_versions(
         ds = ds.update_config({"a": str(number)})
     for limits in (Limits(versions=2), Limits(rows=1)):
         positions = steps_from(follow(ds), Position(5), limits)
-        assert [each.version for each in positions] == [5, 8, 11, 12]
+        assert [position.version for position in positions] == [5, 8, 11, 12]
     batches = batches_from(follow(ds.append(rows(9))), Position(5), Limits(versions=2))
     assert batches == [[], [], [(13, "insert", 9)]]
 
@@ -213,7 +215,7 @@ def test_nothing_is_read_past_the_end(ds: Dataset) -> None:
     ds.append(rows(8))
     batches = batches_from(followed, Position(3), Limits(rows=2), through=5)
     assert by_event(joined(batches)) == by_event(
-        [each for each in all_changes(ds, 3) if each[0] <= 5]
+        [change for change in all_changes(ds, 3) if change[0] <= 5]
     )
 
 
@@ -430,7 +432,7 @@ def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
     lance.dataset(stored.uri).cleanup_old_versions(
         datetime.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
     )
-    assert [each.version for each in stored.versions()] == [2, 5]
+    assert [version.version for version in stored.versions()] == [2, 5]
     consumer = follow(stored, FollowerRules(FeedRules(pre_images=False), is_consumer=True))
     found = joined(batches_from(consumer, consumer.after(2)))
     before, after = {0, 1, 2, 3, 4, 5}, {0, 2, 3, 5, 6, 7}
@@ -566,7 +568,7 @@ def test_net_changes_are_per_batch(ds: Dataset) -> None:
 def test_net_changes_of_large_versions_are_split(ds: Dataset) -> None:
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     batches = batches_from(follow(ds, rules), Position(1), Limits(rows=4))
-    assert [len(each) for each in batches] == [4, 2, 2, 3, 2]
+    assert [len(batch) for batch in batches] == [4, 2, 2, 3, 2]
     assert sorted(each[2] for each in joined(batches) if each[0] == 2) == [0, 1, 2, 3, 4, 5]
 
 
@@ -631,7 +633,7 @@ def test_counting_unread_rows_is_spread_out() -> None:
 def test_any_limit_cuts_the_initial_snapshot(ds: Dataset) -> None:
     """A limit by bytes alone is a limit: the first batch of a large table would not fit."""
     size = sum(
-        each.size_bytes for fragment in ds.table.manifest.fragments for each in fragment.files
+        file.size_bytes for fragment in ds.table.manifest.fragments for file in fragment.files
     )
     whole = steps_from(follow(ds), FROM_SNAPSHOT)
     assert len(whole) == 2
@@ -640,6 +642,6 @@ def test_any_limit_cuts_the_initial_snapshot(ds: Dataset) -> None:
     for limits in (Limits(size_bytes=size // 4), Limits(rows=2), Limits(rows=2, size_bytes=size)):
         positions = steps_from(follow(ds), FROM_SNAPSHOT, limits)
         assert len(positions) > 3
-        assert all(each.is_snapshot for each in positions[:-1])
+        assert all(position.is_snapshot for position in positions[:-1])
         changes = joined(batches_from(follow(ds), FROM_SNAPSHOT, limits))
         assert sorted(each for _, _, each in changes) == [0, 2, 3, 5, 6, 7]

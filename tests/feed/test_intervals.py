@@ -34,9 +34,11 @@ def made_at(*seconds: float) -> Dataset:
     )
     for number in range(len(seconds) - 1):
         ds = ds.append(pa.table({"id": [number]}))
-    for version, each in enumerate(seconds, start=1):
+    for version, second in enumerate(seconds, start=1):
         manifest = ds.table.log.read(version)
-        nanos = round(at(each).timestamp() * 1e6) * 1000 + 7  # what is below a microsecond is lost
+        nanos = (
+            round(at(second).timestamp() * 1e6) * 1000 + 7
+        )  # what is below a microsecond is lost
         ds.table.store.delete(manifest_path(version))
         data = encode_manifest(replace(manifest, timestamp_nanos=nanos))
         assert ds.table.store.create_once(manifest_path(version), data)

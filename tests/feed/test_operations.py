@@ -222,7 +222,7 @@ def test_restores_revert_compacted_unstamped_rewrites(
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     ours(uri).compact().restore(3)
     last = ours(uri).version
-    assert [each for each in events(uri, last - 1) if each[1] == 1] == updates([1], 7, 0)
+    assert [event for event in events(uri, last - 1) if event[1] == 1] == updates([1], 7, 0)
 
 
 def test_untouched_rows_are_no_net_changes(uri: str) -> None:

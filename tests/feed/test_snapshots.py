@@ -51,7 +51,7 @@ def test_pieces_have_each_row_once(fragments: list[int], dead: set[int], cuts: l
     uri, alive = table_of(fragments, sorted(each for each in dead if each < sum(fragments)))
     snapshot = Snapshot(open_table(uri))
     assert snapshot.num_rows == len(alive)
-    bounds = [0, *sorted(min(each, len(alive)) for each in cuts), len(alive)]
+    bounds = [0, *sorted(min(cut, len(alive)) for cut in cuts), len(alive)]
     pieces = [ids_of(snapshot, *bounds[at : at + 2]) for at in range(len(bounds) - 1)]
     assert [len(each) for each in pieces] == [
         bounds[at + 1] - bounds[at] for at in range(len(bounds) - 1)
@@ -87,7 +87,9 @@ def test_pieces_respect_the_row_limit() -> None:
 def test_pieces_respect_the_size_limit() -> None:
     table = open_table(table_of([1000, 1000, 1000], [])[0])
     snapshot = Snapshot(table)
-    sizes = [sum(file.size_bytes for file in each.files) for each in table.manifest.fragments]
+    sizes = [
+        sum(file.size_bytes for file in fragment.files) for fragment in table.manifest.fragments
+    ]
     assert snapshot.stop_within(0, size_bytes=sizes[0]) == 1000
     assert snapshot.stop_within(0, size_bytes=sizes[0] + sizes[1] // 2) == pytest.approx(1500, 1)
     assert snapshot.stop_within(500, size_bytes=sum(sizes)) == 3000

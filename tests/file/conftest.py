@@ -34,11 +34,11 @@ class OpenedFile:
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         self.rounds.append(list(ranges))
-        return [self._data[each.start : each.stop] for each in ranges]
+        return [self._data[span.start : span.stop] for span in ranges]
 
     @property
     def bytes_read(self) -> int:
-        return sum(each.size_bytes for ranges in self.rounds for each in ranges)
+        return sum(span.size_bytes for ranges in self.rounds for span in ranges)
 
     def column_of(self) -> dict[int, int]:
         version = self.reader.metadata.version

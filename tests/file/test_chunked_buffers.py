@@ -19,9 +19,9 @@ def test_chunks_of_several_buffers_are_put_side_by_side(gaps_and_sizes):
         buffers.append(ChunkedBuffer(data, bounds[0::2], bounds[1::2] - bounds[0::2]))
     together = in_one(buffers)
     pieces = [
-        each.data[start : start + size].tobytes()
-        for each in buffers
-        for start, size in zip(each.starts, each.sizes, strict=True)
+        buffer.data[start : start + size].tobytes()
+        for buffer in buffers
+        for start, size in zip(buffer.starts, buffer.sizes, strict=True)
     ]
     assert joined(together).tobytes() == b"".join(pieces)
-    assert together.sizes.tolist() == [len(each) for each in pieces]
+    assert together.sizes.tolist() == [len(piece) for piece in pieces]

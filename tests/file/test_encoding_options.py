@@ -54,7 +54,7 @@ def test_each_key_sets_its_option(key: str, value: str, attribute: str, expected
     options = parse_encoding_options(Field("x", "int64", metadata={PREFIX + key: value.encode()}))
     assert getattr(options, attribute) == expected
     others = {each for each in EncodingOptions.__slots__ if each != attribute}
-    assert all(getattr(options, each) == getattr(DEFAULT_OPTIONS, each) for each in others)
+    assert all(getattr(options, other) == getattr(DEFAULT_OPTIONS, other) for other in others)
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,13 @@ def test_a_small_file_takes_one_request(files: Any) -> None:
     table = small_table()
     opened = files.written(table)
     arrays = opened.read(0, 3) + opened.take([0, 2])
-    assert [each.to_pylist() for each in arrays[:4]] == [each.to_pylist() for each in table]
+    assert [array.to_pylist() for array in arrays[:4]] == [each.to_pylist() for each in table]
     assert len(opened.rounds) == 1
 
 
 def test_a_large_file_opens_by_its_tail(files: Any) -> None:
     opened = files.written(large_table())
-    assert [[each.size_bytes for each in ranges] for ranges in opened.rounds] == [[TAIL_BYTES]]
+    assert [[span.size_bytes for span in ranges] for ranges in opened.rounds] == [[TAIL_BYTES]]
 
 
 def test_very_wide_files_open_in_three_requests(
@@ -111,7 +111,7 @@ def test_taking_a_row_reads_its_bytes_only(files: Any) -> None:
     opened = files.written(large_table())
     opened.rounds.clear()
     arrays = opened.take([123_456])
-    assert [each.to_pylist() for each in arrays] == [
+    assert [array.to_pylist() for array in arrays] == [
         [123_456],
         [61_728.0],
         ["name 0123456"],
@@ -130,7 +130,7 @@ def test_nearby_rows_are_fetched_together(
     (array,) = opened.take([5, 9, 100_000, 100_003], ["id"])
     assert array.to_pylist() == [5, 9, 100_000, 100_003]
     (ranges,) = opened.rounds
-    assert [each.size_bytes for each in ranges] == [5 * 8, 4 * 8]
+    assert [span.size_bytes for span in ranges] == [5 * 8, 4 * 8]
 
 
 def test_a_struct_field_is_read_alone(files: Any) -> None:
@@ -206,7 +206,7 @@ def test_a_small_file_is_opened_whole(files: Any) -> None:
     rounds: list[int] = []
 
     def read(ranges: Any) -> Any:
-        rounds.append(sum(each.size_bytes for each in ranges))
+        rounds.append(sum(span.size_bytes for span in ranges))
         return read_from(data)(ranges)
 
     assert len(data) > TAIL_BYTES

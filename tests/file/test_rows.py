@@ -16,7 +16,7 @@ def rows_of(places: list[int]) -> Rows:
 def places_of(rows: Rows) -> list[int]:
     if rows.offsets is None:
         return list(range(rows.start, rows.stop))
-    return [int(each) for each in rows.offsets]
+    return [int(offset) for offset in rows.offsets]
 
 
 @settings(max_examples=50)

@@ -27,7 +27,7 @@ def read(starts: Sequence[int], stops: Sequence[int]) -> tuple[bytes, list[ByteR
 
     def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:
         asked.extend(ranges)
-        return [FILE.data[each.start : each.stop] for each in ranges]
+        return [FILE.data[span.start : span.stop] for span in ranges]
 
     pieces = read_slices(np.array(starts, np.int64), np.array(stops, np.int64))
     return answer(pieces, read_ranges).tobytes(), asked
@@ -45,7 +45,7 @@ def test_nearby_pieces_share_a_request() -> None:
 def test_joined_ranges_are_bounded() -> None:
     """A single piece is never split, however large it is."""
     starts = list(range(0, 2 * MAX_JOINED_BYTES, 1000))
-    _, asked = read(starts, [each + 8 for each in starts])
+    _, asked = read(starts, [start + 8 for start in starts])
     assert len(asked) == 2
     long = ByteRange(5, 2 * MAX_JOINED_BYTES)
     _, asked = read([long.start], [long.stop])

@@ -102,7 +102,7 @@ def test_any_array_round_trips(version: FileVersion) -> None:
         array = array_of(arrow, shape, random)
         assume(version is not FileVersion.V2_0 or not holds_null_structs(array))
         schema = pa.schema([pa.field("column", arrow)])
-        ends = sorted({0, len(array), *(each for each in cuts if each < len(array))})
+        ends = sorted({0, len(array), *(cut for cut in cuts if cut < len(array))})
         batches = [
             pa.record_batch([array.slice(start, stop - start)], schema=schema)
             for start, stop in pairwise(ends)

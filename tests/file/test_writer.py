@@ -146,7 +146,7 @@ def test_pages_of_dictionaries_with_null_items_can_be_joined(
         )
         for n in range(3)
     ]
-    pages = [files.written(pa.Table.from_batches([each])) for each in batches]
+    pages = [files.written(pa.Table.from_batches([batch])) for batch in batches]
     read = [opened.read(0, 5)[0] for opened in pages]
     assert pa.concat_arrays(read).to_pylist() == [
         value for n in range(3) for value in ["z", f"{n}", None, None, None]

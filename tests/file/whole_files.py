@@ -68,7 +68,7 @@ class Reading:
     @property
     def bytes_read(self) -> int:
         """How many bytes were requested so far."""
-        return sum(each.size_bytes for ranges in self.rounds for each in ranges)
+        return sum(span.size_bytes for ranges in self.rounds for span in ranges)
 
     def read(self, names: Iterable[str], start: int, stop: int) -> list[pa.Array]:
         """Return some rows that follow each other."""

@@ -98,7 +98,7 @@ def legal_tables(folder: Path) -> list[Files]:
 
 def newest(files: Files) -> str:
     """Return the path of the newest manifest."""
-    return min(each for each in files if each.startswith("_versions/") and "hint" not in each)
+    return min(file for file in files if file.startswith("_versions/") and "hint" not in file)
 
 
 def hostile(files: Files, attacker: Attacker) -> tuple[Files, str]:
@@ -112,8 +112,8 @@ def hostile(files: Files, attacker: Attacker) -> tuple[Files, str]:
         what = attacker.change(manifest) if dice.random() < 0.85 else promise(manifest, dice)
         files[path] = join_manifest(before, manifest.SerializeToString(), behind)
         return files, f"manifest {what}"
-    small = [each for each in files if not each.startswith("data/") and each != path]
-    path = dice.choice([*small, dice.choice([each for each in files if each.startswith("data/")])])
+    small = [file for file in files if not file.startswith("data/") and file != path]
+    path = dice.choice([*small, dice.choice([file for file in files if file.startswith("data/")])])
     if path.endswith(".txn") and dice.random() < 0.7:
         message = transaction_pb2.Transaction.FromString(files[path])
         what = attacker.change(message)
@@ -285,7 +285,7 @@ def main(words: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     canary = Canary()
     legal = legal_tables(folder)
-    outside = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    outside = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     endings: Counter[str] = Counter()
     found: Counter[str] = Counter()
     for number in range(rounds):

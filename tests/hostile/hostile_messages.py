@@ -119,7 +119,7 @@ class Attacker:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             return None
         low, high = _RANGES[field.type]
-        return self.dice.choice([each for each in _NUMBERS if low <= each <= high])
+        return self.dice.choice([number for number in _NUMBERS if low <= number <= high])
 
     def _bytes(self) -> bytes:
         return self.dice.choice(

@@ -32,7 +32,7 @@ def test_a_column_is_not_read_as_another_field_that_was_read_before(
 ) -> None:
     """What is known of a column for one field is not used for another; Arrow would abort."""
     arrow, value = ITEMS[item]
-    lists = pa.array([[value] * (each % 3) for each in ROWS], pa.list_(arrow))
+    lists = pa.array([[value] * (row % 3) for row in ROWS], pa.list_(arrow))
     made = SCALARS[scalar]
     rows = pa.table({"a": made(0), "b": made(1), "c": made(2), "d": lists})
     uri = tmp_path / "table"
@@ -40,7 +40,7 @@ def test_a_column_is_not_read_as_another_field_that_was_read_before(
     ds.append(rows).drop_columns(["c"])
 
     def add_fragment(manifest: table_pb2.Manifest) -> None:
-        ids = {each.name: each.id for each in manifest.fields}
+        ids = {field.name: field.id for field in manifest.fields}
         other = manifest.fragments.add()
         other.CopyFrom(manifest.fragments[0])
         other.id = manifest.max_fragment_id = 1

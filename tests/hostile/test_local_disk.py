@@ -91,7 +91,7 @@ def test_a_refusing_disk_is_believed(
     own = getattr(os, call)
 
     def refuse(*words: Any, **named: Any) -> Any:
-        is_manifest = any("_versions" in str(each) for each in words)
+        is_manifest = any("_versions" in str(word) for word in words)
         is_written = call in ("write", "fsync") and "_versions" in str(
             Path(f"/proc/self/fd/{words[0]}").readlink()
         )
@@ -163,8 +163,8 @@ def test_files_full_of_holes_are_not_read(tmp_path: Path, folder: str) -> None:
     root = tmp_path / "t"
     ds = lance_stream.create_dataset(root, ROWS.schema).append(ROWS).delete("id = 1")
     ds.tags.create("gold", 1)
-    for each in (root / folder).iterdir():
-        os.truncate(each, 1 << 40)
+    for path in (root / folder).iterdir():
+        os.truncate(path, 1 << 40)
     forget_dead_offsets()  # the process knows them: it has written them
     verbs: dict[str, Callable[[], object]] = {
         "_versions": lambda: lance_stream.open_dataset(root),
@@ -181,15 +181,15 @@ def test_cleanup_spares_files_behind_links(
     theirs = make_table(tmp_path / "theirs")
     ours = make_table(tmp_path / "ours").delete("id = 1")
     data = tmp_path / "ours" / "data"
-    for each in data.iterdir():
-        each.rename(tmp_path / "theirs" / "data" / each.name)
+    for path in data.iterdir():
+        path.rename(tmp_path / "theirs" / "data" / path.name)
     data.rmdir()
     data.symlink_to(tmp_path / "theirs" / "data")
-    before = {each.name for each in data.iterdir()}
+    before = {path.name for path in data.iterdir()}
     with caplog.at_level(logging.WARNING):
         ours.cleanup(older_than="0s", delete_unverified=True)
     assert "is a link: what lies there may be another table's" in caplog.text
-    assert {each.name for each in data.iterdir()} == before
+    assert {path.name for path in data.iterdir()} == before
     assert theirs.to_table().num_rows == 3
     assert lance_stream.open_dataset(ours.uri).to_table().num_rows == 2
 
@@ -280,8 +280,8 @@ def test_a_table_behind_the_link_of_a_branch_is_not_deleted(tmp_path: Path) -> N
 
 def test_manifests_behind_a_link_are_not_renamed(tmp_path: Path) -> None:
     ds = make_table(tmp_path / "t")
-    for number, each in enumerate(sorted((tmp_path / "t" / "_versions").glob("*.manifest"))):
-        each.rename(each.with_name(f"{2 - number}.manifest"))
+    for number, path in enumerate(sorted((tmp_path / "t" / "_versions").glob("*.manifest"))):
+        path.rename(path.with_name(f"{2 - number}.manifest"))
     (tmp_path / "t" / "_versions").rename(tmp_path / "elsewhere")
     (tmp_path / "t" / "_versions").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnsupportedFeatureError, match="is a link"):
@@ -321,7 +321,7 @@ def test_a_fast_clock_expires_no_tombstones(
 
     def rows(*values: tuple[int, int, str]) -> pa.Table:
         names = ("id", "seq", "op")
-        return pa.Table.from_pylist([dict(zip(names, each, strict=True)) for each in values])
+        return pa.Table.from_pylist([dict(zip(names, value, strict=True)) for value in values])
 
     def upsert(ds: lance_stream.Dataset, data: pa.Table) -> lance_stream.Dataset:
         return ds.upsert(data, "id", "seq", "op = 'd'", except_columns="op", tombstones="7 days")

@@ -48,7 +48,7 @@ def canary() -> Iterator[Canary]:
 def name_base(uri: str, options: dict[str, Any], location: str) -> None:
     """Let the newest version of a table say that its files lie below a location."""
     store = open_store(uri, options)
-    path = min(each for each in store.list_names("_versions") if each.endswith(".manifest"))
+    path = min(name for name in store.list_names("_versions") if name.endswith(".manifest"))
     before, body, behind = split_manifest(bytes(store.read(f"_versions/{path}")))
     message = table_pb2.Manifest.FromString(body)
     del message.base_paths[:]
@@ -100,7 +100,7 @@ def test_tables_in_memory_make_no_requests(canary: Canary, location: str) -> Non
 
 def test_object_store_tables_reach_no_other_host(any_bucket: Bucket, canary: Canary) -> None:
     """The table names locations on another host."""
-    foreign = [each for each in LOCATIONS if not each.startswith(any_bucket.uri[:3])]
+    foreign = [location for location in LOCATIONS if not location.startswith(any_bucket.uri[:3])]
     locations = [*foreign[:5], *foreign[-1:], *LOCAL]
     check_refuses(f"{any_bucket.uri}/t", any_bucket.storage_options, canary, locations)
 

@@ -50,7 +50,7 @@ def create(**entries: str) -> Dataset:
 
 
 def numbers(ds: Dataset) -> list[int]:
-    return [each.version for each in ds.versions()]
+    return [version.version for version in ds.versions()]
 
 
 def test_without_an_interval_every_version_stays() -> None:

@@ -257,10 +257,10 @@ def test_idle_consumers_can_expire() -> None:
     rules = CleanupRules(older_than=None, expire_consumers=30 * DAY)
     report = cleanup(ds.table, rules, is_dry_run=True, environment=in_days(31))
     assert (report.expired_consumers, report.versions) == (("gone",), tuple(range(1, ds.version)))
-    assert [each.name for each in list_consumers(ds.table.refs)] == ["done", "gone"]
+    assert [consumer.name for consumer in list_consumers(ds.table.refs)] == ["done", "gone"]
     assert cleanup(ds.table, rules, environment=in_days(29)).versions == (1,)
     assert cleanup(ds.table, rules, environment=in_days(31)).versions == tuple(range(2, ds.version))
-    assert [each.name for each in list_consumers(ds.table.refs)] == ["done"]
+    assert [consumer.name for consumer in list_consumers(ds.table.refs)] == ["done"]
 
 
 def test_unreferenced_files_stay_while_young() -> None:
@@ -694,7 +694,9 @@ def test_any_history_stays_readable_after_cleanup(seed: int) -> None:
     versions = ds.table.log.versions()
     before = {each: ds.checkout(each).to_table(with_row_id=True) for each in versions}
     holds = {tag.version for tag in ds.tags.list().values()}
-    first_read = min((each.version for each in list_consumers(ds.table.refs)), default=1 << 60)
+    first_read = min(
+        (consumer.version for consumer in list_consumers(ds.table.refs)), default=1 << 60
+    )
     retained = dice.randint(1, 5)
     report = ds.cleanup(retain_versions=retained, delete_unverified=True)
     left = ds.table.log.versions()

@@ -91,7 +91,10 @@ def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
     refs = ds.table.refs
     record_progress(refs, "x.snapshot", 3)
     hold_beginning(refs, "x", 2)
-    assert [(each.name, each.version, each.is_beginning) for each in list_consumers(refs)] == [
+    assert [
+        (consumer.name, consumer.version, consumer.is_beginning)
+        for consumer in list_consumers(refs)
+    ] == [
         ("x", 2, True),
         ("x.snapshot", 3, False),
     ]
@@ -101,7 +104,7 @@ def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
     assert read_progress(refs, "x.snapshot") == 3
     hold_beginning(refs, "x", 4)
     drop_consumer(refs, "x")
-    assert [each.name for each in list_consumers(refs)] == ["x.snapshot"]
+    assert [consumer.name for consumer in list_consumers(refs)] == ["x.snapshot"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "../up", ".x", "x.", "a..b", "x.lock", "é"])

@@ -41,7 +41,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def schemes(uri: str) -> set[NamingScheme]:
-    names = (each.name for each in Path(uri, "_versions").iterdir())
+    names = (path.name for path in Path(uri, "_versions").iterdir())
     return {each.scheme for each in map(parse_manifest_name, names) if each is not None}
 
 

@@ -85,7 +85,9 @@ def test_a_plain_table_moves_into_a_store(uri: Path, options: dict[str, str]) ->
     open_dataset(uri, storage_options=options).append(rows(2))
     assert items(uri, options) == [3]
     assert ids_of(uri) == ids_of(uri, options) == [1, 2]
-    assert [each.version for each in open_dataset(uri, storage_options=options).versions()] == [
+    assert [
+        version.version for version in open_dataset(uri, storage_options=options).versions()
+    ] == [
         1,
         2,
         3,
@@ -111,12 +113,12 @@ def test_a_plain_table_moves_into_a_store(uri: Path, options: dict[str, str]) ->
     ],
 )
 def test_tables_without_their_store_are_read_only(external: Path, verb: Any) -> None:
-    files = {each: each.read_bytes() for each in (external / "_versions").iterdir()}
+    files = {path: path.read_bytes() for path in (external / "_versions").iterdir()}
     ds = open_dataset(external)
     assert ids_of(external) == [1, 2]
     with pytest.raises(InvalidInputError, match="leave_manifest_store"):
         verb(ds)
-    assert files == {each: each.read_bytes() for each in (external / "_versions").iterdir()}
+    assert files == {path: path.read_bytes() for path in (external / "_versions").iterdir()}
     assert open_dataset(external).version == 3
 
 
@@ -246,7 +248,7 @@ def test_cleanup_removes_items_of_versions(external: Path, options: dict[str, st
     cleaned(external, options, delete_unverified=True)
     assert items(external, options) == [3]
     ds = open_dataset(external, storage_options=options)
-    assert [each.version for each in ds.versions()] == [3]
+    assert [version.version for version in ds.versions()] == [3]
     with pytest.raises(NotFoundError, match="no version 2: it has 1"):
         open_dataset(external, 2, storage_options=options)
     assert ds.append(rows(3)).version == 4

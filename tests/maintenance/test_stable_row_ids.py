@@ -52,8 +52,12 @@ def test_no_data_file_changes(ds: Dataset) -> None:
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     assert ds.table.store.list_names("data") == before
     assert [
-        (each.id, each.files, each.deletion_file) for each in made.table.manifest.fragments
-    ] == [(each.id, each.files, each.deletion_file) for each in ds.table.manifest.fragments]
+        (fragment.id, fragment.files, fragment.deletion_file)
+        for fragment in made.table.manifest.fragments
+    ] == [
+        (fragment.id, fragment.files, fragment.deletion_file)
+        for fragment in ds.table.manifest.fragments
+    ]
 
 
 def test_the_feed_starts_with_the_migration(ds: Dataset) -> None:

@@ -255,10 +255,10 @@ def test_every_violation_is_found(
     ds: Dataset, rule: str, damage: Callable[[Dataset], Dataset]
 ) -> None:
     findings = damage(ds).verify()
-    assert rule in {each.rule for each in findings}, list(map(str, findings))
-    for each in findings:
-        assert each.where
-        assert each.message
+    assert rule in {finding.rule for finding in findings}, list(map(str, findings))
+    for finding in findings:
+        assert finding.where
+        assert finding.message
 
 
 def test_every_rule_has_a_violation() -> None:

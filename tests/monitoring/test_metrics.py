@@ -203,7 +203,9 @@ def test_a_table_is_measured(ds: Dataset) -> None:
     fragments = ds.table.manifest.fragments
     assert (measured.version, measured.rows, measured.dead_rows) == (4, 3, 2)
     assert measured.fragments == len(fragments) == measured.small_fragments
-    assert measured.data_bytes == sum(file.size_bytes for each in fragments for file in each.files)
+    assert measured.data_bytes == sum(
+        file.size_bytes for fragment in fragments for file in fragment.files
+    )
     assert measured.age_seconds is not None
     assert 0 <= measured.age_seconds < 60
     compacted = ds.compact()
@@ -220,13 +222,13 @@ def test_the_lag_of_consumers_counts_what_they_have_not_read(ds: Dataset) -> Non
     record_progress(refs, "behind", 2)
     record_progress(refs, "current", 4)
     hold_beginning(refs, "starting", 2)
-    lags = {each.name: each for each in watch.measure().consumers}
+    lags = {consumer.name: consumer for consumer in watch.measure().consumers}
     assert lags["current"] == ConsumerLag("current", 0, 0, 0.0)
     assert (lags["behind"].versions, lags["behind"].rows) == (2, 3)
     assert (lags["starting"].versions, lags["starting"].rows) == (3, 6)
     assert timedelta(hours=1) <= timedelta(seconds=lags["behind"].seconds or 0)
     ds.append(rows(9))
-    lags = {each.name: each for each in watch.measure().consumers}
+    lags = {consumer.name: consumer for consumer in watch.measure().consumers}
     assert (lags["current"].versions, lags["current"].rows) == (1, 1)
 
 
@@ -291,7 +293,7 @@ def test_a_table_that_cannot_be_read_is_reported_once(
     for _ in range(3):
         text = generate_latest(registry).decode()
         assert 'lance_stream_table_readable{table="memory://nowhere/t"} 0.0' in text
-    assert [each.levelname for each in caplog.records].count("WARNING") == 1
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
 def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

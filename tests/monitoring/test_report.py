@@ -83,10 +83,10 @@ def trace(page: str, key: str, name: str) -> Any:
 
 def test_the_figures_show_the_numbers_of_the_versions(ds: Dataset, page: str) -> None:
     versions = ds.versions()
-    assert data_of(page)["versions"] == [each.version for each in versions]
-    assert trace(page, "rows", "live rows")["y"] == [each.num_rows for each in versions]
+    assert data_of(page)["versions"] == [version.version for version in versions]
+    assert trace(page, "rows", "live rows")["y"] == [version.num_rows for version in versions]
     for kind in ("inserted", "updated", "deleted"):
-        counts = [getattr(each, f"rows_{kind}") for each in versions]
+        counts = [getattr(version, f"rows_{kind}") for version in versions]
         assert trace(page, "changes", kind)["customdata"] == counts
     assert sum(trace(page, "changes", "deleted")["y"]) == -5
     assert trace(page, "fragments", "compaction")["customdata"] == [2]
@@ -188,7 +188,7 @@ def test_only_the_pages_own_scripts_run_and_nothing_is_loaded(page: str) -> None
     allowed = re.findall(r"'sha256-([^']+)'", policy)
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     assert allowed == [
-        base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     ]
     assert "default-src 'none'" in policy
     assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
@@ -216,7 +216,10 @@ def test_a_thousand_versions_give_a_page_of_a_few_megabytes() -> None:
 
 def test_only_the_newest_versions_are_shown_on_request(ds: Dataset) -> None:
     report = ds.report(2)
-    assert [each.info.version for each in report.series.versions] == [ds.version - 1, ds.version]
+    assert [version.info.version for version in report.series.versions] == [
+        ds.version - 1,
+        ds.version,
+    ]
     assert report.series.has_older
     assert "older ones exist" in report.html
     assert report.series.consumers[0].versions == ds.version - 3

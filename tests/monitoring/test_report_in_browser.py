@@ -60,9 +60,9 @@ def requested(browser: Any) -> list[str]:
     """Return what the browser asked for since it was last asked."""
     events = [json.loads(each["message"])["message"] for each in browser.get_log("performance")]
     return [
-        each["params"]["request"]["url"]
-        for each in events
-        if each["method"] == "Network.requestWillBeSent"
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
     ]
 
 

@@ -63,7 +63,7 @@ def number_of_versions(table: Path) -> int:
 def last_offsets(checkpoint: Path, topic: str) -> dict[int, int]:
     """Return, for each partition, the offset at which the query of a checkpoint goes on."""
     committed = max(
-        int(each.name) for each in (checkpoint / "commits").iterdir() if each.name[0] != "."
+        int(path.name) for path in (checkpoint / "commits").iterdir() if path.name[0] != "."
     )
     text = (checkpoint / "offsets" / str(committed)).read_text().splitlines()[-1]
     return {int(name): offset for name, offset in json.loads(text)[topic].items()}

@@ -88,4 +88,4 @@ def test_runs_of_a_pipeline_merge_changes_and_follow_the_table(project: Path) ->
     moves = sorted((row["version"], row["id"], row["city"]) for row in rows_of(project, "moves"))
     assert [move[1:] for move in moves] == [(1, "Turin"), (2, "Oslo"), (1, "Rome")]
     customers = lance_stream.open_dataset(project.parent / "customers.lance")
-    assert [each.operation for each in customers.versions()][1:] == ["Update", "Update"]
+    assert [version.operation for version in customers.versions()][1:] == ["Update", "Update"]

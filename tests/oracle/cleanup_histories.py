@@ -149,9 +149,9 @@ class History:
     def note(self, place: Place) -> None:
         """Take note of the versions of a place that are new."""
         newest = place.theirs()
-        for each in newest.versions():
-            if each["version"] not in place.rows:
-                place.rows[each["version"]] = rows_of(place.theirs(each["version"]))
+        for version in newest.versions():
+            if version["version"] not in place.rows:
+                place.rows[version["version"]] = rows_of(place.theirs(version["version"]))
 
     def say(self, what: str) -> None:
         self.counts[what.partition(":")[0]] += 1
@@ -280,9 +280,9 @@ class History:
 
     def forget_consumer(self, place: Place) -> None:
         refs = place.ours().table.refs
-        for each in list_consumers(refs):
-            drop_consumer(refs, each.name)
-            self.say(f"forget consumer: {each.name}")
+        for consumer in list_consumers(refs):
+            drop_consumer(refs, consumer.name)
+            self.say(f"forget consumer: {consumer.name}")
 
     def delete_branch(self, place: Place) -> None:
         if place.branch is None or place.pending:
@@ -424,7 +424,7 @@ class History:
         stay = set(versions[-arguments.get("retain_versions", 1) :])
         for name, tag in table.tags.list().items():
             if tag["branch"] == place.branch and name.startswith(prefix) and not only_tags:
-                stay |= {each for each in versions if each >= tag["version"]}
+                stay |= {version for version in versions if version >= tag["version"]}
             elif tag["branch"] == place.branch:
                 stay.add(tag["version"])
         for branch in table.branches.list().values():
@@ -440,14 +440,14 @@ class History:
             act(place)
         except (NotFoundError, OSError, ValueError) as error:
             self.say(f"failed beside a cleanup: {type(error).__name__}")
-        for each in self.places:
-            self._note_what_is_there(each)
+        for position in self.places:
+            self._note_what_is_there(position)
         must &= self._must_stay(cleaned, arguments)
 
     def _note_what_is_there(self, place: Place) -> None:
-        for each in place.theirs().versions():
-            if each["version"] not in place.rows:
-                place.rows[each["version"]] = rows_of(place.theirs(each["version"]))
+        for version in place.theirs().versions():
+            if version["version"] not in place.rows:
+                place.rows[version["version"]] = rows_of(place.theirs(version["version"]))
 
     def check(self, cleaned: Place, must: set[int]) -> None:
         """Hold every version of every place against what it was."""

@@ -76,7 +76,7 @@ class Node:
     @property
     def arrow(self) -> pa.Field:
         if self.kind == "struct":
-            return pa.field(self.name, pa.struct([each.arrow for each in self.parts]))
+            return pa.field(self.name, pa.struct([part.arrow for part in self.parts]))
         if self.kind == "list":
             return pa.field(self.name, pa.list_(self.parts[0].arrow))
         return pa.field(self.name, LEAVES[self.kind])
@@ -84,8 +84,8 @@ class Node:
     def walk(self, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], "Node"]]:
         """Yield this and all below it, each behind its path, in which items have names."""
         yield (*above, self.name), self
-        for each in self.parts:
-            yield from each.walk((*above, self.name))
+        for part in self.parts:
+            yield from part.walk((*above, self.name))
 
 
 Tree = tuple[Node, ...]
@@ -287,7 +287,7 @@ class Histories:
         if self.dice.random() < 0.2 and (node.kind != "struct" or self.file_version != "2.0"):
             return None
         if node.kind == "struct":
-            return {each.name: self.value(each) for each in node.parts}
+            return {part.name: self.value(part) for part in node.parts}
         if node.kind == "list":
             return [self.value(node.parts[0]) for _ in range(self.dice.randint(0, 3))]
         number = self.dice.randint(0, 99)
@@ -400,7 +400,7 @@ class Histories:
         path = self.chosen()
         if path is None:
             return self.append()
-        taken = {each.name for each in self.siblings(path)}
+        taken = {sibling.name for sibling in self.siblings(path)}
         name = self.dice.choice([each for each in NAMES if each not in taken] or ["z"])
         if name in taken:
             return self.append()
@@ -446,7 +446,7 @@ class Histories:
         return f"{who} drop {name}", rest
 
     def add(self) -> tuple[str, Tree]:
-        free = [each for each in NAMES if each not in {node.name for node in self.tree}]
+        free = [name for name in NAMES if name not in {node.name for node in self.tree}]
         if not free:
             return self.drop()
         node = self.new_node(self.dice.choice(free))
@@ -516,7 +516,7 @@ class Histories:
             named = named[:-1]
         change = {"path": our_path(named), "data_type": nodes(tree)[named].arrow.type}
         name = named[-1]
-        taken = {each.name for each in self.siblings(named)}
+        taken = {sibling.name for sibling in self.siblings(named)}
         if "y" not in taken and self.dice.random() < 0.3:
             name = change["name"] = "y"
         self.ours.alter_columns(change)
@@ -529,7 +529,7 @@ class Histories:
         kind = CASTS[nodes(self.tree)[path].kind]
         change = {"path": ".".join(path), "data_type": LEAVES[kind]}
         name = path[-1]
-        taken = {each.name for each in self.siblings(path)}
+        taken = {sibling.name for sibling in self.siblings(path)}
         if name != "item" and "z" not in taken and self.dice.random() < 0.3:
             name = change["name"] = "z"
         self.theirs.alter_columns(change)
@@ -609,12 +609,12 @@ class Histories:
 
     def row_under(self, version: int, row: Row, columns: Tree, meaning: dict[int, int]) -> Row:
         by_ident = {each.ident: each for each in self.trees[version]}
-        found = [(each, by_ident.get(meaning[each.ident])) for each in columns]
+        found = [(column, by_ident.get(meaning[column.ident])) for column in columns]
         own = {
             each.name: shown(each, there, row[there.name] if there else None, meaning)
             for each, there in found
         }
-        return own | {each: row[each] for each in STAMPS}
+        return own | {stamp: row[stamp] for stamp in STAMPS}
 
     def check_row(self, row: Row, columns: Tree, meaning: dict[int, int]) -> None:
         """Check a change against the rows of the version that it is of."""
@@ -672,9 +672,9 @@ class Histories:
 
 def named_like(node: Node, before: Node) -> Node:
     """Return a column that an overwrite gives in place of one of its name."""
-    pairs = {each.name: each for each in before.parts} if node.kind == before.kind else {}
+    pairs = {part.name: part for part in before.parts} if node.kind == before.kind else {}
     parts = tuple(
-        named_like(each, pairs[each.name]) if each.name in pairs else each for each in node.parts
+        named_like(part, pairs[part.name]) if part.name in pairs else part for part in node.parts
     )
     return replace(node, ident=before.ident, parts=parts)
 

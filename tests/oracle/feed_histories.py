@@ -148,11 +148,11 @@ class ChangedRows:
 def rows_changed_by(changes: Iterable[Change]) -> ChangedRows:
     """Return which rows have changes, whatever their values are."""
     changed_rows = ChangedRows()
-    for each in changes:
-        kind = each["_change_type"].split("_")[0]
+    for change in changes:
+        kind = change["_change_type"].split("_")[0]
         {"delete": changed_rows.gone, "insert": changed_rows.come, "update": changed_rows.changed}[
             kind
-        ].add(each["_rowid"])
+        ].add(change["_rowid"])
     return changed_rows
 
 
@@ -228,7 +228,7 @@ def lost_lineages(ds: lance_stream.Dataset, unstamped: Iterable[int] = ()) -> se
         ds: The newest version.
         unstamped: Versions that changed rows without new row versions.
     """
-    infos = {each.version: each.operation for each in ds.versions()}
+    infos = {version.version: version.operation for version in ds.versions()}
     unknown = {v for v, name in infos.items() if name in ("Overwrite", "Restore")} | {*unstamped}
     restored = {v: restored_version(ds.checkout(v).table) for v in infos}
     return {
@@ -298,11 +298,11 @@ class Histories:
         return float(number) if column.kind.startswith("float") else number
 
     def values(self, columns: Iterable[Column]) -> dict[int, Any]:
-        return {each.ident: self.value(each) for each in columns}
+        return {column.ident: self.value(column) for column in columns}
 
     def new_columns(self) -> tuple[Column, ...]:
         names = self.dice.sample(NAMES, self.dice.randint(1, 3))
-        return tuple(Column(self.ident(), each, self.dice.choice([*KINDS])) for each in names)
+        return tuple(Column(self.ident(), name, self.dice.choice([*KINDS])) for name in names)
 
     def new_keys(self, most: int = 6) -> list[int]:
         num = self.dice.randint(1, most)
@@ -315,8 +315,8 @@ class Histories:
 
     def table_of(self, rows: Mapping[int, Mapping[int, Any]], state: State) -> pa.Table:
         columns: dict[str, list[Any]] = {"id": list(rows)}
-        for each in state.columns:
-            columns[each.name] = [values.get(each.ident) for values in rows.values()]
+        for column in state.columns:
+            columns[column.name] = [values.get(column.ident) for values in rows.values()]
         return pa.table(columns, state.schema)
 
     def by(self, us: Callable[[], object], pylance: Callable[[], object]) -> str:
@@ -476,13 +476,13 @@ class Histories:
         now = self.now
         same = self.dice.random() < 0.5
         columns = (
-            tuple(replace(each, ident=self.ident()) for each in now.columns)
+            tuple(replace(column, ident=self.ident()) for column in now.columns)
             if same
             else self.new_columns()
         )
-        for each in columns:
-            if (before := now.column(each.name)) is not None:
-                self.origins[each.ident] = before.ident
+        for column in columns:
+            if (before := now.column(column.name)) is not None:
+                self.origins[column.ident] = before.ident
         state = State(columns)
         keys = self.dice.sample(range(self.next_key), min(self.next_key, 4)) + self.new_keys(4)
         rows = {key: self.values(columns) for key in keys}
@@ -492,12 +492,12 @@ class Histories:
             lambda: lance.write_dataset(data, self.uri, mode="overwrite"),
         )
         return (
-            f"{who} overwrite by {keys} with {[(each.name, each.kind) for each in columns]}",
+            f"{who} overwrite by {keys} with {[(column.name, column.kind) for column in columns]}",
             lambda at: self.with_new(state, rows, at),
         )
 
     def restore(self) -> tuple[str, Built]:
-        version = self.dice.choice([each for each in self.states if each])
+        version = self.dice.choice([state for state in self.states if state])
         who = self.by(
             lambda: self.ours.restore(version),
             lambda: lance.dataset(self.uri, version=version).restore(),
@@ -507,7 +507,7 @@ class Histories:
 
     def add_empty_column(self) -> tuple[str, Built]:
         now = self.now
-        free = [each for each in NAMES if now.column(each) is None]
+        free = [name for name in NAMES if now.column(name) is None]
         if not free:
             return self.drop_column()
         column = Column(self.ident(), self.dice.choice(free), self.dice.choice([*KINDS]))
@@ -768,7 +768,7 @@ class Histories:
         assert len(rows) == theirs.num_rows, "a row id occurs twice"
         for row in rows.values():
             known = state.rows[row["id"]]
-            expected = {each.name: known.values.get(each.ident) for each in state.columns}
+            expected = {column.name: known.values.get(column.ident) for column in state.columns}
             assert expected == {each: row[each] for each in expected}
             assert self.row_ids.setdefault(known.serial, row["_rowid"]) == row["_rowid"]
         assert len(rows) == len(state.rows)
@@ -789,8 +789,8 @@ class Histories:
     def under(self, version: int, through: int) -> dict[int, dict[str, Any]]:
         """Return the rows of a version by their ids, with the columns of a later one."""
         sources = [
-            (each.name, each.kind, self.column_at(version, each))
-            for each in self.states[through].columns
+            (column.name, column.kind, self.column_at(version, column))
+            for column in self.states[through].columns
         ]
         return {
             row_id: {
@@ -799,7 +799,7 @@ class Histories:
                     name: as_kind(row[source.name], kind) if source else None
                     for name, kind, source in sources
                 },
-                **{each: row[each] for each in STAMPS},
+                **{stamp: row[stamp] for stamp in STAMPS},
             }
             for row_id, row in self.snapshots[version].items()
         }
@@ -821,7 +821,7 @@ class Histories:
             maybe = doubted | (filled if has_restore else set())
             return Expected(before.keys() - both, now.keys() - both, changed, maybe)
         changed |= filled
-        there = {self.root(each.ident) for each in old.columns}
+        there = {self.root(column.ident) for column in old.columns}
         returned = [e.ident for e in new.columns if self.root(e.ident) not in there]
         changed |= {
             each for each in both if any(now[each].values.get(c) is not None for c in returned)
@@ -834,7 +834,7 @@ class Histories:
 
         Or that lost such values to a restore.
         """
-        there = {self.root(each.ident) for each in self.states[through].columns}
+        there = {self.root(column.ident) for column in self.states[through].columns}
         has_restore = not self.restored.isdisjoint(range(after + 1, through + 1))
         first = 1 if has_restore else after + 1
         rewrites = (self.unstamped.get(version) for version in range(first, through + 1))
@@ -880,9 +880,9 @@ class Histories:
     def lost(self, version: int, through: int) -> set[str]:
         """Return which columns of a later version are not there in an older one."""
         return {
-            each.name
-            for each in self.states[through].columns
-            if self.column_at(version, each) is None
+            column.name
+            for column in self.states[through].columns
+            if self.column_at(version, column) is None
         }
 
     def check_kinds(self, changed_rows: "ChangedRows", expected: Expected) -> None:

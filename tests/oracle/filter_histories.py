@@ -282,8 +282,8 @@ class FilterHistory:
         while True:
             parts = [self.part() for _ in range(num_parts)]
             text = parts[0]
-            for each in parts[1:]:
-                text = f"({text}) {self.dice.choice(['AND', 'AND', 'OR'])} ({each})"
+            for part in parts[1:]:
+                text = f"({text}) {self.dice.choice(['AND', 'AND', 'OR'])} ({part})"
             try:
                 check_filter(self.ours.table, text)
             except InvalidInputError:

@@ -305,7 +305,7 @@ class IndexHistory(IndexedTable):
     def check(self, version: int | None = None) -> None:
         ds = lance.dataset(self.uri, version=version)
         rows = ds.to_table().to_pylist()
-        there = {each.name for each in ds.describe_indices()}
+        there = {describe_index.name for describe_index in ds.describe_indices()}
         for column in self.kinds:
             for condition, holds in QUESTIONS[column].items():
                 expected = sorted(row["id"] for row in rows if holds(row))

@@ -202,7 +202,9 @@ class IndexedTable:
         for word in WORDS[:2]:
             expected = sorted(row["id"] for row in rows if word in (row["text"] or "").split())
             found = self.theirs.scanner(full_text_query=word, columns=["id"])
-            if "text_idx" in {each.name for each in self.theirs.describe_indices()}:
+            if "text_idx" in {
+                describe_index.name for describe_index in self.theirs.describe_indices()
+            }:
                 assert keys_of(found) == expected, word
 
     def check_vectors(self) -> None:

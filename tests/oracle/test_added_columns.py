@@ -38,7 +38,10 @@ def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
         assert ours.schema == theirs.schema
         made = [read_transaction(each.log, each.manifest) for each in (ours, theirs)]
         operations = [each.operation for each in made if each is not None]
-        assert all(isinstance(each, Merge) and each.preserves_nullability for each in operations)
+        assert all(
+            isinstance(operation, Merge) and operation.preserves_nullability
+            for operation in operations
+        )
         assert len(operations) == 2
     for uri in (twins.ours, twins.theirs):
         ds = lance.dataset(uri)
@@ -80,7 +83,7 @@ def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
     lance.dataset(uri).insert(whole.take([1]))  # pylance panics at sliced structs
     given |= {7: value, 8: value}
     ds = check().compact()
-    assert [each.physical_rows for each in ds.table.manifest.fragments] == [6, 2]
+    assert [fragment.physical_rows for fragment in ds.table.manifest.fragments] == [6, 2]
     assert check().compact().version == ds.version
     check().update({"id": "id + 10"}, where="id = 1 OR id = 7")
     given[11], given[17] = given.pop(1), given.pop(7)

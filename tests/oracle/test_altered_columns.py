@@ -147,7 +147,7 @@ def test_pylance_reads_and_continues_our_parts(tmp_path: Path, version: str) -> 
     """It adds such parts in 2.2 only, but reads them in each version."""
     ds = lance_stream.open_dataset(create(tmp_path, version))
     parts = ("place.city", "place.deep.d", "orders.m")
-    ds = ds.add_columns([pa.field(each, pa.string()) for each in parts])
+    ds = ds.add_columns([pa.field(part, pa.string()) for part in parts])
     check_same(ds)
     if version != "2.0":
         ds = ds.add_columns({"place.code": "id * 2", "place.deep.e": "CAST(id AS string)"})
@@ -191,7 +191,7 @@ def test_a_column_with_an_index_is_not_cast(tmp_path: Path) -> None:
     )
     check_same(ds)
     theirs = lance.dataset(uri)
-    assert [each.field_names for each in theirs.describe_indices()] == [["id"]]
+    assert [describe_index.field_names for describe_index in theirs.describe_indices()] == [["id"]]
     assert theirs.to_table(filter="id = 7").num_rows == 1
 
 

@@ -90,11 +90,13 @@ class IndexedHistory(History):
         self.ds.optimize.optimize_indices()
 
     def drop_index(self) -> None:
-        names = sorted({each.name for each in self.ds.describe_indices()})
+        names = sorted({describe_index.name for describe_index in self.ds.describe_indices()})
         self.drop_indices(*self.dice.sample(names, min(1, len(names))))
 
     def drop_indices(self, *names: str) -> None:
-        for name in {each.name for each in self.ds.describe_indices()}.intersection(names):
+        for name in {
+            describe_index.name for describe_index in self.ds.describe_indices()
+        }.intersection(names):
             self.ds.drop_index(name)
 
 
@@ -144,7 +146,9 @@ def check_applied(log: ObjectStoreLog, version: int) -> None:
         Creation(theirs.data_format) if version == 1 else None,
         log.read(operation.version) if isinstance(operation, Restore) else None,
     )
-    assert [shown(each) for each in ours.fragments] == [shown(each) for each in theirs.fragments]
+    assert [shown(fragment) for fragment in ours.fragments] == [
+        shown(fragment) for fragment in theirs.fragments
+    ]
     same = {
         "fragments": FragmentList(),
         "timestamp_nanos": None,

@@ -26,7 +26,7 @@ CONFIGS: Final[tuple[dict[str, str], ...]] = (
 
 
 def versions(uri: str) -> list[int]:
-    return [each["version"] for each in lance.dataset(uri).versions()]
+    return [version["version"] for version in lance.dataset(uri).versions()]
 
 
 def append_ours(uri: str) -> None:

@@ -24,7 +24,7 @@ def values_of(sizes: list[int], nulls: str) -> list[bytes | None]:
     random = np.random.default_rng(len(sizes))
     values = [random.bytes(size) for size in sizes]
     gone = {"none": 0, "some": 3, "all": 1}[nulls]
-    return [None if gone and place % gone == 0 else each for place, each in enumerate(values)]
+    return [None if gone and place % gone == 0 else value for place, value in enumerate(values)]
 
 
 def table_of(values: list[bytes | None], first: int = 0) -> pa.Table:
@@ -45,13 +45,13 @@ def check_both_read(path: Path, values: list[bytes | None]) -> None:
     ours = lance_stream.open_dataset(path)
     assert ours.to_table()["b"].to_pylist() == values
     files = ours.take_blobs("b", row_offsets=rows)
-    assert [each and each.read() for each in files] == values
+    assert [file and file.read() for file in files] == values
     some = rows[1::3][::-1]
     assert ours.take(some)["b"].to_pylist() == [values[place] for place in some]
     wanted = theirs.to_table(["b"])["b"].combine_chunks()
     described = ours.to_table(["b"], blob_handling="descriptors")["b"].combine_chunks()
     sizes = [each and each["size"] for each in described.to_pylist()]
-    assert sizes == [None if each is None else len(each) for each in values]
+    assert sizes == [None if value is None else len(value) for value in values]
     if theirs.data_storage_version != "2.0":  # of 2.0 it shows nulls as (1, 0)
         assert described.to_pylist() == wanted.to_pylist()
 
@@ -120,7 +120,7 @@ def test_extension_type_columns_read_alike(tmp_path: Path) -> None:
     kinds = lance.dataset(tmp_path / "theirs").to_table()["b"].to_pylist()[: len(values)]
     described = ours.to_table(blob_handling="descriptors")["b"].to_pylist()
     parts = ("kind", "size", "blob_id")
-    assert [each and [each[name] for name in parts] for each in kinds] == [
+    assert [kind and [kind[name] for name in parts] for kind in kinds] == [
         each and [each[name] for name in parts] for each in described
     ]
 
@@ -139,7 +139,7 @@ def test_external_blobs_of_pylance_are_read(tmp_path: Path) -> None:
     ours = lance_stream.open_dataset(tmp_path / "t", trusted_locations=[str(tmp_path)])
     assert ours.to_table()["b"].to_pylist() == [b"0123456789", b"3456", b"inside", None]
     files = ours.take_blobs("b", [0, 1])
-    assert [each and (each.size, each.read()) for each in files] == [
+    assert [file and (file.size, file.read()) for file in files] == [
         (10, b"0123456789"),
         (4, b"3456"),
     ]

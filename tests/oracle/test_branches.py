@@ -143,7 +143,7 @@ def test_a_branch_is_followed_from_its_start(uri: str) -> None:
     ] == [(3, "insert", 10), (4, "insert", 11), (5, "delete", 3)]
     record_progress(dev.table.refs, "me", 3)
     assert dev.tags.list()["lance_stream.consumer.me"].branch == "dev"
-    assert [each.name for each in list_consumers(dev.table.refs)] == ["me"]
+    assert [consumer.name for consumer in list_consumers(dev.table.refs)] == ["me"]
     assert list_consumers(open_dataset(uri).table.refs) == []
     with pytest.raises(InvalidInputError, match="'me' follows its branch 'dev'"):
         record_progress(open_dataset(uri).table.refs, "me", 1)
@@ -200,7 +200,7 @@ def test_branches_can_be_named_like_table_folders(tmp_path: Path) -> None:
     for name in ("a/data", "a/data/x", "a/_indices", "a/_transactions", "a/_versions"):
         branch = open_dataset(uri, (name, None))
         assert ids(branch) == ids(lance.dataset(uri).checkout_version((name, None))) == [1, 2]
-        assert all(each.operation for each in branch.versions())
+        assert all(version.operation for version in branch.versions())
 
 
 def test_a_moved_branch_is_readable_not_cleaned(uri: str, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:
     ]
     stream.run()
     tags = lance.dataset(uri).tags.list()
-    assert {name: each["branch"] for name, each in tags.items()} == {
+    assert {name: tag["branch"] for name, tag in tags.items()} == {
         "lance_stream.consumer.me": "dev"
     }
 

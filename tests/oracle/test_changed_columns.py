@@ -93,7 +93,7 @@ def test_indices_follow_renamed_columns(tmp_path: Path) -> None:
     lance.dataset(twins.theirs).alter_columns({"path": "id", "name": "key"})
     check_same(twins)
     ds = lance.dataset(twins.ours)
-    assert [each["fields"] for each in ds.list_indices()] == [["key"]]
+    assert [index["fields"] for index in ds.list_indices()] == [["key"]]
     assert ds.to_table(filter="key = 7").num_rows == 1
 
 

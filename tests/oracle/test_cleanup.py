@@ -39,7 +39,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def files_of(uri: str) -> set[str]:
-    return {str(each.relative_to(uri)) for each in Path(uri).rglob("*") if each.is_file()}
+    return {str(path.relative_to(uri)) for path in Path(uri).rglob("*") if path.is_file()}
 
 
 def their_cleanup(uri: str, *, delete_unverified: bool = False) -> Any:

@@ -58,5 +58,5 @@ def test_races_on_a_clone_are_planned_again(
     assert set(ds.to_table()["id"].to_pylist()) == left
     assert set(lance.dataset(clone).to_table()["id"].to_pylist()) == left
     assert ds.verify() == []
-    staged = {each.name for each in (Path(clone) / "_deletions").iterdir()}
+    staged = {path.name for path in (Path(clone) / "_deletions").iterdir()}
     assert len(staged) == 2, "theirs, and ours; what was staged and lost is gone"

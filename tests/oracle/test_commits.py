@@ -61,13 +61,13 @@ def written(uri: str, *keys: int) -> Fragment:
     (made,) = write_fragments(rows(*keys), uri, schema=SCHEMA)
     files = tuple(
         DataFile(
-            each.path,
-            tuple(each.fields),
-            tuple(each.column_indices),
-            (each.file_major_version, each.file_minor_version),
-            each.file_size_bytes or 0,
+            file.path,
+            tuple(file.fields),
+            tuple(file.column_indices),
+            (file.file_major_version, file.file_minor_version),
+            file.file_size_bytes or 0,
         )
-        for each in made.files
+        for file in made.files
     )
     return Fragment(0, files, len(keys))
 

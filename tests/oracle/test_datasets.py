@@ -253,7 +253,7 @@ def test_cleaned_up_tables_are_sound(uri: str) -> None:
     lance.dataset(uri).delete("id = 3")
     lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0))
     ds = agree(uri)
-    assert [each.version for each in ds.versions()] == [7]
+    assert [version.version for version in ds.versions()] == [7]
     ds.append(make_rows(200))
     agree(uri)
 
@@ -263,7 +263,7 @@ def test_tables_with_v1_names_keep_them(uri: str) -> None:
         make_rows(1, 2), uri, enable_v2_manifest_paths=False, enable_stable_row_ids=True
     )
     lance_stream.open_dataset(uri).append(make_rows(3)).delete("id = 1")
-    names = sorted(each.name for each in (Path(uri) / "_versions").glob("*.manifest"))
+    names = sorted(path.name for path in (Path(uri) / "_versions").glob("*.manifest"))
     assert names == ["1.manifest", "2.manifest", "3.manifest"]
     agree(uri)
     changes_agree(uri)
@@ -275,7 +275,7 @@ def test_indexed_tables_accept_appends_and_deletes(uri: str) -> None:
     ds.delete("id IN (2, 100)")
     agree(uri)
     theirs = lance.dataset(uri)
-    assert [each.name for each in theirs.describe_indices()] == ["id_idx"]
+    assert [describe_index.name for describe_index in theirs.describe_indices()] == ["id_idx"]
     for key, found in {2: 0, 3: 1, 100: 0, 101: 1}.items():
         assert theirs.to_table(filter=f"id = {key}").num_rows == found
 
@@ -302,7 +302,7 @@ def test_five_thousand_dead_rows_become_a_bitmap(uri: str, file_version: str) ->
     schema = pa.schema([("id", pa.int64())])
     ds = lance_stream.create_dataset(uri, schema, file_version=file_version)
     ds = ds.append(pa.table({"id": range(20_000)})).delete("id % 4 = 1")
-    assert [each.suffix for each in (Path(uri) / "_deletions").iterdir()] == [".bin"]
+    assert [path.suffix for path in (Path(uri) / "_deletions").iterdir()] == [".bin"]
     agree(uri)
     lance.dataset(uri).delete("id % 4 = 2")
     ds = agree(uri)
@@ -334,7 +334,7 @@ def test_both_read_each_others_transaction_properties(uri: str) -> None:
         "lance_stream.query_id": "query",
     }
     transactions = lance.dataset(uri).get_transactions(2)
-    assert [dict(each.transaction_properties) for each in transactions] == [
+    assert [dict(transaction.transaction_properties) for transaction in transactions] == [
         {"their": "note"},
         noted,
     ]

@@ -115,22 +115,22 @@ def check_version(log: ObjectStoreLog, uri: str, version: int) -> int:
     place_after = {row["_rowaddr"]: row_id for row_id, row in after.items()}
     found = changes_of(log, version)
     inserts = {
-        place_after[each.fragment.id << 32 | offset]
-        for each in found.inserts
-        for offset in each.offsets.tolist()
+        place_after[insert.fragment.id << 32 | offset]
+        for insert in found.inserts
+        for offset in insert.offsets.tolist()
     }
     deletes = {
-        place_before[each.fragment.id << 32 | offset]
-        for each in found.deletes
-        for offset in each.offsets.tolist()
+        place_before[delete.fragment.id << 32 | offset]
+        for delete in found.deletes
+        for offset in delete.offsets.tolist()
     }
     updates = set()
-    for each in found.updates:
+    for update in found.updates:
         for offset, address in zip(
-            each.offsets.tolist(), each.addresses_before.tolist(), strict=True
+            update.offsets.tolist(), update.addresses_before.tolist(), strict=True
         ):
-            updates.add(place_after[each.fragment.id << 32 | offset])
-            assert place_before[address] == place_after[each.fragment.id << 32 | offset]
+            updates.add(place_after[update.fragment.id << 32 | offset])
+            assert place_before[address] == place_after[update.fragment.id << 32 | offset]
     both = before.keys() & after.keys()
     stamp = STAMPS[-1]
     assert inserts == after.keys() - before.keys()
@@ -207,5 +207,5 @@ def test_columns_replaced_without_stamps_update_rows(tmp_path: Path) -> None:
     assert set(snapshot(history.uri, 2)[0].items()) != set(snapshot(history.uri, 1)[0].items())
     assert {row[STAMPS[-1]] for row in snapshot(history.uri, 2).values()} == {1}
     found = changes_of(ObjectStoreLog(open_store(history.uri)), 2)
-    assert [each.offsets.tolist() for each in found.updates] == [list(range(7))]
+    assert [update.offsets.tolist() for update in found.updates] == [list(range(7))]
     assert found.num_changes == 7

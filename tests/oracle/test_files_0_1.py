@@ -57,7 +57,7 @@ def booleans(num_rows: int, random: Random) -> pa.Array:
 def decimals(arrow: pa.DataType) -> Make:
     def make(num_rows: int, random: Random) -> pa.Array:
         numbers = random.integers(-(10**6), 10**6, num_rows).tolist()
-        return pa.array([Decimal(each).scaleb(-2) for each in numbers], arrow)
+        return pa.array([Decimal(number).scaleb(-2) for number in numbers], arrow)
 
     return make
 
@@ -241,7 +241,7 @@ def test_both_append_to_one_table(name: str, tmp_path: Path) -> None:
     ours(tmp_path / "t").append(tables[3])
     lance.dataset(str(tmp_path / "t")).delete("id = 3")
     want = pa.concat_tables(tables).filter(
-        pa.array(np.concatenate([np.arange(len(each)) != 3 for each in tables]))
+        pa.array(np.concatenate([np.arange(len(table)) != 3 for table in tables]))
     )
     assert decoded(lance.dataset(str(tmp_path / "t")).to_table()) == decoded(want)
     assert decoded(ours(tmp_path / "t").to_table()) == decoded(want)

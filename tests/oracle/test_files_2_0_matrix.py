@@ -222,8 +222,8 @@ def schema_of(kind: str, arrow: pa.DataType) -> pa.Schema:
 def write_by_pylance(schema: pa.Schema, arrays: list[pa.Array], path: Path) -> None:
     # No cache: each batch makes a page.
     with LanceFileWriter(str(path), schema, version="2.0", data_cache_bytes=1) as writer:
-        for each in arrays:
-            writer.write_batch(pa.record_batch([each], schema=schema))
+        for array in arrays:
+            writer.write_batch(pa.record_batch([array], schema=schema))
 
 
 def write_by_us(schema: pa.Schema, arrays: list[pa.Array], path: Path, max_page_bytes: int) -> None:
@@ -231,8 +231,8 @@ def write_by_us(schema: pa.Schema, arrays: list[pa.Array], path: Path, max_page_
         assign_ids(from_arrow(schema)), FileVersion.V2_0, max_page_bytes=max_page_bytes
     )
     parts: list[memoryview] = []
-    for each in arrays:
-        parts += writer.write(pa.record_batch([each], schema=schema))
+    for array in arrays:
+        parts += writer.write(pa.record_batch([array], schema=schema))
     path.write_bytes(b"".join([*parts, *writer.finish()[0]]))
 
 

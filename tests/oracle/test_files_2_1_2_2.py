@@ -267,9 +267,9 @@ class Reading:
         return [
             [
                 unpack_encoding(page.encoding, pb.PageLayout).WhichOneof("layout")
-                for page in each.pages
+                for page in column.pages
             ]
-            for each in columns
+            for column in columns
         ]
 
 
@@ -385,7 +385,7 @@ def test_files_of_many_small_pages_agree(tmp_path: Path, version: FileVersion) -
     ]
     check_both_ways(tmp_path, version, batches, page=2000)
     pages = Reading(tmp_path / "ours.lance").layouts()
-    assert max(len(each) for each in pages) > 5
+    assert max(len(page) for page in pages) > 5
 
 
 def test_both_read_empty_files(tmp_path: Path) -> None:
@@ -403,7 +403,9 @@ def test_the_shapes_make_pylance_choose_every_layout(tmp_path: Path) -> None:
     for rate in (0, 1):
         batches = in_batches(table_of(300, "structs", rate, SOME))
         write_by_pylance(batches, tmp_path / "theirs.lance", FileVersion.V2_2)
-        found |= {name for each in Reading(tmp_path / "theirs.lance").layouts() for name in each}
+        found |= {
+            name for layout in Reading(tmp_path / "theirs.lance").layouts() for name in layout
+        }
     assert found == {"mini_block_layout", "full_zip_layout", "constant_layout"}
 
 

@@ -183,7 +183,7 @@ def test_pylances_files_with_codec_metadata_are_read(
             pa.array(np.arange(COUNT + 1) // 2 * 2, pa.int32()), pa.array(below(9, "i4"))
         ),
     }
-    fields = [pa.field(name, each.type, metadata=keys) for name, each in columns.items()]
+    fields = [pa.field(name, column.type, metadata=keys) for name, column in columns.items()]
     table = pa.table(list(columns.values()), schema=pa.schema(fields))
     path = str(tmp_path / "theirs.lance")
     with LanceFileWriter(path, table.schema, version=str(version)) as writer:

@@ -76,7 +76,7 @@ def test_concurrent_appends_of_both_all_commit(bucket: Bucket) -> None:
             problems.append(problem)
 
     writers = [(ours, 100), (theirs, 200), (ours, 300), (theirs, 400)]
-    threads = [threading.Thread(target=run, args=each) for each in writers]
+    threads = [threading.Thread(target=run, args=writer) for writer in writers]
     for each in threads:
         each.start()
     for each in threads:
@@ -99,7 +99,7 @@ def test_lost_replies_neither_lose_nor_double_rows(
         proxy.add(CutAfter(), kind="put once", key=".manifest")
         lance_stream.open_dataset(uri, storage_options=options).append(rows(1))
         final = lance.write_dataset(rows(2), uri, mode="append", storage_options=options)
-        assert [each.fault for each in proxy.requests if each.fault] != []
+        assert [request.fault for request in proxy.requests if request.fault] != []
     assert final.version == 3
     ids = lance_stream.open_dataset(
         uri, storage_options={**options, "google_base_url": google_front.url}

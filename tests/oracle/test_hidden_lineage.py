@@ -57,8 +57,8 @@ def spilled(uri: str, version: int | None = None) -> list[list[bool]]:
     """Return which sequences of each fragment are hidden: ids, last-updated-at, created-at."""
     ds = lance_stream.open_dataset(uri, version)
     return [
-        [isinstance(sequence, LineageColumn) for sequence in each.sequences]
-        for each in ds.table.manifest.fragments
+        [isinstance(sequence, LineageColumn) for sequence in fragment.sequences]
+        for fragment in ds.table.manifest.fragments
     ]
 
 

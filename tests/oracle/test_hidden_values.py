@@ -57,7 +57,7 @@ class Case:
         if kind == "struct":
             parts = {name: self._types(depth - 1) for name in "ab"[: self.random.randint(1, 2)]}
             pairs = [
-                pa.struct([pa.field(name, each[place]) for name, each in parts.items()])
+                pa.struct([pa.field(name, part[place]) for name, part in parts.items()])
                 for place in (0, 1)
             ]
             return pairs[0], pairs[1]
@@ -89,8 +89,8 @@ class Case:
                 for _ in range(size)
             ]
         (values,) = (
-            (each[2] for each in LEAVES if each[:2] == (arrow, wanted))
-            if (any(each[:2] == (arrow, wanted) for each in LEAVES))
+            (leaf[2] for leaf in LEAVES if leaf[:2] == (arrow, wanted))
+            if (any(leaf[:2] == (arrow, wanted) for leaf in LEAVES))
             else ([1.5, 2.5],)
         )
         return self.random.choice(values)
@@ -108,13 +108,13 @@ def hidden(arrow: pa.DataType) -> Any:
         return [hidden(arrow.value_type)] * 3
     if pa.types.is_dictionary(arrow):
         return NO_INDEX
-    return next((each[3] for each in LEAVES if each[0] == arrow), 9.5)
+    return next((leaf[3] for leaf in LEAVES if leaf[0] == arrow), 9.5)
 
 
 def build(values: list[Any], arrow: pa.DataType) -> pa.Array:
     """Return an array with something behind each null, at every level."""
-    mask = pa.array([each is None for each in values], pa.bool_())
-    filled = [hidden(arrow) if each is None else each for each in values]
+    mask = pa.array([value is None for value in values], pa.bool_())
+    filled = [hidden(arrow) if value is None else value for value in values]
     if pa.types.is_struct(arrow):
         parts = [build([row[each.name] for row in filled], each.type) for each in arrow]
         return pa.StructArray.from_arrays(parts, fields=list(arrow), mask=mask)
@@ -135,7 +135,7 @@ def build(values: list[Any], arrow: pa.DataType) -> pa.Array:
             entries = pa.StructArray.from_arrays(parts, fields=[arrow.key_field, arrow.item_field])
         else:
             entries = build(items, arrow.value_type)
-        valid = pa.array([each is not None for each in values], pa.bool_()).buffers()[1]
+        valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
         return pa.Array.from_buffers(
             arrow, len(values), [valid, offsets.buffers()[1]], children=[entries]
         )
@@ -167,7 +167,7 @@ def test_values_behind_nulls_stay_hidden(seed: int, tmp_path: Path) -> None:
     case = Case(seed)
     nested = pa.struct([("x", case.incoming)]), pa.struct([("x", case.wanted)])
     values = [case.value(*nested) for _ in range(9)]
-    values = [without_null_words(each, nested[0]) for each in values]
+    values = [without_null_words(value, nested[0]) for value in values]
     whole = build([*values[:2], *values, None], nested[0])
     dirty = whole.slice(2, len(values))
     rows = pa.RecordBatch.from_arrays([dirty], ["c"])

@@ -106,7 +106,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(who=writers, values=batches)
     def append(self, who: str, values: list[Any]) -> None:
-        rows = make_table([(next(self.keys), each) for each in values])
+        rows = make_table([(next(self.keys), value) for value in values])
         if who == "we":
             self.ours.append(rows)
         else:
@@ -130,7 +130,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(who=writers, values=batches)
     def overwrite(self, who: str, values: list[Any]) -> None:
-        rows = make_table([(next(self.keys), each) for each in values])
+        rows = make_table([(next(self.keys), value) for value in values])
         if who == "we":
             self.ours.overwrite(rows)
         else:

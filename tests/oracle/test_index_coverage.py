@@ -124,7 +124,7 @@ def test_indices_of_unknown_coverage_have_no_numbers(uri: str) -> None:
 
 def test_metrics_and_reports_tell_the_rows_that_are_not_covered(uri: str) -> None:
     ds = lance_stream.open_dataset(uri).append(rows(60, 80))
-    measured = {each.name: each for each in TableWatch(uri).measure().indices}
+    measured = {index.name: index for index in TableWatch(uri).measure().indices}
     assert {each.unindexed_rows for each in measured.values()} == {20}
     assert {each.coverage for each in measured.values()} == {0.75}
     shown = ds.report().series.indices

@@ -16,7 +16,7 @@ def test_searches_find_what_is_there_at_each_version(seed: int) -> None:
 
 
 def test_histories_have_indices_of_each_kind() -> None:
-    kinds = {kind for each in SCALARS.values() for kind in each} | set(VECTORS)
+    kinds = {kind for scalar in SCALARS.values() for kind in scalar} | set(VECTORS)
     seen = set()
     for seed in range(60):
         _, by_column, of_vectors = drawn(seed)

@@ -76,7 +76,7 @@ def test_a_branch_file_is_what_pylance_writes(uri: str) -> None:
             each[0] for each in found[theirs]["branch_identifier"]
         ]
     assert found["b/c"]["branch_identifier"][0] == found["b"]["branch_identifier"][0]
-    assert sorted(each.name for each in Path(uri, "_refs/branches").iterdir()) == [
+    assert sorted(path.name for path in Path(uri, "_refs/branches").iterdir()) == [
         "a.json",
         "b%2Fc.json",
         "b%2Fd.json",
@@ -166,8 +166,8 @@ def test_an_impossible_branch_leaves_nothing(
     before = sorted(Path(uri).rglob("*"))
     with pytest.raises(error, match=match):
         open_dataset(uri).branches.create(name, version)
-    assert [each for each in Path(uri).rglob("*") if each.is_file()] == [
-        each for each in Path(uri).rglob("*") if each.is_file() and each in before
+    assert [path for path in Path(uri).rglob("*") if path.is_file()] == [
+        path for path in Path(uri).rglob("*") if path.is_file() and path in before
     ]
 
 
@@ -202,7 +202,7 @@ def test_a_deleted_branch_can_be_created_again(uri: str) -> None:
     ds.branches.create("a/_versions", 2)
     for name in ("a/data", "a", "a/_versions", "a/b"):
         ds.branches.delete(name)
-    assert [each for each in Path(uri, "tree").rglob("*") if each.is_file()] == []
+    assert [path for path in Path(uri, "tree").rglob("*") if path.is_file()] == []
     assert lance.dataset(uri).branches.list() == {}
 
 
@@ -211,12 +211,12 @@ def test_a_deletion_spares_the_branch_whose_folder_it_is_in(uri: str) -> None:
     open_dataset(uri).branches.create("a", 2)
     a = open_dataset(uri, branch="a").append(rows(7)).append(rows(8)).delete("id = 7")
     lance.dataset(uri).checkout_version(("a", None)).create_scalar_index("id", "BTREE")
-    before = {each for each in Path(a.uri).rglob("*") if each.is_file()}
+    before = {path for path in Path(a.uri).rglob("*") if path.is_file()}
     for folder in ("data", "_versions", "_deletions", "_indices", "_transactions", "data/data"):
         a.branches.create(f"a/{folder}")
         open_dataset(uri, branch=f"a/{folder}").append(rows(9)).delete("id = 9")
         a.branches.delete(f"a/{folder}")
-    assert {each for each in Path(a.uri).rglob("*") if each.is_file()} == before
+    assert {path for path in Path(a.uri).rglob("*") if path.is_file()} == before
     assert of_both(uri, "a") == [1, 2, 3, 8]
 
 
@@ -340,7 +340,7 @@ def test_a_killed_deletion_is_completed_by_the_next(uri: str, before: bool) -> N
             assert number + 1 == len(done)
         number += 1
     assert number > 5
-    assert [each for each in Path(uri, "tree").rglob("*") if each.is_file()] == []
+    assert [path for path in Path(uri, "tree").rglob("*") if path.is_file()] == []
 
 
 def test_a_branch_outlives_cleanups_at_any_step_of_its_creation(uri: str) -> None:

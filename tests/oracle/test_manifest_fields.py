@@ -33,9 +33,9 @@ def make(path: Path, version: str) -> None:
         rows = pa.table(
             {
                 "id": list(numbers),
-                "name": [f"n{each}" for each in numbers],
-                "s": [{"x": each, "y": each / 2} for each in numbers],
-                "l": [[each, each + 1] for each in numbers],
+                "name": [f"n{number}" for number in numbers],
+                "s": [{"x": number, "y": number / 2} for number in numbers],
+                "l": [[number, number + 1] for number in numbers],
             }
         )
         lance.write_dataset(
@@ -51,7 +51,7 @@ def make(path: Path, version: str) -> None:
 
 
 def rows_of(table: pa.Table) -> Rows:
-    columns = [_texts(each) for each in table.columns]
+    columns = [_texts(column) for column in table.columns]
     return [list(each) for each in zip(*columns, strict=True)]
 
 
@@ -92,7 +92,7 @@ def is_told(what: str, path: Path) -> bool:
     """
     findings = lance_stream.open_dataset(path).verify()
     is_no_matter = ".name = " in what or "[lance-encoding:packed]" in what
-    return is_no_matter or any(each.rule == "fields of files" for each in findings)
+    return is_no_matter or any(finding.rule == "fields of files" for finding in findings)
 
 
 class Pylance:

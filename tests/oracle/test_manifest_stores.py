@@ -56,13 +56,13 @@ def check_is_finished(place: Place) -> None:
     """Every version has an item with its final path, and nothing is staged."""
     log = log_of(place)
     items = log.manifests.items(log.base_uri)
-    assert [each.version for each in items] == log.versions()
-    for each in items:
-        path = log.manifest_path(each.version)
-        assert each.path == f"{log.base_uri}/{path}"
-        assert each.size_bytes == log.store.size(path)
+    assert [item.version for item in items] == log.versions()
+    for item in items:
+        path = log.manifest_path(item.version)
+        assert item.path == f"{log.base_uri}/{path}"
+        assert item.size_bytes == log.store.size(path)
     names = log.store.list_names("_versions")
-    assert [each for each in names if not each.endswith(".manifest")] == []
+    assert [name for name in names if not name.endswith(".manifest")] == []
 
 
 # --- what each leaves when it dies at a step
@@ -172,7 +172,7 @@ def test_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) -> N
         "dynamodb", **dynamodb_table.client_options
     )
     items = client.scan(TableName=dynamodb_table.name)["Items"]
-    theirs, ours = (next(each for each in items if each["version"]["N"] == n) for n in ("3", "4"))
+    theirs, ours = (next(item for item in items if item["version"]["N"] == n) for n in ("3", "4"))
     assert theirs.keys() == ours.keys()
     assert {name: list(value) for name, value in theirs.items()} == {
         name: list(value) for name, value in ours.items()

@@ -97,7 +97,7 @@ def values_of(arrow: pa.DataType, count: int, random: Random, rate: float) -> pa
     numbers = pa.array(random.integers(0, 100, count), mask=random.random(count) < rate)
     if types.is_large_binary(arrow):
         return pa.array(
-            [None if each is None else b"q" * each * 9 for each in numbers.to_pylist()], arrow
+            [None if number is None else b"q" * number * 9 for number in numbers.to_pylist()], arrow
         )
     if types.is_boolean(arrow):
         return numbers.cast(pa.int8()).cast(arrow)
@@ -196,7 +196,7 @@ def test_any_two_pages_of_lists_below_structs_are_read_together(
     random = np.random.default_rng(3)
     pages = [
         pa.array([value_with(arrow, chosen, random) for _ in range(12)], arrow)
-        for chosen in ([], *([each] for each in gaps), gaps)
+        for chosen in ([], *([gap] for gap in gaps), gaps)
     ]
     for number, pair in enumerate(permutations([*pages, pa.nulls(12, arrow)], 2)):
         table = pa.table({"c": pa.chunked_array(pair)})

@@ -126,7 +126,7 @@ def test_requests_of_polls(beside: Beside) -> None:
     def read_news() -> None:
         end = followed.advance(position)
         units = followed.units(position, end)
-        assert sum(each.num_rows for each in read_changes(units)) == 100
+        assert sum(change.num_rows for change in read_changes(units)) == 100
 
     def read_theirs() -> None:
         new = f"_row_created_at_version > {theirs.version}"

@@ -53,8 +53,8 @@ def written(**arguments: Any) -> tuple[str, "lance.LanceDataset"]:
 
 def counts(uri: str) -> list[tuple[int | None, int | None, int | None]]:
     return [
-        (each.rows_inserted, each.rows_updated, each.rows_deleted)
-        for each in lance_stream.open_dataset(uri).versions()
+        (version.rows_inserted, version.rows_updated, version.rows_deleted)
+        for version in lance_stream.open_dataset(uri).versions()
     ]
 
 

@@ -54,7 +54,7 @@ def tree_of(schema: Schema) -> list[tuple[object, ...]]:
         kept = dict(each.metadata)
         return each.id, each.name, each.logical_type, each.nullable, each.extension_name, kept
 
-    return [described(each) for each in schema.walk()]
+    return [described(field) for field in schema.walk()]
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])

@@ -44,8 +44,8 @@ def texts(count: int, size: int, seed: int = 3) -> list[bytes]:
 def table_of(metadata: dict[str, str], count: int = 1500) -> pa.Table:
     """Return columns of texts with nulls: of each type, bare and in lists."""
     random = np.random.default_rng(5)
-    values = [each if random.random() > 0.05 else None for each in texts(count, 40)]
-    long = [each * 40 for each in texts(count // 20, 200)]
+    values = [text if random.random() > 0.05 else None for text in texts(count, 40)]
+    long = [text * 40 for text in texts(count // 20, 200)]
     columns: dict[str, Any] = {
         name: pa.array(values, pa.binary()).cast(arrow_type)
         for name, arrow_type in (
@@ -181,7 +181,7 @@ def test_dictionaries_of_any_size_read_alike(
         }
     )
     metadata = metadata_of(None, None, dict_divisor="1", dict_size_ratio="1.0")
-    fields = [each.with_metadata(metadata) for each in table.schema]
+    fields = [field.with_metadata(metadata) for field in table.schema]
     table = table.cast(pa.schema(fields))
     path = tmp_path / "ours.lance"
     write_by_us(table.to_batches(), path, version)

@@ -110,7 +110,7 @@ def lineage(folder: Path, manifest: Manifest) -> list[np.ndarray]:
 
 
 def test_every_version_reads_as_in_pylance(history: Path) -> None:
-    versions = {each["version"]: each for each in lance.dataset(str(history)).versions()}
+    versions = {version["version"]: version for version in lance.dataset(str(history)).versions()}
     seen = []
     for path, manifest in manifests(history):
         ds = lance.dataset(str(history), version=manifest.version)
@@ -123,7 +123,7 @@ def test_every_version_reads_as_in_pylance(history: Path) -> None:
         stamp = versions[manifest.version]["timestamp"].astimezone().timestamp()
         assert manifest.timestamp_nanos is not None
         assert abs(manifest.timestamp_nanos / 1e9 - stamp) < 1e-5
-        theirs = [each.metadata for each in ds.get_fragments()]
+        theirs = [fragment.metadata for fragment in ds.get_fragments()]
         assert list(manifest.fragments.ids) == [each.id for each in theirs]
         for ours, other in zip(manifest.fragments, theirs, strict=True):
             assert ours.physical_rows == other.physical_rows
@@ -146,14 +146,20 @@ def test_row_ids_and_versions_are_pylances(history: Path) -> None:
         for name, column in zip(LINEAGE, ours, strict=True):
             assert column.tolist() == theirs[name].to_pylist(), (manifest.version, name)
         index = RowIdIndex(
-            FragmentRows(each.id, decode_row_ids(each.row_ids), dead_rows(history, each))
-            for each in manifest.fragments
+            FragmentRows(
+                fragment.id, decode_row_ids(fragment.row_ids), dead_rows(history, fragment)
+            )
+            for fragment in manifest.fragments
         )
         addresses, found = index.find(ours[0])
         assert found.all()
         assert addresses.tolist() == ours[1].tolist()
         assert not index.find([manifest.next_row_id])[1].any()
-        kinds |= {each.deletion_file.file_type for each in manifest.fragments if each.deletion_file}
+        kinds |= {
+            fragment.deletion_file.file_type
+            for fragment in manifest.fragments
+            if fragment.deletion_file
+        }
     assert len(kinds) == 2
 
 
@@ -338,7 +344,7 @@ def test_spilled_row_lineage_is_flagged(tmp_path: Path) -> None:
         pa.table({"id": range(0, 1000, 3), "x": [1.0] * 334})
     )
     *_, (_, newest) = manifests(folder)
-    assert any(isinstance(each.row_ids, LineageColumn) for each in newest.fragments)
+    assert any(isinstance(fragment.row_ids, LineageColumn) for fragment in newest.fragments)
     feature_flags.check_writable(newest)
     assert feature_flags.flags_for(newest) == (2 + 2048 + 1, 2 + 2048 + 8 + 1)
     assert feature_flags.flags_for(newest) == (
@@ -364,7 +370,7 @@ def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
     folder = tmp_path / "t.lance"
     lance.write_dataset(rows(0, 5), str(folder), enable_v2_manifest_paths=False)
     lance.write_dataset(rows(0, 5), str(folder), mode="append")
-    names = [each.name for each in (folder / "_versions").iterdir()]
+    names = [path.name for path in (folder / "_versions").iterdir()]
     assert paths.scheme_of(names) is paths.NamingScheme.V1
     parsed = sorted(filter(None, map(paths.parse_manifest_name, names)))
     assert [each.version for each in parsed] == [1, 2]
@@ -377,7 +383,7 @@ def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
         detached=True,
         read_version=1,
     )
-    names = [each.name for each in (other / "_versions").iterdir()]
+    names = [path.name for path in (other / "_versions").iterdir()]
     assert paths.is_detached(detached.version)
     assert paths.manifest_name(detached.version) in names
     assert paths.scheme_of(names) is paths.NamingScheme.V2

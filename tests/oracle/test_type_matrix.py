@@ -164,7 +164,7 @@ REFUSALS = (
 
 def refusal_of(case: Case) -> Refusal | None:
     """Return the first entry of the table that means a case."""
-    return next((each for each in REFUSALS if each.covers(case)), None)
+    return next((refusal for refusal in REFUSALS if refusal.covers(case)), None)
 
 
 @cache
@@ -172,17 +172,17 @@ def cases_of(version: FileVersion, shape: Shape) -> list[tuple[Case, Refusal | N
     """Return the cases of a shape, and what is expected of them."""
     random = np.random.default_rng([version.footer_numbers[1], SHAPES.index(shape)])
     cases = [
-        Case(version, shape, each, each.array(shape, random))
-        for each in COLUMNS.values()
-        if each.suits(shape)
+        Case(version, shape, column, column.array(shape, random))
+        for column in COLUMNS.values()
+        if column.suits(shape)
     ]
-    return [(each, refusal_of(each)) for each in cases]
+    return [(case, refusal_of(case)) for case in cases]
 
 
 def table_of(cases: Sequence[Case]) -> pa.RecordBatch:
     """Return the columns of some cases side by side."""
-    schema = pa.schema([each.column.field for each in cases], metadata=METADATA)
-    return pa.RecordBatch.from_arrays([each.array for each in cases], schema=schema)
+    schema = pa.schema([case.column.field for case in cases], metadata=METADATA)
+    return pa.RecordBatch.from_arrays([case.array for case in cases], schema=schema)
 
 
 def rows_at(array: pa.Array, places: Sequence[int]) -> pa.Array:
@@ -259,8 +259,8 @@ def test_all_types_of_a_shape_agree(tmp_path: Path, version: FileVersion, shape:
 
 def beside_each_other(cases: Sequence[Case]) -> list[Sequence[Case]]:
     """Return what can stand in one file, for each such file."""
-    alone = [each for each in cases if each.column.name == ALONE]
-    together = [each for each in cases if each.column.name != ALONE]
+    alone = [case for case in cases if case.column.name == ALONE]
+    together = [case for case in cases if case.column.name != ALONE]
     return [each for each in (together, alone) if each]
 
 

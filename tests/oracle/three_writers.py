@@ -300,7 +300,7 @@ class ThreeWriters:
         if not doomed:
             return self.upsert()
         return Verb(
-            f"cdc {[each[0] for each in others]} without {sorted(doomed)}",
+            f"cdc {[other[0] for other in others]} without {sorted(doomed)}",
             by_us,
             by_pylance,
             lambda rows: upserted(rows, others, doomed),
@@ -444,7 +444,7 @@ class ThreeWriters:
 
     def step(self) -> None:
         """Let a writer that is not in the middle of a verb do one, and check what it made."""
-        who = self.dice.choice([each for each in WRITERS if each not in self.busy])
+        who = self.dice.choice([writer for writer in WRITERS if writer not in self.busy])
         verb = self.verb()
         self.busy.add(who)
         planned_on = self.latest

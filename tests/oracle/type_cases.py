@@ -45,11 +45,11 @@ class Shape:
         """Say whether a type has such values."""
         leaves = list(leaf_types(arrow))
         if self.values == "special":
-            return any(pa.types.is_floating(each) for each in leaves)
+            return any(pa.types.is_floating(leaf) for leaf in leaves)
         if self.values == "wide":
-            return any(has_variable_width(each) for each in leaves)
+            return any(has_variable_width(leaf) for leaf in leaves)
         if self.values in {"small", "sequential"}:
-            return not all(pa.types.is_boolean(each) or pa.types.is_null(each) for each in leaves)
+            return not all(pa.types.is_boolean(leaf) or pa.types.is_null(leaf) for leaf in leaves)
         return True
 
 
@@ -530,7 +530,7 @@ def _is_like(arrow: pa.DataType) -> bool:
 
 
 def _columns() -> dict[str, Column]:
-    named = {str(each): each for each in _plain_types()}
+    named = {str(plain_type): plain_type for plain_type in _plain_types()}
     named |= _nested_types() | _view_types() | _extension_types()
     found = [Column(name, arrow, like_another=_is_like(arrow)) for name, arrow in named.items()]
     found += [

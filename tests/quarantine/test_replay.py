@@ -83,7 +83,7 @@ def take_in(
 
 def rows_of(uri):
     rows = lance_stream.open_dataset(uri).to_table().to_pylist()
-    return sorted((each["id"], each["x"]) for each in rows)
+    return sorted((row["id"], row["x"]) for row in rows)
 
 
 def left_in(uri):

@@ -66,7 +66,7 @@ class Counted:
         plain = LocalStore.read_ranges
 
         def counted(store: LocalStore, path: str, ranges: Sequence[ByteRange]) -> Any:
-            self.ranges += [(path, each) for each in ranges]
+            self.ranges += [(path, span) for span in ranges]
             return plain(store, path, ranges)
 
         monkeypatch.setattr(LocalStore, "read_ranges", counted)
@@ -84,10 +84,10 @@ def test_blobs_round_trip_in_every_form(tmp_path: Path, version: str) -> None:
     assert ds.to_table()["b"].to_pylist() == VALUES
     assert ds.take([11, 3, 5])["b"].to_pylist() == [VALUES[11], None, VALUES[5]]
     descriptors = ds.to_table(["b"], blob_handling="descriptors")["b"]
-    assert [each and each["size"] for each in descriptors.to_pylist()] == SIZES
+    assert [descriptor and descriptor["size"] for descriptor in descriptors.to_pylist()] == SIZES
     files = ds.take_blobs("b", row_ids=[5, 0, 3, 5])
-    assert [each and each.size for each in files] == [101, 0, None, 101]
-    assert [each and each.read() for each in files] == [VALUES[5], b"", None, VALUES[5]]
+    assert [file and file.size for file in files] == [101, 0, None, 101]
+    assert [file and file.read() for file in files] == [VALUES[5], b"", None, VALUES[5]]
     assert ds.to_table(["id"], "b IS NULL")["id"].to_pylist() == [3, 9]
     assert ds.verify() == []
 
@@ -96,7 +96,7 @@ def test_large_blobs_use_side_files(tmp_path: Path) -> None:
     """From file version 2.2 on."""
     ds = table_of(tmp_path, "2.2")
     kinds = ds.to_table(["b"], blob_handling="descriptors")["b"].to_pylist()
-    assert [each and (each["kind"], each["blob_id"], each["position"]) for each in kinds[1:]] == [
+    assert [kind and (kind["kind"], kind["blob_id"], kind["position"]) for kind in kinds[1:]] == [
         (0, 0, 0), (1, 1, 0), None, (1, 1, 11), (2, 2, 0), (1, 3, 0), (0, 0, 10), (1, 3, 60), None,
         (0, 0, 13), (2, 4, 0), (1, 5, 0),
     ]  # fmt: skip

@@ -27,7 +27,7 @@ def table_with(uri: str, names: list[str]) -> Dataset:
         ds = ds.append(pa.table({"id": range(start, start + 5), "x": ["old"] * 5}))
     ds = ds.upsert(pa.table({"id": [2], "x": ["changed"]}), on="id")
     manifest = ds.table.manifest
-    moved = [_outside(ds, each, names) for each in manifest.fragments]
+    moved = [_outside(ds, fragment, names) for fragment in manifest.fragments]
     made = replace(manifest, version=ds.version + 1, fragments=FragmentList.of(moved))
     assert ds.table.log.publish(made.version, encode_manifest(made))
     return lance_stream.open_dataset(uri)

@@ -176,7 +176,9 @@ def test_tombstoned_columns_are_not_read(ds: Dataset) -> None:
     ds = fragment_in_files(ds, ["id", "part", "list"])
     (fragment,) = ds.table.manifest.fragments
     (file,) = fragment.files
-    ids: list[int] = [-2 if each == field_named(ds, "id").id else each for each in file.field_ids]
+    ids: list[int] = [
+        -2 if field_id == field_named(ds, "id").id else field_id for field_id in file.field_ids
+    ]
     emptied = replace(fragment, files=(replace(file, field_ids=tuple(ids)),))
     from lance_stream.read.fragment import read_unit
     from lance_stream.table.fragments import encode_fragment
@@ -186,4 +188,4 @@ def test_tombstoned_columns_are_not_read(ds: Dataset) -> None:
 
 
 def field_named(ds: Dataset, name: str) -> Field:
-    return next(each for each in ds.table.schema.fields if each.name == name)
+    return next(field for field in ds.table.schema.fields if field.name == name)

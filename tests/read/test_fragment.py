@@ -29,7 +29,7 @@ def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     assert pa.Table.from_batches(read_unit(far))["n"].to_pylist() == [0, 3999, 4000, 4001, 19_999]
     many = replace(unit, offsets=np.arange(0, 20_000, 2, dtype=np.uint32))
-    assert [each.num_rows for each in FragmentReader(many).selections()] == [500] * 20
+    assert [selection.num_rows for selection in FragmentReader(many).selections()] == [500] * 20
 
 
 @pytest.mark.floors
@@ -39,9 +39,9 @@ def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.Monk
     rows = pa.table({f"s{each}": texts for each in range(8)} | {"n": np.arange(20_000)})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     unit = unit_of(open_table(made.uri), 0, columns=tuple(rows.column_names))
-    stored = sum(each.size_bytes for each in decode_fragment(unit.fragment).files)
+    stored = sum(file.size_bytes for file in decode_fragment(unit.fragment).files)
     monkeypatch.setattr(fragment, "BATCH_BYTES", 2 * stored)
-    assert [each.num_rows for each in FragmentReader(unit).selections()] == [20_000]
+    assert [selection.num_rows for selection in FragmentReader(unit).selections()] == [20_000]
     monkeypatch.setattr(fragment, "BATCH_BYTES", stored // 4)
     assert len(list(FragmentReader(unit).selections())) >= 4
 
@@ -53,6 +53,6 @@ def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.M
     rows = pa.table(numbers | {"s": [dice.bytes(4).hex() for _ in range(20_000)]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     unit = unit_of(open_table(made.uri), 0, columns=tuple(rows.column_names))
-    stored = sum(each.size_bytes for each in decode_fragment(unit.fragment).files)
+    stored = sum(file.size_bytes for file in decode_fragment(unit.fragment).files)
     monkeypatch.setattr(fragment, "BATCH_BYTES", int(1.2 * stored))
-    assert [each.num_rows for each in FragmentReader(unit).selections()] == [20_000]
+    assert [selection.num_rows for selection in FragmentReader(unit).selections()] == [20_000]

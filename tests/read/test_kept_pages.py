@@ -242,7 +242,7 @@ class Bytes:
 
     def __call__(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         self.asked += ranges
-        return [memoryview(self.data)[each.start : each.stop] for each in ranges]
+        return [memoryview(self.data)[span.start : span.stop] for span in ranges]
 
 
 PAGE = StoredPage((ByteRange(4096, 6000), ByteRange(6016, 5_000_000)), 0, 1000)
@@ -341,7 +341,7 @@ def test_threads_that_cut_a_page_at_a_time_agree(monkeypatch: pytest.MonkeyPatch
     found: list[list[bytes]] = []
 
     def read() -> None:
-        found.append([bytes(each) for each in pages.read_ranges(wanted, 1)])
+        found.append([bytes(span) for span in pages.read_ranges(wanted, 1)])
 
     class Changing(KeptPages):
         """Ends to match everywhere after another thread has seen that it did."""

@@ -65,8 +65,8 @@ def test_streamed_pages_are_about_8_mib(version: FileVersion) -> None:
     indices = range(len(reading.reader.metadata.column_ranges))
     columns = columns_of(reading.reader, indices, reading.answers)
     sizes = [
-        [sum(buffer.size_bytes for buffer in page.buffers) for page in each.pages]
-        for each in columns
+        [sum(buffer.size_bytes for buffer in page.buffers) for page in column.pages]
+        for column in columns
     ]
     assert sum(map(len, sizes)) == 1 + 3
     for each in sizes:
@@ -79,7 +79,7 @@ def target_in(folder: Path, version: FileVersion) -> WriteTarget:
 
 
 def files_in(folder: Path) -> list[Path]:
-    return [each for each in folder.rglob("*") if each.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 class FullDiskError(OSError):

@@ -296,8 +296,8 @@ def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:
     manifest = replace(ds.table.manifest, fragments=fragments.replaced({1: broken}))
     table = replace(ds.table, manifest=manifest)
     units = plan_scan(table, ["id"], "_row_created_at_version = 2")
-    assert fragments.raws[0] in [each.fragment for each in units]
-    assert encode_fragment(broken) in [each.fragment for each in units]
+    assert fragments.raws[0] in [unit.fragment for unit in units]
+    assert encode_fragment(broken) in [unit.fragment for unit in units]
     with pytest.raises(lance_stream.CorruptDataError):
         Dataset(table).to_table(["id"], "_row_created_at_version = 2")
 

@@ -68,7 +68,7 @@ class CountingStore:
         return getattr(self._inner, name)
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        self.num_bytes += sum(each.size_bytes for each in ranges)
+        self.num_bytes += sum(span.size_bytes for span in ranges)
         found: list[Buffer] = self._inner.read_ranges(path, ranges)
         return found
 

@@ -154,7 +154,7 @@ class CountedStore:
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         answers = self._inner.read_ranges(path, ranges)
-        self.num_bytes += sum(len(each) for each in answers)
+        self.num_bytes += sum(len(answer) for answer in answers)
         return answers
 
 

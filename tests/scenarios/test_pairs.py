@@ -229,7 +229,7 @@ def tell(ds: Any, theirs: Any, found: list[dict[str, Any]], normal: set[str]) ->
     columns = ds.schema.names
     parts += [f"+{name}" for name in columns if name not in SCHEMA.names]
     parts += [f"-{name}" for name in SCHEMA.names if name not in columns]
-    indices = {each.name for each in theirs.describe_indices()}
+    indices = {describe_index.name for describe_index in theirs.describe_indices()}
     parts += [f"+{name}" for name in sorted(indices - normal)]
     parts += [f"-{name}" for name in sorted(normal - indices)]
     parts += [f"{key}={value}" for key, value in sorted(ds.config.items())]

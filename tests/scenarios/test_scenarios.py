@@ -216,7 +216,7 @@ class Story:
         verb, _, rest = what.partition(" ")
         fragments = self.log.read_latest().fragments
         if verb == "compacts":
-            old = tuple(each for each in fragments if each.id in numbers(rest))
+            old = tuple(fragment for fragment in fragments if fragment.id in numbers(rest))
             new = tables.new_fragment(sum(each.num_live_rows for each in old))
             operation = Rewrite((RewriteGroup(old, (new,)),))
         elif verb == "merges":
@@ -238,14 +238,16 @@ class Story:
         newer = manifest or self.log.read_latest()
         older = self.log.read(newer.version - 1) if newer.version > 1 else None
         parts: list[str] = []
-        before = {each.id: each for each in older.fragments} if older else {}
-        for each in newer.fragments:
-            if each.id not in before:
-                parts.append(f"fragment {each.id} rows={spans(tables.ids_of(each).tolist())}")
-            elif each.deletion_file != before[each.id].deletion_file:
-                dead = tables.dead_of(self.log.store, each).tolist()
-                parts.append(f"fragment {each.id} dead={','.join(map(str, dead))}")
-        gone = before.keys() - {each.id for each in newer.fragments}
+        before = {fragment.id: fragment for fragment in older.fragments} if older else {}
+        for fragment in newer.fragments:
+            if fragment.id not in before:
+                parts.append(
+                    f"fragment {fragment.id} rows={spans(tables.ids_of(fragment).tolist())}"
+                )
+            elif fragment.deletion_file != before[fragment.id].deletion_file:
+                dead = tables.dead_of(self.log.store, fragment).tolist()
+                parts.append(f"fragment {fragment.id} dead={','.join(map(str, dead))}")
+        gone = before.keys() - {fragment.id for fragment in newer.fragments}
         parts += [f"fragment {number} gone" for number in sorted(gone)]
         config = older.config if older else {}
         parts += [

@@ -31,7 +31,7 @@ def test_absurdly_deep_nesting_is_corrupt() -> None:
 
 def test_leaves_are_the_fields_without_parts() -> None:
     tree = Field("s", "struct", 0, children=(Field("a", "int8", 1), Field("b", "int8", 2)))
-    assert [each.name for each in tree.leaves()] == ["a", "b"]
+    assert [leaf.name for leaf in tree.leaves()] == ["a", "b"]
     schema = Schema((tree,))
     assert schema.field_by_id(2) == Field("b", "int8", 2)
     assert schema.field_by_id(9) is None

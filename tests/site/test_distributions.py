@@ -103,7 +103,7 @@ def test_the_sdist_has_what_builds_and_tests_the_package(unpacked: Path) -> None
     ):  # fmt: skip
         assert (unpacked / name).is_file(), name
     unwanted = {".git", ".servers", "site", "dist", "data", "checkpoints"}
-    assert unwanted & {each.name for each in unpacked.iterdir()} == set()
+    assert unwanted & {path.name for path in unpacked.iterdir()} == set()
     assert list(unpacked.rglob("*.pyc")) == []
 
 

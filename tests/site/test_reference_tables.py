@@ -58,7 +58,7 @@ def test_ends_of_intervals_belong_to_the_feed(tables: ModuleType) -> None:
 
 def test_every_error_is_in_the_table(tables: ModuleType) -> None:
     table = tables.TABLES["errors"]()
-    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    classes = [var for var in vars(errors).values() if isinstance(var, type)]
     assert len(classes) > 10
     assert [each.__name__ for each in classes if f"`{each.__name__}`" not in table] == []
 

@@ -176,7 +176,7 @@ def test_misreadable_fields_are_refused_everywhere(stated: bytes, tmp_path: Path
         with pytest.raises(UnsupportedFeatureError, match="of its manifest states"):
             opening()
     assert ds.count_rows() == 3
-    assert [each.version for each in ds.versions()] == [1, 2, 3]
+    assert [version.version for version in ds.versions()] == [1, 2, 3]
 
 
 def test_future_fields_are_ignored_and_dropped(tmp_path: Path) -> None:

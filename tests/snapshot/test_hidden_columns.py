@@ -107,7 +107,9 @@ def test_damaged_columns_are_reported(
 
 def test_missing_files_are_explained(table: Path) -> None:
     ds = lance_stream.open_dataset(table)
-    (hidden,) = {each.row_ids for each in ds.table.manifest.fragments if each.has_hidden_lineage}
+    (hidden,) = {
+        fragment.row_ids for fragment in ds.table.manifest.fragments if fragment.has_hidden_lineage
+    }
     assert isinstance(hidden, LineageColumn)
     assert hidden.file is not None
     (table / "data" / hidden.file.path).unlink()
@@ -122,7 +124,7 @@ def test_verify_finds_impossible_lineage(table: Path) -> None:
         manifest.next_row_id = 7
         manifest.fragments[1].files.add().CopyFrom(lineage_file(manifest))
         first, second = manifest.fragments[1].files[1:]
-        first.fields[:] = [each if each == -3 else -2 for each in first.fields]
+        first.fields[:] = [field if field == -3 else -2 for field in first.fields]
         second.fields[:] = [-4, -2]
 
     edit_manifest(table, ids_as_versions)

@@ -261,7 +261,7 @@ def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.Mo
         end = followed.advance(start)
         followed.behind(end)
         units = followed.units(start, end)
-        assert sum(each.num_rows for each in read_changes(units)) == ROWS
+        assert sum(change.num_rows for change in read_changes(units)) == ROWS
         return end
 
     ds = place.open().append(rows(3_000_000))
@@ -293,5 +293,5 @@ def test_versions_read_each_fragments_rows_once(
     monkeypatch.setattr(
         FragmentNumbers, "of", classmethod(lambda _cls, raws: asked.extend(raws) or real(raws))
     )
-    assert [each.num_rows for each in ds.versions()] == [*range(0, 41, 2), 39]
+    assert [version.num_rows for version in ds.versions()] == [*range(0, 41, 2), 39]
     assert len(asked) == len(set(asked)) == 20 + 1

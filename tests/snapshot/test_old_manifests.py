@@ -115,7 +115,7 @@ def test_versions_list_without_data_files(tmp_path: Path) -> None:
     shutil.rmtree(path / "data")
     shutil.rmtree(path / "_deletions")
     versions = lance_stream.open_dataset(path).versions()
-    assert [each.num_rows for each in versions] == [20, 30, None]
+    assert [version.num_rows for version in versions] == [20, 30, None]
 
 
 def test_streams_continue_past_mended_counts(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_streams_continue_past_mended_counts(tmp_path: Path) -> None:
     after = before.append(pa.table({"id": [100]}))
     found = appended_fragments(before.table.manifest, after.table.manifest, None)
     assert found.changes is None
-    assert [each.physical_rows for each in found.fragments] == [1]
+    assert [fragment.physical_rows for fragment in found.fragments] == [1]
 
 
 def field_twice(path: Path) -> Path:

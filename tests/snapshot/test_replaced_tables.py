@@ -34,7 +34,7 @@ def rows(*ids: int) -> pa.Table:
 
 def others(*values: int) -> pa.Table:
     """Rows of columns with other names, which have the same field ids."""
-    return pa.table({"place": list(values), "who": [f"w{each}" for each in values]})
+    return pa.table({"place": list(values), "who": [f"w{value}" for value in values]})
 
 
 @pytest.fixture
@@ -165,9 +165,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], Non
 def files_of(uri: str) -> set[str]:
     """Return the files of rows and of deletions."""
     return {
-        str(each.relative_to(uri))
+        str(path.relative_to(uri))
         for folder in ("data", "_deletions")
-        for each in (Path(uri) / folder).glob("*")
+        for path in (Path(uri) / folder).glob("*")
     }
 
 

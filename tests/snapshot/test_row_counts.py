@@ -42,11 +42,11 @@ def ds() -> Dataset:
 
 
 def test_each_verb_is_counted_without_reading_rows(ds: Dataset) -> None:
-    found = {each.operation: numbers(each) for each in ds.versions()[1:]}
+    found = {version.operation: numbers(version) for version in ds.versions()[1:]}
     assert found["Append"] == (2, 0, 0)
     assert found["Delete"] == (0, 0, 2)
     assert found["Rewrite"] == found["UpdateConfig"] == (0, 0, 0)
-    updates = [numbers(each) for each in ds.versions() if each.operation == "Update"]
+    updates = [numbers(version) for version in ds.versions() if version.operation == "Update"]
     assert updates == [(1, 2, 0), (0, 1, 0)]
 
 
@@ -79,7 +79,7 @@ def test_a_limit_counts_the_rows_of_the_oldest_listed_version(ds: Dataset) -> No
 def test_without_stable_row_ids_appends_and_deletes_are_known() -> None:
     ds = new_table(stable_row_ids=False).append(rows(1, 2)).append(rows(3)).delete("id = 1")
     ds = ds.compact().upsert(rows(2, 4), on="id")
-    assert [numbers(each) for each in ds.versions()[:4]] == [
+    assert [numbers(version) for version in ds.versions()[:4]] == [
         (0, 0, 0),
         (2, 0, 0),
         (1, 0, 0),

@@ -71,7 +71,7 @@ def test_naive_times_are_utc_everywhere(table: Any, capsys: pytest.CaptureFixtur
 
 @pytest.mark.floors
 def test_the_sql_functions_timestamp_ntz_is_utc(table: Any) -> None:
-    times = [each.timestamp for each in table.versions()]
+    times = [version.timestamp for version in table.versions()]
     without_zone = times[1].replace(tzinfo=None)
     of_machine = times[1].astimezone().replace(tzinfo=None)
     for kind, value in ((TimestampNTZType(), without_zone), (TimestampType(), of_machine)):

@@ -97,8 +97,8 @@ def act(spark: Any, folder: Path, given: dict[str, Any]) -> dict[str, str]:
     for each in REST:
         shown[f"rest {each}"] = get(f"{root}/api/v1/applications/{application}/{each}")
     executions = json.loads(shown[f"rest {REST[-1]}"])
-    pages = [*PAGES, *(f"SQL/execution/?id={each['id']}" for each in executions)]
-    shown["pages"] = "".join(get(f"{root}/{each}") for each in pages)
+    pages = [*PAGES, *(f"SQL/execution/?id={execution['id']}" for execution in executions)]
+    shown["pages"] = "".join(get(f"{root}/{page}") for page in pages)
     spark.stop()
     return shown
 

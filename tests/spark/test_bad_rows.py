@@ -83,7 +83,7 @@ def random_rows(chance: random.Random, batch_id: int) -> list[tuple[Any, ...]]:
 
 def rows_of(uri: str) -> list[tuple[Any, ...]]:
     rows = lance_stream.open_dataset(uri).to_table().to_pylist()
-    return sorted((tuple(each.values()) for each in rows), key=repr)
+    return sorted((tuple(row.values()) for row in rows), key=repr)
 
 
 def expected(mode: str, batches: list[list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
@@ -179,7 +179,11 @@ def test_a_batch_with_bad_rows_is_refused(spark: Any, uri: str, mode: str) -> No
     assert rows_of(uri) == before
     assert not Path(quarantine_uri(uri)).exists()
     files = set(Path(uri, "data").iterdir())
-    named = {file.path for each in lance.dataset(uri).get_fragments() for file in each.data_files()}
+    named = {
+        file.path
+        for fragment in lance.dataset(uri).get_fragments()
+        for file in fragment.data_files()
+    }
     assert {each.name for each in files} == named
 
 

@@ -126,7 +126,9 @@ def test_unstored_columns_may_have_any_type(spark: Any, uri: str) -> None:
         "n": "NULL",
         "y": "cast(INTERVAL '1-2' YEAR TO MONTH AS STRING)",
     }
-    batch = spark.range(2).selectExpr("id", *(f"{each} AS {name}" for name, each in others.items()))
+    batch = spark.range(2).selectExpr(
+        "id", *(f"{other} AS {name}" for name, other in others.items())
+    )
     rules = {"on": "id", "except_columns": list(others), "app_id": "a"}
     sink = lance_sink(
         uri, mode="upsert", delete_when="id = 0 AND variant_get(v, '$.op', 'string') = 'd'", **rules

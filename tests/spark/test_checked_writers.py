@@ -61,7 +61,7 @@ def uri(tmp_path: Path) -> str:
 def batch_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
-        [pa.array(each, kind) for each, kind in zip(columns, INCOMING.types, strict=True)],
+        [pa.array(column, kind) for column, kind in zip(columns, INCOMING.types, strict=True)],
         schema=INCOMING,
     )
 

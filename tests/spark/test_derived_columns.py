@@ -42,7 +42,7 @@ def test_tasks_compute_what_a_stream_brings(spark: SparkSession, tmp_path: Path)
         texts = batch["text"].to_pylist()
         if "bad" in texts:
             raise ValueError("bad")
-        return np.array([[len(each) * model["factor"]] * 4 for each in texts], np.float32)
+        return np.array([[len(text) * model["factor"]] * 4 for text in texts], np.float32)
 
     vectors = derive(
         spark, uri, VECTOR, embed, "text", function_version="1", setup=load, batch_rows=100

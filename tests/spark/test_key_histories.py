@@ -91,7 +91,9 @@ def through_format(spark: Any, batch_ids: dict[str, int]) -> Way:
         writer = spark.createDataFrame(data).repartition(2).write.format("lance").mode("append")
         writer = writer.options(mode="upsert", txnAppId="a", txnVersion=batch_id)
         try:
-            writer.options(**{name: each for name, each in options.items() if each}).save(table.uri)
+            writer.options(**{name: option for name, option in options.items() if option}).save(
+                table.uri
+            )
         except Exception as error:
             if "InvalidInputError" not in str(error):
                 raise

@@ -61,7 +61,7 @@ def content(ds: Dataset) -> list[dict[str, Any]]:
 
 
 def sizes(ds: Dataset) -> list[tuple[int, int]]:
-    return [(each.id, each.physical_rows) for each in ds.table.manifest.fragments]
+    return [(fragment.id, fragment.physical_rows) for fragment in ds.table.manifest.fragments]
 
 
 def files_of(ds: Dataset, folder: str = "") -> set[str]:
@@ -157,10 +157,12 @@ def test_large_compactions_commit_in_between(
     spark: Any, pair: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, before = pair[0], content(pair[0])
-    one = max(file.size_bytes for each in ours.table.manifest.fragments for file in each.files)
+    one = max(
+        file.size_bytes for fragment in ours.table.manifest.fragments for file in fragment.files
+    )
     meddling(monkeypatch, lambda: ours.append(rows(20)), lambda: ours.append(rows(21)))
     done = compact_table(spark, ours.uri, 4, bytes_per_commit=2 * one)
-    operations = [each.operation for each in done.versions()[ours.version :]]
+    operations = [version.operation for version in done.versions()[ours.version :]]
     assert operations.count("Rewrite") >= 3
     assert operations.count("Append") == 2
     assert [each for each in content(done) if each["id"] < 20] == before

@@ -124,7 +124,7 @@ def test_on_commit_gets_the_report_of_each_batch(file_stream: Any, uri: str) -> 
     for batch in (rows(1, 2), rows(3)):
         file_stream.add(batch)
     file_stream.run(sink)
-    assert [(each.version, each.rows_inserted, each.table) for each in reports] == [
+    assert [(report.version, report.rows_inserted, report.table) for report in reports] == [
         (1, 2, uri),
         (2, 1, uri),
     ]
@@ -148,7 +148,7 @@ def test_an_error_in_on_commit_neither_fails_nor_repeats_a_batch(
         file_stream.run(lance_sink(uri, on_commit=raises))
     assert calls == [0, 1]
     assert lance_stream.open_dataset(uri).count_rows() == 3
-    logged = [each for each in caplog.records if each.name == "lance_stream.sink"]
+    logged = [record for record in caplog.records if record.name == "lance_stream.sink"]
     assert [each.levelname for each in logged] == ["ERROR", "ERROR"]
     assert "which is committed; the stream continues" in logged[0].getMessage()
     assert "the metrics are broken" in str(logged[0].exc_info)

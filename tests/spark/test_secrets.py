@@ -142,4 +142,4 @@ def forms(secret: str) -> set[bytes]:
     """Return a secret as it appears in text, in URLs, in JSON, and encoded."""
     texts = {secret, quote(secret), quote(secret, safe=""), json.dumps(secret)[1:-1]}
     texts |= {base64.b64encode(secret.encode()).decode().rstrip("=")[:-2]}
-    return {each.encode() for each in texts} | {secret.encode("utf-16-le")}
+    return {text.encode() for text in texts} | {secret.encode("utf-16-le")}

@@ -98,7 +98,7 @@ def test_each_table_has_each_batch_once(file_stream: Any, tmp_path: Path, atomic
 
     file_stream.forget_newest_commit()
     file_stream.run(sinks)
-    assert [each.skipped for each in sinks.last_commits.values()] == [True, True]  # type: ignore[union-attr]  # both are there
+    assert [last_commit.skipped for last_commit in sinks.last_commits.values()] == [True, True]  # type: ignore[union-attr]  # both are there
     assert tables.found() == expected
     if atomic:
         options = tables.options
@@ -118,9 +118,9 @@ def test_a_batch_is_computed_once(
     computed = spark.sparkContext.accumulator(0)
 
     def count(batches: Any) -> Any:
-        for each in batches:
-            computed.add(each.num_rows)
-            yield each
+        for batch in batches:
+            computed.add(batch.num_rows)
+            yield batch
 
     def counting(sinks: LanceSinks) -> Callable[[Any, int], None]:
         return lambda df, batch_id: sinks(df.mapInArrow(count, df.schema), batch_id)
@@ -232,7 +232,7 @@ def test_added_columns_and_large_batches_are_committed_together(
     file_stream.run(sinks)
     assert tables.found()[0] == [*range(20)]
     ds = lance_stream.open_dataset(tables.orders, storage_options=tables.options)
-    assert [each.operation for each in ds.versions()] == ["Overwrite", "Merge", "Update"]
+    assert [version.operation for version in ds.versions()] == ["Overwrite", "Merge", "Update"]
 
 
 def test_bad_rows_are_set_aside_for_each_table(file_stream: Any, tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
     assert table.has_stable_row_ids
     assert table.file_version == "2.2"
     assert table.to_table().sort_by("id").equals(pa.concat_tables(batches))
-    assert [each.operation for each in table.versions()] == ["Overwrite"] + ["Append"] * 2
-    assert [each.num_rows for each in table.versions()] == [3, 4, 6]
+    assert [version.operation for version in table.versions()] == ["Overwrite"] + ["Append"] * 2
+    assert [version.num_rows for version in table.versions()] == [3, 4, 6]
     assert query_id in str(table.versions()[-1].properties)
     assert table.verify() == []
 
@@ -77,8 +77,8 @@ def test_last_commit_describes_the_batch(file_stream: Any, uri: str) -> None:
     file_stream.add(rows(*range(10)))
     file_stream.add(rows(*range(10, 30)))
     query_id = file_stream.run(remember)
-    assert [each.rows_inserted for each in commits] == [10, 20]
-    assert [each.batch_id for each in commits] == [0, 1]
+    assert [commit.rows_inserted for commit in commits] == [10, 20]
+    assert [commit.batch_id for commit in commits] == [0, 1]
     assert commits[-1].version == lance_stream.open_dataset(uri).version
     assert commits[-1].app_id == query_id
     assert not commits[-1].skipped
@@ -277,7 +277,7 @@ def test_other_rules_after_a_restart_are_told(
     sink = lance_sink(uri, mode="upsert", on=["id", "other"], app_id="a")
     for batch_id in (2, 3):
         sink(df, batch_id)
-    told = [each for each in caplog.records if "other keys" in each.getMessage()]
+    told = [record for record in caplog.records if "other keys" in record.getMessage()]
     assert len(told) == 1
     assert "batch 1 of the stream a was written by a sink with another mode" in told[0].getMessage()
 

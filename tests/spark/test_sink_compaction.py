@@ -58,11 +58,11 @@ def test_tasks_merge_fragments_like_the_driver(
 ) -> None:
     write: Callable[..., Any] = lambda tasks: write_by_jobs(spark, tasks)  # noqa: E731  # bound
     prepared = prepare(ds.table, CompactionRules(4), write)
-    assert [len(each.old) for each in prepared.groups] == [2, 2, 2]
+    assert [len(group.old) for group in prepared.groups] == [2, 2, 2]
     ds.append(rows(20))
     done = commit_prepared(prepared)
     assert (done.num_removed, done.num_added) == (6, 3)
-    assert [each.physical_rows for each in done.table.manifest.fragments] == [1, 3, 4, 4]
+    assert [fragment.physical_rows for fragment in done.table.manifest.fragments] == [1, 3, 4, 4]
 
 
 def test_compaction_by_tasks_changes_no_row(spark: Any, ds: lance_stream.Dataset) -> None:
@@ -111,7 +111,10 @@ def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def sizes(uri: str) -> list[int]:
-    return [each.physical_rows for each in lance_stream.open_dataset(uri).table.manifest.fragments]
+    return [
+        fragment.physical_rows
+        for fragment in lance_stream.open_dataset(uri).table.manifest.fragments
+    ]
 
 
 def merging(sink: LanceSink) -> Callable[[Any, int], None]:
@@ -133,7 +136,7 @@ def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, w
     file_stream.run(merging(sink))
     table = lance_stream.open_dataset(uri)
     assert sizes(uri) == [8, 4]
-    assert [each.operation for each in table.versions()].count("Rewrite") == 3
+    assert [version.operation for version in table.versions()].count("Rewrite") == 3
     assert sink.last_compaction is not None
     assert sink.last_compaction.error is None
     feed = table.changes(0).read_all()
@@ -167,7 +170,7 @@ def test_upserts_are_unaffected_by_compaction(
     ids = [{row["id"]: (row["x"], row["_rowid"]) for row in content(table)} for table in tables]
     assert ids[0] == ids[1]
     assert len(ids[0]) == 14
-    assert "Rewrite" in [each.operation for each in tables[0].versions()]
+    assert "Rewrite" in [version.operation for version in tables[0].versions()]
     assert verify(tables[0].table) == []
 
 

@@ -30,7 +30,7 @@ def dataset(uri: str) -> Dataset:
 
 
 def types_of(uri: str) -> dict[str, pa.DataType]:
-    return {each.name: each.type for each in dataset(uri).schema}
+    return {field.name: field.type for field in dataset(uri).schema}
 
 
 @pytest.mark.floors
@@ -140,7 +140,7 @@ def test_a_batch_written_before_a_widening_is_written_again(
     assert kind == pa.int64()
     assert sink.last_commit is not None
     assert sink.last_commit.rows_in == 1
-    named = {file.path for each in ds.table.manifest.fragments for file in each.files}
+    named = {file.path for fragment in ds.table.manifest.fragments for file in fragment.files}
     assert len({*ds.table.store.list_names("data")} - named) <= 1 + (mode == "overwrite")
     assert ds.verify() == []
 

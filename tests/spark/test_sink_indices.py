@@ -43,7 +43,7 @@ def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
     assert sink.last_index_round.error is None
     ds = lance_stream.open_dataset(uri)
     assert {each.rows_unindexed for each in ds.index_coverage()} <= {0, 5}
-    operations = [each.operation for each in ds.versions()]
+    operations = [version.operation for version in ds.versions()]
     assert operations.count("CreateIndex") >= 3
     assert "Rewrite" in operations
     found = lance.dataset(uri).to_table(full_text_query="y", columns=["id"])["id"].to_pylist()
@@ -80,7 +80,7 @@ def test_a_table_without_indices_is_left_alone(spark: Any, tmp_path: Path) -> No
     sink(spark.range(5000), 0)
     assert sink.wait_for_indices(60)
     assert sink.last_index_round is None
-    operations = [each.operation for each in lance_stream.open_dataset(uri).versions()]
+    operations = [version.operation for version in lance_stream.open_dataset(uri).versions()]
     assert "CreateIndex" not in operations
 
 

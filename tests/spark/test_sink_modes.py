@@ -80,7 +80,7 @@ def test_upserts_update_and_insert(spark: Any, uri: str) -> None:
     assert (commit.rows_in, commit.rows_updated, commit.rows_inserted) == (2, 1, 1)
     assert commit.attempts == 1
     assert ds.verify() == []
-    assert [each.operation for each in ds.versions()][-1] == "Update"
+    assert [version.operation for version in ds.versions()][-1] == "Update"
 
 
 @pytest.mark.usefixtures("way")
@@ -339,12 +339,12 @@ def test_invalid_upserts_write_nothing(spark: Any, uri: str, case: str) -> None:
     rows, message = REFUSED[case]
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (5, "a"))
-    files = sorted(each.name for each in Path(uri, "data").iterdir())
+    files = sorted(path.name for path in Path(uri, "data").iterdir())
     version = lance_stream.open_dataset(uri).version
     with pytest.raises(InvalidInputError, match=message):
         feed(spark, sink, 1, "id long, x string", *rows)
     assert lance_stream.open_dataset(uri).version == version
-    assert sorted(each.name for each in Path(uri, "data").iterdir()) == files
+    assert sorted(path.name for path in Path(uri, "data").iterdir()) == files
 
 
 def test_equal_sequences_need_equal_rows(spark: Any, uri: str) -> None:
@@ -392,7 +392,7 @@ def test_the_key_becomes_the_primary_key(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on=["b", "a"], app_id="a")
     feed(spark, sink, 0, "a long, b string, c int", (1, "x", 1))
     fields = lance_stream.open_dataset(uri).table.schema.fields
-    assert {each.name: each.primary_key_position for each in fields} == {
+    assert {field.name: field.primary_key_position for field in fields} == {
         "a": 2,
         "b": 1,
         "c": None,
@@ -482,7 +482,7 @@ def test_complete_output_replaces_all_rows(file_stream: Any, uri: str) -> None:
     file_stream.run(lance_sink(uri, mode="overwrite"), df=counts)
     ds = lance_stream.open_dataset(uri)
     assert rows_of(uri) == [(1, 2), (2, 3), (3, 1)]
-    assert [each.operation for each in ds.versions()] == ["Overwrite"] * 2
+    assert [version.operation for version in ds.versions()] == ["Overwrite"] * 2
     assert ds.verify() == []
 
 

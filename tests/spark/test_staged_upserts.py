@@ -47,7 +47,7 @@ def rows_in(uri: str) -> dict[int, int]:
 
 
 def staged_files_of(uri: str) -> list[str]:
-    return [str(each) for each in (Path(uri) / "_lance_stream" / "staged_rows").glob("*")]
+    return [str(path) for path in (Path(uri) / "_lance_stream" / "staged_rows").glob("*")]
 
 
 @pytest.mark.parametrize("is_cluster", [False, True], ids=["local master", "cluster"])
@@ -106,8 +106,8 @@ def test_tasks_keep_wide_rows_in_place(
     assert rows_in(uri) == model
     after = lance_stream.open_dataset(uri)
     assert lance.dataset(uri).to_table(columns=["id"]).num_rows == 310
-    known = {file for each in before.table.manifest.fragments for file in each.files}
-    kept = [each for each in after.table.manifest.fragments if len(each.files) > 1]
+    known = {file for fragment in before.table.manifest.fragments for file in fragment.files}
+    kept = [fragment for fragment in after.table.manifest.fragments if len(fragment.files) > 1]
     assert {each.id for each in kept} == set(before.table.manifest.fragments.ids)
     assert {each.files[0].path for each in kept} == {each.path for each in known}
     assert all(each.deletion_file is None for each in kept)

@@ -49,7 +49,7 @@ def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
     assert [row["operation"] for row in found] == ["Overwrite", "Append", "Delete"]
     changed = [(row["rows_inserted"], row["rows_updated"], row["rows_deleted"]) for row in found]
     assert changed == [(3, 0, 0), (2, 0, 0), (0, 0, 1)]
-    theirs = [each["timestamp"] for each in lance.dataset(uri).versions()]
+    theirs = [version["timestamp"] for version in lance.dataset(uri).versions()]
     ours = [row["committed_at"].astimezone(UTC) for row in found]
     for one, other in zip(ours, theirs, strict=True):
         assert abs(one - other.astimezone(UTC)) < timedelta(milliseconds=1)
@@ -78,7 +78,7 @@ def test_fragments_are_listed(sql: Any, uri: str) -> None:
     assert [row["num_rows"] for row in found] == [each.count_rows() for each in theirs]
     assert [row["num_deleted_rows"] for row in found] == [1, 0]
     files = [Path(uri, "data", each.data_files()[0].path) for each in theirs]
-    assert [row["data_bytes"] for row in found] == [each.stat().st_size for each in files]
+    assert [row["data_bytes"] for row in found] == [file.stat().st_size for file in files]
     assert len(sql(f"SELECT * FROM lance_fragments('{uri}', 1)")) == 1
 
 

@@ -77,7 +77,7 @@ def rows_of(uri: str) -> list[tuple[Any, ...]]:
 
 
 def staged_in(uri: str) -> list[str]:
-    return [each.name for each in Path(uri, STAGED_ROWS_DIRECTORY).glob("*")]
+    return [path.name for path in Path(uri, STAGED_ROWS_DIRECTORY).glob("*")]
 
 
 def data_files(uri: str) -> set[str]:
@@ -100,8 +100,8 @@ def test_a_batch_updates_and_inserts(session: Any, uri: str) -> None:
     after = ds.to_table(with_row_id=True).sort_by("id")
     assert after["_rowid"][:3] == before.sort_by("id")["_rowid"]
     assert (ds.version, ds.verify()) == (2, [])
-    assert [each.operation for each in ds.versions()] == ["Overwrite", "Update"]
-    keys = {each.name: each.primary_key_position for each in ds.table.schema.fields}
+    assert [version.operation for version in ds.versions()] == ["Overwrite", "Update"]
+    keys = {field.name: field.primary_key_position for field in ds.table.schema.fields}
     assert keys == {"id": 0, "x": None}
     kinds = ds.changes(1, pre_images=False).read_all()["_change_type"].to_pylist()
     assert sorted(kinds) == ["insert", "update_postimage", "update_postimage"]

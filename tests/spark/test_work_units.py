@@ -78,7 +78,7 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
     assert 2 * SCATTERED_ROW_BYTES < cost_of(few) < 3 * SCATTERED_ROW_BYTES
     assert cut(together, 8) == [together]
     parts = [each.offsets for each in cut(apart, 8)]
-    assert [len(each) for each in parts] == [1333, 1333, 1334]
+    assert [len(part) for part in parts] == [1333, 1333, 1334]
     assert np.array_equal(np.concatenate(parts), apart.offsets)
 
 

@@ -81,7 +81,7 @@ def test_a_task_imports_only_what_reads_its_rows(tmp_path: Path, options: dict[s
     num_rows, modules = run_task(uri, tmp_path, **options)
     assert num_rows == 100_000
     assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
-    assert len([each for each in modules if each.startswith("lance_stream")]) <= 160
+    assert len([module for module in modules if module.startswith("lance_stream")]) <= 160
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_task_that_is_sent_its_rows_imports_next_to_nothing(
     num_rows, modules = run_task(make_table(tmp_path, 1000), tmp_path, **options)
     assert num_rows == 1000
     assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
-    assert len([each for each in modules if each.startswith("lance_stream")]) <= 20
+    assert len([module for module in modules if module.startswith("lance_stream")]) <= 20
 
 
 _PLANNING = """
@@ -124,7 +124,7 @@ def test_planning_a_read_imports_nothing_that_writes(
     num_partitions, modules = imports_of(_PLANNING, json.dumps({"path": uri, **options}))
     assert num_partitions == 1
     assert named_in(NOT_FOR_PLANNING, modules) == []
-    assert len([each for each in modules if each.startswith("lance_stream")]) <= 206
+    assert len([module for module in modules if module.startswith("lance_stream")]) <= 206
 
 
 _NAMES_IN_USE = """

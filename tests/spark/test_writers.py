@@ -57,7 +57,7 @@ def files_of(uri: str) -> set[str]:
 
 def files_named(uri: str) -> set[str]:
     manifest = open_table(uri).manifest
-    return {file.path for each in manifest.fragments for file in each.files}
+    return {file.path for fragment in manifest.fragments for file in fragment.files}
 
 
 # --- batches
@@ -69,7 +69,7 @@ def test_the_first_write_creates_the_table(session: Any, uri: str) -> None:
     save(numbers(session, 0, 10), uri)
     made = lance_stream.open_dataset(uri)
     assert made.version == 1
-    assert all(each.nullable for each in made.schema)  # of this plan Spark knows it has no nulls
+    assert all(field.nullable for field in made.schema)  # of this plan Spark knows it has no nulls
     assert made.has_stable_row_ids
     assert made.file_version == "2.2"
     assert made.verify() == []
@@ -99,7 +99,7 @@ def test_write_options_shape_a_new_table(session: Any, uri: str) -> None:
     save(numbers(session, 0, 3), uri, fileVersion="2.1", primaryKey="name, id")
     made = open_table(uri)
     assert made.file_version.manifest_name == "2.1"
-    keys = {each.name: each.primary_key_position for each in made.schema.fields}
+    keys = {field.name: field.primary_key_position for field in made.schema.fields}
     assert keys == {"name": 1, "id": 2}
     save(numbers(session, 3, 4), uri, fileVersion="2.1", primaryKey="name, id")
     for options, match in (
@@ -142,11 +142,11 @@ def test_overwrites_keep_types_spark_lacks(session: Any, uri: str) -> None:
     loaded = session.read.format("lance").load(uri)
     save(loaded.selectExpr("half", "vector", "id + 1 AS id"), uri, mode="overwrite")
     after = lance_stream.open_dataset(uri)
-    assert [each.type for each in after.schema] == schema.types
+    assert [field.type for field in after.schema] == schema.types
     assert after.to_table().to_pylist() == [{"id": 2, "vector": [1.0, 2.0], "half": 0.5}]
     save(loaded.selectExpr("id", "'new' AS note"), uri, mode="overwrite")
     assert lance_stream.open_dataset(uri).schema.names == ["id", "note"]
-    assert min(each.id for each in open_table(uri).schema.fields) > 2
+    assert min(field.id for field in open_table(uri).schema.fields) > 2
 
 
 def test_invalid_columns_write_nothing(session: Any, uri: str) -> None:
@@ -379,7 +379,7 @@ def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri:
         file_stream.add(batch)
     query_id = run(file_stream, uri, queryName="named")
     after = lance_stream.open_dataset(uri)
-    assert [each.num_rows for each in after.versions()] == [3, 4, 6]
+    assert [version.num_rows for version in after.versions()] == [3, 4, 6]
     assert ids_of(uri) == list(range(6))
     assert after.verify() == []
     entry = ledger.read_entry(after.config, query_id)
@@ -465,5 +465,5 @@ def test_complete_output_overwrites_the_table(session: Any, file_stream: Any, ur
     run(file_stream, uri, mode="complete", df=counted)
     assert lance_stream.open_dataset(uri).version == 2
     assert files_of(uri) - files_named(uri) == {
-        file.path for each in open_table(uri, 1).manifest.fragments for file in each.files
+        file.path for fragment in open_table(uri, 1).manifest.fragments for file in fragment.files
     }

@@ -7,9 +7,9 @@ from lance_stream.storage.coalesce import Request, cut_answers, plan_requests
 
 def plan(*ranges: tuple[int, int], gap: int = 10, longest: int = 100) -> list[tuple[int, int]]:
     requests = plan_requests(
-        [ByteRange(*each) for each in ranges], max_gap_bytes=gap, max_request_bytes=longest
+        [ByteRange(*span) for span in ranges], max_gap_bytes=gap, max_request_bytes=longest
     )
-    return [(each.start, each.stop) for each in requests]
+    return [(request.start, request.stop) for request in requests]
 
 
 def test_near_ranges_are_one_request() -> None:
@@ -67,8 +67,8 @@ def test_the_bytes_of_each_range_are_returned(
     data = memoryview(bytes(range(256)))
     ranges = [ByteRange(start, start + size) for start, size in pairs]
     requests = plan_requests(ranges, max_gap_bytes=gap, max_request_bytes=longest)
-    answers = [data[each.start : each.stop] for each in requests]
+    answers = [data[request.start : request.stop] for request in requests]
     assert cut_answers(ranges, requests, answers) == [data[r.start : r.stop] for r in ranges]
-    assert sorted(place for each in requests for place in each.places) == [
-        place for place, each in enumerate(ranges) if each.size_bytes
+    assert sorted(place for request in requests for place in request.places) == [
+        place for place, span in enumerate(ranges) if span.size_bytes
     ]

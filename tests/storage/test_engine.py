@@ -120,8 +120,8 @@ def test_a_redirect_takes_no_data_along(s3_bucket: Bucket, proxy: FaultProxy, st
             proxy.add(Forge(status, headers=(("Location", elsewhere),)), times=None)
             with pytest.raises((StoreRefusedError, StoreUnavailableError, NotFoundError)):
                 ask()
-        assert all(each.method == "GET" for each in other.requests)
-        assert not [each for each in other.requests if "authorization" in each.headers]
+        assert all(request.method == "GET" for request in other.requests)
+        assert not [request for request in other.requests if "authorization" in request.headers]
 
 
 def test_a_missing_certificate_file_is_named(s3_bucket: Bucket) -> None:
@@ -168,7 +168,7 @@ def store(s3_bucket: Bucket, proxy: FaultProxy, renewed: Renewed) -> Store:
 
 
 def keys_of(proxy: FaultProxy) -> list[str]:
-    return [each.headers["authorization"].partition("=")[2][:4] for each in proxy.requests]
+    return [request.headers["authorization"].partition("=")[2][:4] for request in proxy.requests]
 
 
 def test_keys_are_fetched_again_on_expiry(
@@ -240,7 +240,7 @@ def test_expired_keys_fail_no_parallel_request(store: Store, proxy: FaultProxy) 
         Forge(400, "ExpiredToken") if "KEY1" in request.headers["authorization"] else None
     )
     ranges = [ByteRange(start << 20, (start << 20) + 9) for start in range(0, 40, 2)]
-    assert [len(each) for each in store.read_ranges("a", ranges)] == [9] * len(ranges)
+    assert [len(span) for span in store.read_ranges("a", ranges)] == [9] * len(ranges)
     assert keys_of(proxy).count("KEY1") > 1
     assert set(keys_of(proxy)) == {"KEY1", "KEY2"}
 

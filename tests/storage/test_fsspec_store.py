@@ -82,7 +82,7 @@ def test_a_table_is_read_and_followed(folder: Path, options: dict[str, Any]) -> 
 
 def test_no_verb_writes(folder: Path, options: dict[str, Any]) -> None:
     made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
-    before = sorted(str(each) for each in folder.rglob("*"))
+    before = sorted(str(path) for path in folder.rglob("*"))
     ds = lance_stream.open_dataset("shelf://t", storage_options=options)
     for write in (
         lambda: ds.append(ROWS),
@@ -93,13 +93,13 @@ def test_no_verb_writes(folder: Path, options: dict[str, Any]) -> None:
     ):
         with pytest.raises(UnsupportedFeatureError, match="read-only"):
             write()
-    assert sorted(str(each) for each in folder.rglob("*")) == before
+    assert sorted(str(path) for path in folder.rglob("*")) == before
     assert made.checkout(None).version == made.version
 
 
 def test_ranges_ends_and_sizes(store: Store) -> None:
     ranges = [ByteRange(90, 200), ByteRange(3, 5), ByteRange(100, 120), ByteRange(7, 7)]
-    found = [bytes(each) for each in store.read_ranges("data/a.bin", ranges)]
+    found = [bytes(span) for span in store.read_ranges("data/a.bin", ranges)]
     assert found == [bytes(range(90, 100)), b"\x03\x04", b"", b""]
     assert [(bytes(data), size) for data, size in [store.read_end("data/a.bin", 3)]] == [
         (b"abc", 100)
@@ -114,7 +114,7 @@ def test_listings_are_fresh_and_sorted(store: Store, folder: Path) -> None:
     assert [each.path for each in store.list()] == ["data/a.bin", "empty"]
     (folder / "t" / "data" / "0.bin").write_bytes(b"1")
     assert store.list_names("data") == ["0.bin", "a.bin"]
-    assert [(each.path, each.size_bytes) for each in store.list_files("data", 1)] == [
+    assert [(file.path, file.size_bytes) for file in store.list_files("data", 1)] == [
         ("data/0.bin", 1)
     ]
     assert all(each.modified > 0 for each in store.list())
@@ -159,7 +159,7 @@ def test_listings_of_filesystems_are_not_believed(folder: Path) -> None:
     (files / "b").write_bytes(b"22")
     assert store.exists("data/b")
     (files / "c").write_bytes(b"333")
-    assert [bytes(each) for each in store.read_ranges("data/c", [ByteRange(1, 3)])] == [b"33"]
+    assert [bytes(span) for span in store.read_ranges("data/c", [ByteRange(1, 3)])] == [b"33"]
     (files / "d").write_bytes(b"4444")
     assert store.read_end("data/d", 2) == (b"44", 4)
     (files / "a").write_bytes(b"1 and more")

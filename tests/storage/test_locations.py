@@ -165,6 +165,6 @@ def test_a_location_has_many_spellings(
     spellings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = {in_one_spelling(each.format(folder=tmp_path)) for each in spellings}
+    found = {in_one_spelling(spelling.format(folder=tmp_path)) for spelling in spellings}
     assert len(found) == 1
     assert in_one_spelling("s3://bucket/T") not in found

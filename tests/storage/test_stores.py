@@ -112,7 +112,7 @@ def test_a_file_truncated_during_reads_is_short(
 
     monkeypatch.setattr(os, "fstat", cut)
     buffers = store.read_ranges("a", [ByteRange(0, 6 << 20), ByteRange(50, 150)])
-    assert [len(each) for each in buffers] == [100, 50]
+    assert [len(buffer) for buffer in buffers] == [100, 50]
 
 
 def test_a_range_beyond_the_end_allocates_nothing(tmp_path: Path) -> None:
@@ -186,10 +186,10 @@ def test_processes_creating_a_name_have_one_winner(tmp_path: Path) -> None:
                 wins.put(number)
 
     children = [context.Process(target=create) for _ in range(num_processes)]
-    for each in children:
-        each.start()
-    for each in children:
-        each.join()
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
     assert sorted(wins.get() for _ in range(num_rounds)) == list(range(num_rounds))
     assert wins.empty()
 

@@ -130,7 +130,7 @@ def test_trusted_services_are_opened(kind: str, other: str) -> None:
 def _texts(settings: Any) -> list[str]:
     """Return what a store's settings would send to its service."""
     secrets = [getattr(settings, each, None) for each in ("key", "secret", "token", "credentials")]
-    return [str(getattr(each, "token", each)) for each in secrets]
+    return [str(getattr(secret, "token", secret)) for secret in secrets]
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ def test_dead_rows_carry_over_to_new_fragments(
         expected.append([offset for offset, is_dead in enumerate(mine) if is_dead])
     rows = [RewrittenRows(physical, offsets(dead)) for physical, dead, _ in old]
     killed = [
-        killed_since(each, None if now is None else offsets(now))
-        for each, (_, _, now) in zip(rows, old, strict=True)
+        killed_since(row, None if now is None else offsets(now))
+        for row, (_, _, now) in zip(rows, old, strict=True)
     ]
-    found = by_new_fragment(killed, [each.num_written for each in rows], sizes)
+    found = by_new_fragment(killed, [row.num_written for row in rows], sizes)
     assert [each.tolist() for each in found] == expected
     assert {each.dtype for each in found} == {np.dtype(np.uint32)}
 

@@ -50,7 +50,7 @@ def fragment(fragment_id: int, *, dead: int = 0, file: str = "a") -> Fragment:
 
 
 def delete(*fragment_ids: int, whole: tuple[int, ...] = ()) -> Delete:
-    return Delete(tuple(fragment(each, dead=1) for each in fragment_ids), whole)
+    return Delete(tuple(fragment(fragment_id, dead=1) for fragment_id in fragment_ids), whole)
 
 
 def upsert(
@@ -58,7 +58,7 @@ def upsert(
 ) -> Update:
     return Update(
         removed_fragment_ids=whole,
-        updated_fragments=tuple(fragment(each, dead=1) for each in fragment_ids),
+        updated_fragments=tuple(fragment(fragment_id, dead=1) for fragment_id in fragment_ids),
         new_fragments=(fragment(0),),
         inserted_rows=None if keys is None else KeyExistenceFilter((0,), keys),
     )
@@ -72,7 +72,7 @@ def remembering(keys: tuple[int, ...] | None) -> Update:
 
 def update_columns(*fragment_ids: int, fields: tuple[int, ...] = (1,)) -> Update:
     return Update(
-        updated_fragments=tuple(fragment(each, file="b") for each in fragment_ids),
+        updated_fragments=tuple(fragment(fragment_id, file="b") for fragment_id in fragment_ids),
         fields_modified=fields,
         update_mode=UpdateMode.REWRITE_COLUMNS,
     )
@@ -116,7 +116,7 @@ def config(**entries: str | None) -> UpdateConfig:
 
 
 def project(*field_ids: int, keeps_nullability: bool = True) -> Project:
-    fields = tuple(each for each in SCHEMA.fields if each.id in field_ids)
+    fields = tuple(field for field in SCHEMA.fields if field.id in field_ids)
     return Project(fields, keeps_nullability)
 
 

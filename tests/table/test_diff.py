@@ -90,7 +90,7 @@ class Version:
     )
 
     def __post_init__(self) -> None:
-        fragments = [each.fragment() for each in self.rows]
+        fragments = [row.fragment() for row in self.rows]
         self.manifest = Manifest(
             self.number,
             self.schema,
@@ -133,7 +133,7 @@ def ids(older: Version | None, newer: Version) -> Change:
             assert offsets.dtype == np.uint32
             assert_ascending(offsets.tolist())
             result[kind] += [places[fragment.id, offset] for offset in offsets.tolist()]
-        assert_ascending([each.fragment.id for each in parts])
+        assert_ascending([part.fragment.id for part in parts])
     for fragment, offsets, addresses in found.updates:
         assert (offsets.dtype, addresses.dtype) == (np.uint32, np.uint64)
         assert_ascending(offsets.tolist())
@@ -141,7 +141,7 @@ def ids(older: Version | None, newer: Version) -> Change:
             row_id = after[fragment.id, offset]
             assert before[address >> 32, address & 0xFFFFFFFF] == row_id
             result["update"].append(row_id)
-    assert_ascending([each.fragment.id for each in found.updates])
+    assert_ascending([update.fragment.id for update in found.updates])
     assert found.num_changes == sum(map(len, result.values()))
     return result
 
@@ -317,7 +317,7 @@ def test_an_unstamped_backfill_updates_every_row() -> None:
 def test_a_column_that_was_dropped_updates_nothing() -> None:
     newer = Version(
         2,
-        [Rows(each.id, each.row_ids, files=(WITHOUT_X,)) for each in FIRST.rows],
+        [Rows(row.id, row.row_ids, files=(WITHOUT_X,)) for row in FIRST.rows],
         Schema(SCHEMA.fields[:1]),
     )
     assert ids(FIRST, newer) == expect()
@@ -339,7 +339,7 @@ def test_sequences_in_other_files_are_requested() -> None:
     assert isinstance(before.row_ids, bytes)
     assert isinstance(after.last_updated_at_versions, bytes)
     found = diff(plan, {}, {ids_at: before.row_ids, stamps_at: after.last_updated_at_versions})
-    assert [each.offsets.tolist() for each in found.updates] == [[1]]
+    assert [update.offsets.tolist() for update in found.updates] == [[1]]
 
 
 def test_sequences_in_hidden_columns_are_requested() -> None:
@@ -377,7 +377,7 @@ def test_distant_versions_leave_moved_rows_in_doubt() -> None:
     found = diff(plan)
     assert (found.num_changes, found.has_doubts) == (0, True)
     found = diff(plan, history=History(np.array([2, 4, 99], np.uint64)))
-    assert [each.offsets.tolist() for each in found.updates] == [[2, 4]]
+    assert [update.offsets.tolist() for update in found.updates] == [[2, 4]]
 
 
 def test_in_place_stamps_need_history_across_versions() -> None:
@@ -386,7 +386,7 @@ def test_in_place_stamps_need_history_across_versions() -> None:
     newer = version(9, Rows(0, range(10), [5] + [1] * 9, dead=[0], files=files), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)
     found = diff(plan, newer.dead, history=History(np.empty(0, np.uint64)))
-    assert (len(found.updates), [each.offsets.tolist() for each in found.deletes]) == (0, [[0]])
+    assert (len(found.updates), [delete.offsets.tolist() for delete in found.deletes]) == (0, [[0]])
 
 
 @pytest.mark.floors
@@ -401,7 +401,7 @@ def test_column_backfills_can_be_left_out() -> None:
     assert diff(plan, column_backfills=False).num_changes == 0
     touched = History(np.empty(0, np.uint64), np.array([1], np.uint64))
     found = diff(plan, history=touched, column_backfills=False)
-    assert [each.offsets.tolist() for each in found.updates] == [[1]]
+    assert [update.offsets.tolist() for update in found.updates] == [[1]]
 
 
 def test_ids_of_all_changed_rows_are_listed() -> None:
@@ -494,25 +494,25 @@ def make_history(seed: int) -> tuple[Version, Version]:
     older = Version(4, rows)
     kept: list[Rows] = []
     loose: list[tuple[int, int]] = []
-    for each in rows:
+    for row in rows:
         choice = dice.choice(["keep", "kill", "revive", "stamp", "gone"])
-        dead = set(each.dead)
-        stamps = each.all_stamps
+        dead = set(row.dead)
+        stamps = row.all_stamps
         if choice == "gone":
-            dead = set(range(len(each.row_ids)))
+            dead = set(range(len(row.row_ids)))
         elif choice == "kill":
-            dead |= {o for o in range(len(each.row_ids)) if dice.random() < 0.5}
+            dead |= {o for o in range(len(row.row_ids)) if dice.random() < 0.5}
         elif choice == "revive":
             dead = {o for o in dead if dice.random() < 0.5}
         elif choice == "stamp":
             stamps = [5 if dice.random() < 0.5 else stamp for stamp in stamps]
         loose += [
             (row_id, dice.choice([stamp, 5]))
-            for row_id, (_, offset, stamp) in each.live().items()
+            for row_id, (_, offset, stamp) in row.live().items()
             if offset in dead and dice.random() < 0.7
         ]
         if choice != "gone":
-            kept.append(Rows(each.id, each.row_ids, stamps, sorted(dead)))
+            kept.append(Rows(row.id, row.row_ids, stamps, sorted(dead)))
     loose += [(next_id + n, 5) for n in range(dice.randint(0, 4))]
     dice.shuffle(loose)
     for number in range(9, 9 + dice.randint(1, 3)):

@@ -22,13 +22,13 @@ def fragment_of(sizes: list[int]) -> Fragment:
 @settings(max_examples=60)
 @given(st.lists(SIZES, max_size=12))
 def test_sizes_agree_with_each_fragment(sizes: list[list[int]]) -> None:
-    made = [fragment_of(each) for each in sizes]
+    made = [fragment_of(size) for size in sizes]
     found = FileSizes.of([encode_fragment(each) for each in made])
-    assert found.num_files.tolist() == [len(each) for each in sizes]
-    assert found.num_bytes.tolist() == [min(sum(each), (1 << 63) - 1) for each in sizes]
+    assert found.num_files.tolist() == [len(size) for size in sizes]
+    assert found.num_bytes.tolist() == [min(sum(size), (1 << 63) - 1) for size in sizes]
     totals = [total_size(each.files) for each in made]
-    assert found.are_stated.tolist() == [each is not None for each in totals]
-    if all(sum(each) < 1 << 63 for each in sizes):
+    assert found.are_stated.tolist() == [total is not None for total in totals]
+    if all(sum(size) < 1 << 63 for size in sizes):
         assert found.total == total_size([file for each in made for file in each.files])
 
 

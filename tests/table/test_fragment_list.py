@@ -112,7 +112,7 @@ def test_repeated_deletion_file_fields_merge() -> None:
     # protobuf unites an embedded message that comes twice.
     raws[3] += wire.frame(3, b"\x10\x05\x20\x02") + wire.frame(3, b"\x18\x07")
     fragments = FragmentList(raws)
-    assert numbers_of(fragments) == expected_of([decode_fragment(each) for each in raws])
+    assert numbers_of(fragments) == expected_of([decode_fragment(raw) for raw in raws])
     assert fragments.numbers.dead_rows[3] == 2
 
 

@@ -91,14 +91,17 @@ def transaction(operation: ops.Operation) -> Transaction:
 
 def test_every_operation_has_a_class() -> None:
     oneof = transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"]
-    assert {each.name for each in oneof.fields} == set(ops.OPERATIONS)
+    assert {field.name for field in oneof.fields} == set(ops.OPERATIONS)
     assert len(set(ops.OPERATIONS.values())) == len(ops.OPERATIONS)
-    for each in oneof.fields:
-        assert each.message_type.name == ops.OPERATIONS[each.name].__name__
+    for field in oneof.fields:
+        assert field.message_type.name == ops.OPERATIONS[field.name].__name__
 
 
 def test_every_operation_occurs_in_the_tests_below() -> None:
-    assert {type(each) for each in OPERATIONS} == {*ops.OPERATIONS.values(), ops.UnknownOperation}
+    assert {type(operation) for operation in OPERATIONS} == {
+        *ops.OPERATIONS.values(),
+        ops.UnknownOperation,
+    }
 
 
 @pytest.mark.floors
@@ -117,7 +120,7 @@ def test_operation_classes_state_every_message_field(
 ) -> None:
     name = ops.FIELD_NAMES[type(operation)]
     descriptor = transaction_pb2.Transaction.DESCRIPTOR.fields_by_name[name].message_type
-    stated = {each.name for each in fields(operation)} - {"unknown"}
+    stated = {field.name for field in fields(operation)} - {"unknown"}
     # A schema is one value here, and two fields (its fields and its metadata) in the message.
     extra = {"overwrite": 1, "merge": 1}.get(name, 0)
     assert len(stated) + extra == len(descriptor.fields)
@@ -179,7 +182,7 @@ def test_damaged_transactions_read_or_are_bad_data(
 
 
 def test_only_adding_operations_have_new_fragments() -> None:
-    having = {type(each) for each in OPERATIONS if ops.new_fragments(each)}
+    having = {type(operation) for operation in OPERATIONS if ops.new_fragments(operation)}
     assert having == {ops.Append, ops.Overwrite, ops.Update}
     assert ops.new_fragments(OPERATIONS[0]) == (FRAGMENT, OTHER)
 

@@ -73,7 +73,7 @@ def test_the_newest_manifest_has_the_highest_version(scheme: NamingScheme) -> No
     others = ["latest_version_hint.json", "d9223372036854775813.manifest", "x", "a" * 29, ""]
     versions = [1, 2, 9, 10, 11, 99, 100]
     for count in range(1, len(versions) + 1):
-        names = [paths.manifest_name(each, scheme) for each in versions[:count]]
+        names = [paths.manifest_name(version, scheme) for version in versions[:count]]
         found = paths.newest_manifest(sorted([*names, *others]))
         assert found == (versions[count - 1], scheme)
     assert paths.newest_manifest(sorted(others)) is None

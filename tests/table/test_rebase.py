@@ -19,8 +19,8 @@ def file(number: int, num_dead: int = 1) -> DeletionFile:
 def version(number: int, *files: DeletionFile | None) -> Manifest:
     manifest = create(*[10] * len(files)).read(1)
     fragments = [
-        replace(each, deletion_file=known)
-        for each, known in zip(manifest.fragments, files, strict=True)
+        replace(fragment, deletion_file=known)
+        for fragment, known in zip(manifest.fragments, files, strict=True)
     ]
     return replace(manifest, version=number, fragments=FragmentList.of(fragments))
 
@@ -34,7 +34,7 @@ FILES = DeletionFilesToUnite(0, 10, file(1), None, file(2))
 
 def test_only_fragments_that_others_changed_are_united() -> None:
     read, newest = version(1, None, file(1), file(2)), version(4, None, file(1), file(9))
-    ours = [replace(each, deletion_file=file(20 + each.id)) for each in read.fragments]
+    ours = [replace(fragment, deletion_file=file(20 + fragment.id)) for fragment in read.fragments]
     assert plan_rebase(Delete(tuple(ours), ()), read, newest) == [
         DeletionFilesToUnite(2, 10, file(22), file(2), file(9))
     ]

@@ -61,7 +61,7 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
     stop = data.draw(st.integers(start, len(ids)))
     assert sequence.slice(start, stop).tolist() == ids[start:stop]
     offsets = data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=20)) if ids else []
-    assert sequence.take(offsets).tolist() == [ids[each] for each in offsets]
+    assert sequence.take(offsets).tolist() == [ids[offset] for offset in offsets]
     kept = [each for place, each in enumerate(ids) if place not in offsets]
     assert sequence.without(sorted(set(offsets))).to_array().tolist() == kept
 
@@ -94,7 +94,7 @@ def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
             if there.all():
                 rivals.append(Segment(range=Segment.Range(**spanned)))
     # A stored array states its base with up to 10 bytes; all that is allowed on top of the best.
-    assert size <= min(len(message_of(each)) for each in rivals) + 12
+    assert size <= min(len(message_of(rival)) for rival in rivals) + 12
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,8 @@ def test_rows_moved_in_runs_store_runs() -> None:
     moved = [*range(500, 900), *range(300), *range(4000, 9000)]
     data = encode_row_ids(u64(moved))
     kinds = [
-        each.WhichOneof("segment") for each in rowids_pb2.RowIdSequence.FromString(data).segments
+        segment.WhichOneof("segment")
+        for segment in rowids_pb2.RowIdSequence.FromString(data).segments
     ]
     assert kinds == ["range"] * 3
     (only,) = decode_row_ids(data).segments
@@ -130,7 +131,8 @@ def test_unsorted_pieces_have_their_own_kinds() -> None:
     ids = [*range(5000, 9000, 3), *range(1000), *range(10**6, 10**9, 10**7)]
     data = encode_row_ids(u64(ids))
     kinds = [
-        each.WhichOneof("segment") for each in rowids_pb2.RowIdSequence.FromString(data).segments
+        segment.WhichOneof("segment")
+        for segment in rowids_pb2.RowIdSequence.FromString(data).segments
     ]
     assert kinds == ["range_with_bitmap", "range", "sorted_array"]
     assert decode_row_ids(data).to_array().tolist() == ids

@@ -36,7 +36,7 @@ def test_row_versions_round_trip(versions: list[int]) -> None:
     assert again == sequence
     assert again.to_array().tolist() == versions
     assert len(again.versions) == sum(
-        1 for place, each in enumerate(versions) if place == 0 or versions[place - 1] != each
+        1 for place, version in enumerate(versions) if place == 0 or versions[place - 1] != version
     )
 
 
@@ -48,8 +48,8 @@ def test_parts_of_the_versions_decode_alone(versions: list[int], data: st.DataOb
     assert sequence.slice(start, stop).tolist() == versions[start:stop]
     some = st.lists(st.integers(0, len(versions) - 1), max_size=20)
     offsets = data.draw(some) if versions else []
-    assert sequence.take(offsets).tolist() == [versions[each] for each in offsets]
-    kept = [each for place, each in enumerate(versions) if place not in offsets]
+    assert sequence.take(offsets).tolist() == [versions[offset] for offset in offsets]
+    kept = [version for place, version in enumerate(versions) if place not in offsets]
     assert sequence.without(offsets).to_array().tolist() == kept
     whole = RowVersionSequence.concat([sequence, sequence])
     assert whole.to_array().tolist() == versions * 2

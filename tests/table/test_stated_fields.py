@@ -29,7 +29,7 @@ def varint(number: int, value: int) -> bytes:
 def test_every_message_field_has_a_treatment() -> None:
     assert FIELDS.keys() == MESSAGES.keys()
     for name, message in MESSAGES.items():
-        defined = {each.number for each in message.DESCRIPTOR.fields}
+        defined = {field.number for field in message.DESCRIPTOR.fields}
         assert defined <= FIELDS[name].keys(), name
 
 
@@ -46,7 +46,7 @@ def test_refused_and_ignored_fields_give_reasons() -> None:
 
 def test_read_fields_exist_in_their_messages() -> None:
     for name, fields in FIELDS.items():
-        defined = {each.number for each in MESSAGES[name].DESCRIPTOR.fields}
+        defined = {field.number for field in MESSAGES[name].DESCRIPTOR.fields}
         for number, stated in fields.items():
             assert stated.treatment is not Treatment.READ or number in defined
 

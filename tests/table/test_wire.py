@@ -23,9 +23,9 @@ def test_message_fields_are_its_bytes_in_order() -> None:
     message = table_pb2.DeletionFile(read_version=300, id=1 << 63, base_id=0)
     data = message.SerializeToString()
     fields = wire.split_message(data)
-    assert [each.number for each in fields] == [2, 3, 7]
-    assert b"".join(data[each.start : each.stop] for each in fields) == data
-    assert all(each.start < each.value_start < each.stop for each in fields)
+    assert [field.number for field in fields] == [2, 3, 7]
+    assert b"".join(data[field.start : field.stop] for field in fields) == data
+    assert all(field.start < field.value_start < field.stop for field in fields)
 
 
 def test_each_wire_type_has_its_length() -> None:
@@ -56,10 +56,10 @@ def test_a_damaged_message_is_refused(data: bytes, what: str) -> None:
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 1 << 20))
 def test_joined_frames_split_into_their_bodies(bodies: list[bytes], number: int) -> None:
     data = wire.join_frames(number, bodies)
-    assert data == b"".join(wire.frame(number, each) for each in bodies)
+    assert data == b"".join(wire.frame(number, body) for body in bodies)
     fields = wire.split_message(data)
-    assert [data[each.value_start : each.stop] for each in fields] == bodies
-    assert {each.number for each in fields} <= {number}
+    assert [data[field.value_start : field.stop] for field in fields] == bodies
+    assert {field.number for field in fields} <= {number}
 
 
 def test_bytes_of_no_message_are_corrupt() -> None:

@@ -22,7 +22,7 @@ FIELDS = st.one_of(
 
 
 def walk_all(messages: list[bytes]) -> Walked:
-    sizes = np.array([len(each) for each in messages], np.int64)
+    sizes = np.array([len(message) for message in messages], np.int64)
     stops = np.cumsum(sizes)
     data = np.frombuffer(b"".join(messages), np.uint8)
     return walk(data, Spans(stops - sizes, stops), (1, 2), (3,))

@@ -107,8 +107,8 @@ class History:
         with small_runs(self.limits), checked_look_ups(self.counts):
             for each in (*writers, compacting):
                 each.start()
-            for each in writers:
-                each.join()
+            for writer in writers:
+                writer.join()
             self.is_over.set()
             compacting.join()
         if self.errors:
@@ -156,9 +156,9 @@ class History:
                 self.counts["compactions"] += (
                     ds.compact(dice.choice([60, 1000])).version > ds.version
                 )
-            for each in self.runs.glob("*") if self.runs is not None else ():
+            for path in self.runs.glob("*") if self.runs is not None else ():
                 if dice.random() < 0.1:
-                    each.unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
                     self.counts["runs deleted"] += 1
 
     def _check(self) -> None:

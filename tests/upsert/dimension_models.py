@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 def batch_of(changes: Iterable[Change]) -> pa.Table:
     """Return changes as a table."""
-    return pa.Table.from_pylist([each._asdict() for each in changes], schema=CHANGES)
+    return pa.Table.from_pylist([change._asdict() for change in changes], schema=CHANGES)
 
 
 def effective(log: Iterable[Change]) -> dict[int, list[Change]]:
@@ -61,14 +61,14 @@ def history(log: Iterable[Change], tracked: Sequence[str] = ("city", "note")) ->
     rows: list[State] = []
     for changes in effective(log).values():
         current: State | None = None
-        for each in changes:
-            if current is not None and each.op == "u" and _same(current, each, tracked):
-                current = current._replace(city=each.city, note=each.note)
+        for change in changes:
+            if current is not None and change.op == "u" and _same(current, change, tracked):
+                current = current._replace(city=change.city, note=change.note)
                 continue
             if current is not None:
-                rows.append(current._replace(end=each.seq))
-            current = State(each.id, each.city, each.note, each.seq, None)
-            if each.op == "d":
+                rows.append(current._replace(end=change.seq))
+            current = State(change.id, change.city, change.note, change.seq, None)
+            if change.op == "d":
                 current = None
         if current is not None:
             rows.append(current)
@@ -108,7 +108,7 @@ def in_batches(chance: random.Random, log: Sequence[Change]) -> list[list[Change
     batches = [
         shuffled[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(log)], strict=True)
     ]
-    return [again for each in batches for again in [each] * (1 + (chance.random() < 0.1))]
+    return [again for batch in batches for again in [batch] * (1 + (chance.random() < 0.1))]
 
 
 def states(rows: pa.Table) -> list[State]:

@@ -94,7 +94,7 @@ def array_of(values: Sequence[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def decimals(*texts: str) -> list[Decimal]:
-    return [Decimal(each) for each in texts]
+    return [Decimal(text) for text in texts]
 
 
 WORDS = ["", "A", "a", "a\0", "a ", "ab", "b", "bb\0", "é", "日本"]
@@ -416,8 +416,8 @@ class History:
         self.ways, self.comes = ways, comes
         chance = self.chance = random.Random(seed)
         self.notes: list[str] = [f"seed {seed}"]
-        names = [each for each in KEYS if any(map(comes, KEYS[each].types))]
-        orders = [each for each in SEQUENCES if any(map(comes, SEQUENCES[each].types))]
+        names = [key for key in KEYS if any(map(comes, KEYS[key].types))]
+        orders = [sequence for sequence in SEQUENCES if any(map(comes, SEQUENCES[sequence].types))]
         count = chance.choice([1, 1, 2, 3])
         self.keys = [KEYS[names[(seed + step * 7) % len(names)]] for step in range(count)]
         self.on = tuple(f"k{place}" for place in range(count))
@@ -541,30 +541,30 @@ class History:
             arrays.append([each.array for each in picked] + ([] if at is None else [at.array]))
         names = [*self.on, *([] if order is None else ["q"])]
         columns: dict[str, pa.Array] = {
-            name: pa.concat_arrays([each[place] for each in arrays])
+            name: pa.concat_arrays([array[place] for array in arrays])
             for place, name in enumerate(names)
         }
         if is_faulty and chance.random() < 0.2:
             self._put_a_null(rows, columns)
         for name, kind in types.items():
-            columns[name] = pa.array([each.values[name] for each in rows], kind)
+            columns[name] = pa.array([row.values[name] for row in rows], kind)
         kept = ["u", None] if order is None else ["u"]  # where a row comes twice, it is the same
         columns["op"] = pa.array(
-            ["d" if each.deletes else chance.choice(kept) for each in rows], pa.string()
+            ["d" if row.deletes else chance.choice(kept) for row in rows], pa.string()
         )
         return rows, types, pa.table(columns)
 
     def _kinds(self, name: str, is_faulty: bool) -> list[pa.DataType]:
         kinds = [each for each in PARTS[name] if self.comes(each)]
-        return [each for each in kinds if is_faulty or not each.equals(LACKING)]
+        return [kind for kind in kinds if is_faulty or not kind.equals(LACKING)]
 
     def _pool(self, kind: Kind, is_faulty: bool) -> list[Value]:
         """Return values of a kind in one of the types in which they may come."""
         is_stored = kind is not self.sequence or self.model.stores_sequence
         types = [each for each in kind.types if self.comes(each)]
         values = values_as(kind, self.chance.choice(types if is_stored else types[:1]))
-        unfit = [each for each in values if not each.fits]
-        values = [each for each in values if each.fits]
+        unfit = [value for value in values if not value.fits]
+        values = [value for value in values if value.fits]
         return [*values, *unfit] if is_faulty else values
 
     def _put_a_null(self, rows: list[Row], columns: dict[str, pa.Array]) -> None:
@@ -590,7 +590,7 @@ class History:
 def places_in(kind: Kind, column: pa.ChunkedArray) -> list[int]:
     """Return which values of a kind a stored column has."""
     assert column.type.equals(kind.stored)
-    places = {shown(array_of([each], kind.stored)): at for at, each in enumerate(kind.values)}
+    places = {shown(array_of([value], kind.stored)): at for at, value in enumerate(kind.values)}
     flat = column.combine_chunks()
     return [places[shown(flat.slice(row, 1))] for row in range(len(flat))]
 

@@ -474,7 +474,7 @@ class History:
         """Return a random batch: its rows, which of the table's columns it has, and its table."""
         dice, mode = self.dice, self.mode
         is_faulty = dice.random() < 0.1
-        names = [each for each in self.names if dice.random() < 0.6 or mode == "scd2"]
+        names = [name for name in self.names if dice.random() < 0.6 or mode == "scd2"]
         if self.model.has_sequence and mode != "scd2" and "seq" not in names:
             names.append("seq")
         if not names:
@@ -591,7 +591,7 @@ class History:
             left_out |= {"update", "pylance updates"}
         if self.skips or self.can_delete:
             left_out.add("upsert")
-        return [each for each in self._verbs(meanwhile=True) if each not in left_out]
+        return [verb for verb in self._verbs(meanwhile=True) if verb not in left_out]
 
     def _apply_large(
         self, data: pa.Table, after_staging: "Verb | None", before_commit: "Verb | None"
@@ -936,7 +936,9 @@ class History:
             ds.cleanup(timedelta(0), delete_unverified=True)
             table = self._open("large").table
             log = table.log
-            named = {name for each in log.versions() for name in names_of(log.read(each), set())}
+            named = {
+                name for version in log.versions() for name in names_of(log.read(version), set())
+            }
             assert not table.store.list(STAGED_ROWS_DIRECTORY)
             found = [(each.path, nameable(each.path)) for each in table.store.list("data")]
             unnamed = [path for path, what in found if what is None or what.name not in named]

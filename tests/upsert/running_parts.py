@@ -57,8 +57,8 @@ class RangeProcesses:
     def run(
         self, function: Callable[[WordRange], Outcome], ranges: Sequence[WordRange]
     ) -> Iterator[Outcome]:
-        for each in ranges:
-            yield self._call(function, each)
+        for span in ranges:
+            yield self._call(function, span)
 
     def _call(self, function: Callable[..., object], item: object) -> object:
         for _ in range(self.repeats):

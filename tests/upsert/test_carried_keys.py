@@ -35,7 +35,7 @@ _small_runs = pytest.fixture(autouse=True)(small_runs)
 def _no_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Whatever cannot be carried over is left out, and not by an error."""
     yield
-    assert not [each for each in caplog.records if "does not follow" in each.getMessage()]
+    assert not [record for record in caplog.records if "does not follow" in record.getMessage()]
 
 
 def num_reads_of_an_upsert(table: TableVersion) -> int:
@@ -89,7 +89,7 @@ def test_a_process_without_upserts_carries_the_index_over() -> None:
 
 def test_what_tasks_have_written_is_carried_over_by_the_driver() -> None:
     def by_tasks(tasks: Sequence[RewriteTask]) -> list[list[Fragment]]:
-        return [write_task(pickle.loads(pickle.dumps(each))) for each in tasks]
+        return [write_task(pickle.loads(pickle.dumps(task))) for task in tasks]
 
     table = table_of()
     for number in range(1, 4):
@@ -247,7 +247,7 @@ def test_runs_with_hashes_of_other_seeds_are_not_mixed() -> None:
         ds = ds.upsert(rows([160, 170], number), "id")
     ds.table.store.write(path, hidden)
     restart()
-    seeds = {each.seeds for each in key_index.indexed_columns(ds.table.store)}
+    seeds = {indexed_column.seeds for indexed_column in key_index.indexed_columns(ds.table.store)}
     assert len(seeds) == 2
     ds = ds.upsert(rows(range(300), 5), "id").compact()
     assert num_reads_of_an_upsert(ds.table) < 20

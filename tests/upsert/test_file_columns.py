@@ -104,11 +104,11 @@ def test_damaged_fragments_are_reported() -> None:
 def test_many_names_are_parsed_like_one() -> None:
     dice = random.Random(5)
     names = [some_name(dice) for _ in range(300)]
-    raw = [each.encode() for each in names]
+    raw = [name.encode() for name in names]
     stops = np.cumsum([len(each) for each in raw])
     data = np.frombuffer(b"".join(raw), np.uint8)
     are_random, found = parse_data_file_names(data, stops - [len(each) for each in raw], stops)
-    expected = [parse_data_file_name(each) for each in names]
+    expected = [parse_data_file_name(name) for name in names]
     assert are_random.tolist() == [each is not None for each in expected]
     assert [row.tobytes() for row in found[are_random]] == [each for each in expected if each]
     assert 100 < int(are_random.sum()) < 300

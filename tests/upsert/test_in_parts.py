@@ -158,8 +158,8 @@ def test_the_greatest_sequence_wins_in_any_order(way: Way, name: str) -> None:
     places = list(range(len(sequences)))
     assert winner_of(way, sequences, places) == last
     assert winner_of(way, sequences, places[::-1]) == last
-    assert winner_of(way, sequences, *([each] for each in places)) == last
-    assert winner_of(way, sequences, *([each] for each in places[::-1])) == last
+    assert winner_of(way, sequences, *([position] for position in places)) == last
+    assert winner_of(way, sequences, *([position] for position in places[::-1])) == last
 
 
 @pytest.mark.floors

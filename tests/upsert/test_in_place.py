@@ -75,7 +75,7 @@ def lineage(ds: lance_stream.Dataset) -> dict[int, tuple[int, int, int]]:
     """Return the row id and both row versions of each row, by its key."""
     columns = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
     rows = ds.scan(["id"], with_row_id=True, with_row_versions=True).read_all().to_pylist()
-    return {each["id"]: tuple(each[name] for name in columns) for each in rows}
+    return {row["id"]: tuple(row[name] for name in columns) for row in rows}
 
 
 def rows_of(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
@@ -95,12 +95,12 @@ def check_feed(older: lance_stream.Dataset, newer: lance_stream.Dataset) -> Coun
             assert rows.pop(change["id"]) == values
         else:
             rows[change["id"]] = values
-    assert [rows[each] for each in sorted(rows)] == rows_of(newer)
+    assert [rows[row] for row in sorted(rows)] == rows_of(newer)
     return kinds
 
 
 def data_files(uri: str) -> set[str]:
-    return {each.name for each in (Path(uri) / "data").iterdir()}
+    return {path.name for path in (Path(uri) / "data").iterdir()}
 
 
 @pytest.fixture
@@ -130,10 +130,10 @@ def test_one_column_is_written_and_rows_stay(wide: lance_stream.Dataset, uri: st
     changed = wide.upsert(prices([3, 5, 150, 500]), on="id")
     assert is_in_place(changed)
     fragments = changed.table.manifest.fragments
-    assert [each.physical_rows for each in fragments] == [NUM_ROWS, NUM_ROWS, 1]
-    assert all(each.deletion_file is None for each in fragments)
-    assert [len(each.files) for each in fragments] == [2, 2, 1]
-    assert all(each.files[0].field_ids.count(TOMBSTONED_ID) == 1 for each in fragments[:2])
+    assert [fragment.physical_rows for fragment in fragments] == [NUM_ROWS, NUM_ROWS, 1]
+    assert all(fragment.deletion_file is None for fragment in fragments)
+    assert [len(fragment.files) for fragment in fragments] == [2, 2, 1]
+    assert all(fragment.files[0].field_ids.count(TOMBSTONED_ID) == 1 for fragment in fragments[:2])
     after = lineage(changed)
     version = changed.version
     for key, (row_id, created, updated) in before.items():
@@ -157,7 +157,7 @@ def test_no_other_column_is_read(
     # the ends of two files, with their metadata, then keys and prices
     assert bytes_read["ranges"] + bytes_read["ends"] < 2 * (TAIL_BYTES + NUM_ROWS * 16 + 2_000)
     assert 2 * NUM_ROWS * WIDE > 5 * TAIL_BYTES
-    written = sum(each.files[-1].size_bytes for each in changed.table.manifest.fragments)
+    written = sum(fragment.files[-1].size_bytes for fragment in changed.table.manifest.fragments)
     assert written < 2 * NUM_ROWS * 8 + 2 * 2_000
 
 
@@ -211,13 +211,15 @@ def test_columns_are_written_again_and_again(wide: lance_stream.Dataset, uri: st
         older, now = now, now.upsert(prices(range(10, 20), -number), on="id")
         assert check_feed(older, now)["update_postimage"] == 10
     now = now.upsert(pa.table({"id": [11], "place": [{"x": 1, "y": "one"}]}), on="id")
-    assert [len(each.files) for each in now.table.manifest.fragments] == [3, 1]
+    assert [len(fragment.files) for fragment in now.table.manifest.fragments] == [3, 1]
     compacted = now.compact()
     assert rows_of(compacted) == rows_of(now)
     assert lineage(compacted) == lineage(now)
-    assert all(len(each.files) == 1 for each in compacted.table.manifest.fragments)
+    assert all(len(fragment.files) == 1 for fragment in compacted.table.manifest.fragments)
     compacted.cleanup(older_than="0 seconds", delete_unverified=True)
-    named = {file.path for each in compacted.table.manifest.fragments for file in each.files}
+    named = {
+        file.path for fragment in compacted.table.manifest.fragments for file in fragment.files
+    }
     assert data_files(uri) == named
 
 
@@ -233,7 +235,7 @@ def test_fragments_are_decided_one_by_one(
     changed = wide.upsert(prices([1, 2, 120, 700]), on="id")
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", stays)
     assert is_in_place(changed)
-    dead = [each.deletion_file is not None for each in changed.table.manifest.fragments]
+    dead = [fragment.deletion_file is not None for fragment in changed.table.manifest.fragments]
     assert dead == [False, True, False]
     assert {key: each[:2] for key, each in lineage(changed).items() if key != 700} == {
         key: each[:2] for key, each in before.items()
@@ -480,7 +482,7 @@ def test_rows_of_fragments_that_cannot_be_stamped_move(
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
     table = wide.table
     first, second = table.manifest.fragments
-    fields = tuple(each for each in table.schema.fields if each.name == "price")
+    fields = tuple(field for field in table.schema.fields if field.name == "price")
     changed = np.array([3, (1 << 32) + 5], np.uint64)
     assert fragments_that_stay(table, changed, fields).all()
     if "files" in changes:

@@ -37,7 +37,7 @@ def key_fields(*types: pa.DataType) -> tuple[Field, ...]:
 def fragment_of(number: int, fields: tuple[Field, ...], num_rows: int) -> Fragment:
     file = DataFile(
         path=data_file_name(number.to_bytes(16, "big")),
-        field_ids=tuple(each.id for each in fields),
+        field_ids=tuple(field.id for field in fields),
         column_indices=tuple(range(len(fields))),
         file_version=(2, 1),
     )
@@ -78,7 +78,7 @@ def file_bounds_of(
         learner.see(arrays(types, rows))
         file_bounds += learner.file_bounds()
     return (
-        KeyBounds([ColumnBounds(each) for each in fields]),
+        KeyBounds([ColumnBounds(field) for field in fields]),
         FragmentList.of(fragments),
         file_bounds,
     )
@@ -199,7 +199,7 @@ def test_bounds_need_all_parts_of_a_file() -> None:
         bounds.may_hold(listed, KeyLookup([pa.array([key])])).tolist()[0] for key in (0, 1, 6, 7, 8)
     ]
     assert found == [False, True, True, True, False]
-    assert [each.bounds for each in joined_bounds([parts[1]])] == [None]
+    assert [joined_bound.bounds for joined_bound in joined_bounds([parts[1]])] == [None]
 
 
 def test_the_other_columns_have_bounds() -> None:

@@ -414,9 +414,9 @@ def test_random_bytes_are_refused() -> None:
 def test_the_hash_of_a_key_stays() -> None:
     """Runs that older releases wrote are searched with it; a change needs another magic word."""
     words = words_of([pa.array(["a", "key 0001", "a longer key, of 24 b"])], (1, 2))
-    assert [f"{each:x}" for each in words.words.tolist()] == WORDS
+    assert [f"{word:x}" for word in words.words.tolist()] == WORDS
     assert words.others is not None
-    assert [f"{each:x}" for each in words.others.tolist()] == OTHERS
+    assert [f"{other:x}" for other in words.others.tolist()] == OTHERS
 
 
 WORDS = ["4041777c098001a", "7d1a447ed755138a", "9e96820a06f501f6"]

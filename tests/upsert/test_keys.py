@@ -56,7 +56,7 @@ def keys_and_rows(draw: st.DrawFn) -> tuple[list[pa.Array], list[pa.Array]]:
 
 
 def rows_of(keys: list[pa.Array]) -> list[tuple[Any, ...]]:
-    return list(zip(*(each.to_pylist() for each in keys), strict=True))
+    return list(zip(*(key.to_pylist() for key in keys), strict=True))
 
 
 @given(keys_and_rows())
@@ -104,7 +104,7 @@ def test_large_batches_work_without_the_filter(
     keys = [pa.array([5, 6, 7, 8]), pa.array(list("aabb"))]
     lookup = KeyLookup(keys)
     assert lookup._search is None
-    assert lookup.find([each[::-1] for each in keys]).tolist() == [3, 2, 1, 0]
+    assert lookup.find([key[::-1] for key in keys]).tolist() == [3, 2, 1, 0]
     assert KeyLookup([pa.array([], pa.int64())]).find([pa.array([1])]).tolist() == [-1]
 
 
@@ -129,7 +129,9 @@ def test_composite_keys_do_not_overflow() -> None:
     dice = np.random.default_rng(1)
     columns = [pa.array(dice.permutation(5000)) for _ in range(6)]
     lookup = KeyLookup(columns)
-    assert lookup.find([each.slice(4000) for each in columns]).tolist() == list(range(4000, 5000))
+    assert lookup.find([column.slice(4000) for column in columns]).tolist() == list(
+        range(4000, 5000)
+    )
 
 
 @pytest.mark.floors

@@ -28,8 +28,8 @@ from tests.contracts.watched_stores import WatchedStore
 def table_of(*keys: list[Any], arrow_type: pa.DataType | None = None) -> TableVersion:
     schema = pa.schema([pa.field("id", arrow_type or pa.int64())])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
-    for each in keys:
-        ds = ds.append(pa.table([pa.array(each, schema.field(0).type)], schema))
+    for key in keys:
+        ds = ds.append(pa.table([pa.array(key, schema.field(0).type)], schema))
     return ds.table
 
 
@@ -39,9 +39,9 @@ def key_field(table: TableVersion) -> Field:
 
 def file_bounds(table: TableVersion, *keys: list[Any]) -> list[FileBounds]:
     bounds = []
-    for fragment, each in zip(table.manifest.fragments, keys, strict=True):
+    for fragment, key in zip(table.manifest.fragments, keys, strict=True):
         learner = BoundsLearner(fragment, [key_field(table)])
-        learner.see([pa.array(each, table.arrow_schema.field(0).type)])
+        learner.see([pa.array(key, table.arrow_schema.field(0).type)])
         bounds += learner.file_bounds()
     return bounds
 

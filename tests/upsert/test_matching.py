@@ -32,13 +32,13 @@ def test_all_live_rows_of_keys_match(tmp_path: Path, where: str, batch_size: int
     lookup = KeyLookup([pa.array(np.arange(5, ROWS))])
     found = find_matches(replace(unit, batch_size=batch_size), lookup, num_keys=1)
 
-    offsets = [int(each) - (fragment_id << 32) for each in found.addresses]
+    offsets = [int(address) - (fragment_id << 32) for address in found.addresses]
     assert [each for each in range(10, ROWS) if keys[each] >= 5 and keys[each] in live] == [
-        10 + each for each in offsets
+        10 + offset for offset in offsets
     ]
-    assert [keys[10 + each] for each in offsets] == [5 + each for each in found.keys]
+    assert [keys[10 + offset] for offset in offsets] == [5 + key for key in found.keys]
     assert found.sequence is not None
-    assert found.sequence.to_pylist() == [10 + each for each in offsets]
+    assert found.sequence.to_pylist() == [10 + offset for offset in offsets]
 
 
 @pytest.mark.floors
@@ -53,7 +53,7 @@ def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], lea
         open_table(uri), 0, columns=columns, system_columns=(ROW_ADDRESS,), include_deleted=learns
     )
     found = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
-    live = [each // 2 for each in keys if each >= 0 and each % 3]
+    live = [key // 2 for key in keys if key >= 0 and key % 3]
     assert (found.addresses & np.uint64(0xFFFFFFFF)).tolist() == live
     assert len(found.file_bounds) == learns
     if live:

@@ -77,7 +77,8 @@ def test_values_too_large_to_be_sorted_stay_with_their_rows(
     in_order = [
         ids == sorted(ids)
         for ids in (
-            ds.table.row_ids(each).to_array().tolist() for each in ds.table.manifest.fragments
+            ds.table.row_ids(fragment).to_array().tolist()
+            for fragment in ds.table.manifest.fragments
         )
     ]
     assert not all(in_order[2:])
@@ -95,9 +96,9 @@ def test_a_transaction_leaves_out_the_lineage_of_touched_fragments() -> None:
     for table in (ds.table, ds.table.read_at(ds.version - 1), ds.table.read_at(ds.version - 2)):
         data = table.manifest.inline_transaction
         assert data is not None
-        lineage = sum(len(each.row_ids or b"") for each in table.manifest.fragments[2:])
+        lineage = sum(len(fragment.row_ids or b"") for fragment in table.manifest.fragments[2:])
         assert len(data) < lineage
-    assert all(each.row_ids for each in ds.table.manifest.fragments)
+    assert all(fragment.row_ids for fragment in ds.table.manifest.fragments)
 
 
 def test_rows_from_the_future_are_refused() -> None:

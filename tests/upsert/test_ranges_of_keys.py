@@ -50,7 +50,7 @@ class Reads:
 
         def read_ranges(store: MemoryStore, path: str, ranges: Sequence[ByteRange]) -> Any:
             if "key_index" in path:
-                self.keys += [(path, each) for each in ranges]
+                self.keys += [(path, span) for span in ranges]
             elif path.startswith("data/"):
                 self.data_files.append(path)
             return inner(store, path, ranges)
@@ -154,7 +154,7 @@ def wide_table(num_fragments: int = 3) -> TableVersion:
 
 def columns_of(table: TableVersion) -> dict[int, int]:
     """Return how many data files each fragment has."""
-    return {each.id: len(each.files) for each in table.manifest.fragments}
+    return {fragment.id: len(fragment.files) for fragment in table.manifest.fragments}
 
 
 def test_several_ranges_change_one_fragment_in_place() -> None:
@@ -204,7 +204,7 @@ def test_another_writers_change_leads_to_a_new_plan(monkeypatch: pytest.MonkeyPa
     found = lance_stream.Dataset(done.table).to_table().to_pylist()
     assert Counter(each["text"] for each in found) == {"short": 149, None: 1}
     assert Counter(each["x"] for each in found) == {7: 100, 0: 50}
-    named = {file.path for each in done.table.manifest.fragments for file in each.files}
+    named = {file.path for fragment in done.table.manifest.fragments for file in fragment.files}
     others = {each.path.split("/")[-1] for each in table.store.list("data")} - named
     assert len(others) <= 3  # those that the update replaced
 

@@ -68,7 +68,7 @@ def tombstone_files(table: TableVersion) -> set[str]:
 
 def named_files(table: TableVersion) -> set[str]:
     known = read_tombstones(Dataset(table).checkout(None).config)
-    return {f"{TOMBSTONES_DIRECTORY}/{each.name}" for each in known.files} if known else set()
+    return {f"{TOMBSTONES_DIRECTORY}/{file.name}" for file in known.files} if known else set()
 
 
 events = st.lists(

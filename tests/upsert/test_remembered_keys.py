@@ -63,7 +63,9 @@ def test_a_fragment_that_states_other_rows_than_its_file_is_refused(
         ds = ds.upsert(rows([number], 1), "id")
 
     def damage(manifest: table_pb2.Manifest) -> None:
-        whole = next(each for each in manifest.fragments if not each.HasField("deletion_file"))
+        whole = next(
+            fragment for fragment in manifest.fragments if not fragment.HasField("deletion_file")
+        )
         wrong = manifest.fragments.add()
         wrong.CopyFrom(whole)
         manifest.max_fragment_id = wrong.id = manifest.max_fragment_id + 1
@@ -238,7 +240,7 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
     memory = RememberedKeys([Field("id", "int64", 0, nullable=False)])
     model: dict[Any, set[tuple[int, int]]] = {}
     for number in range(40):
-        keys = [of(each) for each in dice.integers(0, 60, int(dice.integers(4, 30))).tolist()]
+        keys = [of(integer) for integer in dice.integers(0, 60, int(dice.integers(4, 30))).tolist()]
         keys[1] = None
         memory.learn([collected(memory, number, pa.array(keys))])
         for offset, key in enumerate(keys):
@@ -295,7 +297,7 @@ def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -
     sizes = dice.integers(3, 30, 60).tolist()
     for number, size in enumerate(sizes):
         memory.learn([collected(memory, number, pa.array(dice.integers(0, 50, size)))])
-    found = [len(each.words) for each in memory._runs]
+    found = [len(run.words) for run in memory._runs]
     assert sum(found) == sum(sizes)
     assert max(found) <= 100
     assert len(found) < 2 * sum(sizes) / 50 + 8

@@ -123,7 +123,7 @@ def test_rows_must_be_newer_than_every_delete(
         model = {key: max(batch.get(key, -1), model.get(key, -1)) for key in {*batch, *model}}
     keys, sequence = columns_of(dict.fromkeys(model, 0), types)
     known = open_remembered(
-        table, [each.name for each in fields], "seq", pa.int64(), age=WEEK, now_ms=0
+        table, [field.name for field in fields], "seq", pa.int64(), age=WEEK, now_ms=0
     )
     last = known.last_sequences(KeyLookup(keys), keys)
     assert last.to_pylist() == list(model.values())

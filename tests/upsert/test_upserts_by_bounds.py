@@ -214,7 +214,7 @@ def test_upserts_match_a_dictionary(
     def batch(keys: list[int], x: int) -> pa.Table:
         columns = list(zip(*((*key_of(key), key, x) for key in keys), strict=True))
         return pa.table(
-            [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)],
+            [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
             schema,
         )
 

@@ -79,7 +79,7 @@ def test_new_nested_columns_get_new_ids(ds: Dataset) -> None:
             pa.field("vector", pa.list_(pa.float32(), 4)),
         ]
     )
-    assert [each.id for each in added.table.schema.walk()] == list(range(8))
+    assert [field.id for field in added.table.schema.walk()] == list(range(8))
     added = added.append(
         pa.table(
             {

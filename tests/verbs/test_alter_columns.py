@@ -80,7 +80,7 @@ def test_types_become_wider_and_values_stay(version: str) -> None:
     made = ds.alter_columns(*ALL)
     assert made.version == ds.version + 1
     assert values(made) == values(ds)
-    kinds = {each.name: each.type for each in made.schema}
+    kinds = {field.name: field.type for field in made.schema}
     assert kinds["id"] == pa.int64()
     assert kinds["n"] == pa.decimal128(7, 2)
     assert kinds["place"].field("zip").type == pa.int64()
@@ -102,7 +102,10 @@ def test_only_the_cast_columns_are_written(ds: Dataset) -> None:
     made = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
     assert len(data_files(made) - before) == 2  # one a fragment
     fields = made.table.schema.fields
-    assert [each.files[-1].field_ids for each in made.table.manifest.fragments] == [(10,), (10,)]
+    assert [fragment.files[-1].field_ids for fragment in made.table.manifest.fragments] == [
+        (10,),
+        (10,),
+    ]
     assert fields[3].id == ds.table.schema.fields[3].id
     made = made.alter_columns({"path": "orders.price", "data_type": pa.float64()})
     assert made.table.manifest.fragments[0].files[-1].field_ids == (13, 14)
@@ -115,12 +118,12 @@ def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
     posts = [each for each in feed if each["_change_type"] == "update_postimage"]
     pres = [each for each in feed if each["_change_type"] == "update_preimage"]
     own = made.schema.names
-    assert [{k: each[k] for k in own} for each in posts] == values(made)
-    assert [{k: each[k] for k in own} for each in pres] == values(ds)
+    assert [{k: post[k] for k in own} for post in posts] == values(made)
+    assert [{k: pre[k] for k in own} for pre in pres] == values(ds)
     whole = made.append(rows(9)).changes(0)
     assert whole.schema.field("id").type == pa.int64()
     inserts = [e for e in whole.read_all().to_pylist() if e["_change_type"] == "insert"]
-    assert [each["id"] for each in inserts] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [insert["id"] for insert in inserts] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     old = lance_stream.open_dataset(ds.uri, version=ds.version)
     assert old.schema.field("id").type == pa.int32()
     assert values(old) == values(ds)
@@ -216,7 +219,7 @@ def test_all_can_be_altered_at_once(ds: Dataset) -> None:
     )
     assert made.version == ds.version + 1
     assert made.schema.names == ["key", "n", "name", "place", "orders"]
-    assert [each["key"] for each in values(made)] == [1, 3, 4, 5, 6, 7, 8]
+    assert [value["key"] for value in values(made)] == [1, 3, 4, 5, 6, 7, 8]
     feed = made.changes(0).read_all()
     assert feed["key"].null_count == 0  # also of versions in which it was called id
 
@@ -350,7 +353,7 @@ def test_a_cast_is_planned_again_after_other_commits(ds: Dataset) -> None:
     watched = in_the_way(ds, lambda: ds.upsert(rows(3, 9), on="id"), times=2)
     made = watched.alter_columns({"path": "id", "data_type": pa.int64()})
     assert sorted(made.to_table()["id"].to_pylist()) == [1, 3, 4, 5, 6, 7, 8, 9]
-    named = {file.path for each in made.table.manifest.fragments for file in each.files}
+    named = {file.path for fragment in made.table.manifest.fragments for file in fragment.files}
     unnamed = data_files(made) - before - named
     assert all(name not in unnamed for name in named)
     assert made.verify() == []

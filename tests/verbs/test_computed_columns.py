@@ -79,8 +79,8 @@ def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
     feed = made.changes(ds.version, columns=["id", "double"]).read_all().to_pylist()
     posts = [each for each in feed if each["_change_type"] == "update_postimage"]
     pres = [each for each in feed if each["_change_type"] == "update_preimage"]
-    assert [each["double"] for each in posts] == [2 * each["id"] for each in posts]
-    assert [each["double"] for each in pres] == [None] * 7
+    assert [post["double"] for post in posts] == [2 * post["id"] for post in posts]
+    assert [pre["double"] for pre in pres] == [None] * 7
 
 
 def test_only_the_new_columns_are_written(ds: Dataset) -> None:
@@ -186,8 +186,8 @@ def test_concurrently_deleted_rows_stay_deleted(ds: Dataset) -> None:
 
 def test_files_of_removed_fragments_are_deleted(ds: Dataset) -> None:
     made = in_the_way(ds, lambda: ds.delete("id < 5")).add_columns({"double": "id * 2"})
-    named = {file.path for each in made.table.manifest.fragments for file in each.files}
-    stale = {file.path for each in ds.table.manifest.fragments for file in each.files}
+    named = {file.path for fragment in made.table.manifest.fragments for file in fragment.files}
+    stale = {file.path for fragment in ds.table.manifest.fragments for file in fragment.files}
     assert data_files(made) == named | stale
 
 

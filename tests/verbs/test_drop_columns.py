@@ -82,7 +82,7 @@ def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
 
 def test_compaction_removes_dropped_values(ds: Dataset) -> None:
     left = ds.drop_columns(["name"]).compact()
-    held = [file.field_ids for each in left.table.manifest.fragments for file in each.files]
+    held = [file.field_ids for fragment in left.table.manifest.fragments for file in fragment.files]
     assert len(held) == 1
     assert ds.table.schema.fields[1].id not in held[0]
     assert left.to_table().equals(ds.to_table().drop_columns("name"))
@@ -90,7 +90,7 @@ def test_compaction_removes_dropped_values(ds: Dataset) -> None:
 
 def test_files_without_columns_leave_the_manifest(ds: Dataset) -> None:
     left = ds.add_columns({"double": "id * 2"}).drop_columns(["double"])
-    assert [len(each.files) for each in left.table.manifest.fragments] == [1, 1]
+    assert [len(fragment.files) for fragment in left.table.manifest.fragments] == [1, 1]
     assert left.to_table().equals(ds.to_table())
 
 
@@ -102,7 +102,7 @@ def test_a_reused_field_id_has_no_history(ds: Dataset) -> None:
     changes = [
         (each["_commit_version"] - first.version, each["id"], each["triple"]) for each in feed
     ]
-    assert [each for each in changes if each[2] is not None] == [
+    assert [change for change in changes if change[2] is not None] == [
         (2, n, 3 * n) for n in (1, 2, 3, 4)
     ]
     assert len(changes) == 16  # two columns with values, four rows, before and after

@@ -57,7 +57,7 @@ def files_of(uri: str) -> list[str]:
 
 def files_named(uri: str) -> list[str]:
     fragments = open_table(uri).manifest.fragments
-    return sorted(file.path for each in fragments for file in each.files)
+    return sorted(file.path for fragment in fragments for file in fragment.files)
 
 
 def test_the_first_commit_creates_the_table(uri: str) -> None:
@@ -117,7 +117,7 @@ def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool
     jobs = [plan_job(uri, SCHEMA, overwrite=overwrite) for _ in range(2)]
     written = [write(job, 7, 8) for job in jobs]
     outcomes = [commit_job(*each, batch) for each in zip(jobs, written, strict=True)]
-    assert [each.is_new for each in outcomes] == [True, False]
+    assert [outcome.is_new for outcome in outcomes] == [True, False]
     version = outcomes[0].table.version
     assert outcomes[1].already_committed_in == version
     assert lance_stream.open_dataset(uri).version == version
@@ -149,7 +149,7 @@ def test_rows_for_replaced_columns_are_refused(uri: str) -> None:
     table.overwrite(pa.table({"other": [1]}))
     with pytest.raises((InvalidInputError, CommitConflictError)):
         commit_job(job, fragments)
-    written = {file.path for each in fragments for file in each.files}
+    written = {file.path for fragment in fragments for file in fragment.files}
     assert written <= set(before)
     assert not written & set(files_of(uri))
 
@@ -174,7 +174,7 @@ def test_the_planned_version_may_be_cleaned_up(uri: str) -> None:
     table.append(rows(5))
     store = open_store(uri)
     store.delete(manifest_path(job.version, NamingScheme.V2))
-    assert [each.version for each in table.checkout(None).versions()] == [1, 3]
+    assert [version.version for version in table.checkout(None).versions()] == [1, 3]
     commit_job(job, fragments)
     assert ids_of(uri) == [0, 1, 2, 5]
 
@@ -277,9 +277,9 @@ def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
 def test_overwrites_keep_castable_columns(uri: str, incoming: pa.Schema, kept: bool) -> None:
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     job = plan_job(uri, incoming, overwrite=True)
-    ids = {each.id for each in table.table.schema.walk()}
+    ids = {field.id for field in table.table.schema.walk()}
     assert (job.target.schema == table.table.schema) is kept
-    assert ids.isdisjoint(each.id for each in job.target.schema.walk()) is not kept
+    assert ids.isdisjoint(field.id for field in job.target.schema.walk()) is not kept
 
 
 @pytest.mark.parametrize(

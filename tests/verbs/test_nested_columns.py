@@ -117,7 +117,7 @@ def test_parts_are_computed(ds: Dataset) -> None:
         for each in made.changes(ds.version).read_all().to_pylist()
         if each["_change_type"] == "update_postimage"
     ]
-    assert [each["place"] for each in posts] == expected
+    assert [post["place"] for post in posts] == expected
     assert values(made.compact(), "place") == expected
 
 
@@ -219,9 +219,9 @@ def test_the_last_stored_part_is_not_dropped(ds: Dataset, dropped: str, added: s
     made = ds.add_columns(pa.field(added, pa.int32()))
     with pytest.raises(InvalidInputError, match="Compact the table first"):
         made.drop_columns(dropped)
-    before = [each is None or len(each) for each in values(made, column)]
+    before = [value is None or len(value) for value in values(made, column)]
     made = made.compact().drop_columns(dropped)
     if column == "orders":
-        assert [each is None or len(each) for each in values(made, column)] == before
+        assert [value is None or len(value) for value in values(made, column)] == before
     else:
         assert values(made, column)[:2] == [{"zip": 1, "deep": {"d": None}}, None]

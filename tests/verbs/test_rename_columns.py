@@ -27,7 +27,7 @@ def test_renaming_keeps_the_rows(ds: Dataset) -> None:
     after = made.to_table(with_row_id=True, with_row_versions=True)
     names = {"id": "key", "name": "title"}
     assert after.equals(
-        before.rename_columns([names.get(each, each) for each in before.schema.names])
+        before.rename_columns([names.get(name, name) for name in before.schema.names])
     )
     assert made.changes(ds.version).read_all().num_rows == 0
     assert made.verify() == []

@@ -31,8 +31,8 @@ def rows_at(ds: Dataset, version: int, columns: list[str]) -> dict[int, dict[str
     """Return the rows of a version by row id, with the names that columns have in another one."""
     rows = ds.checkout(version).to_table(with_row_id=True).to_pylist()
     return {
-        each["_rowid"]: {name: each.get(name, each.get(SAME.get(name))) for name in columns}
-        for each in rows
+        row["_rowid"]: {name: row.get(name, row.get(SAME.get(name))) for name in columns}
+        for row in rows
     }
 
 

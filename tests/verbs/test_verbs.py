@@ -93,9 +93,9 @@ def test_concurrent_creations_succeed_once(uri: str) -> None:
 def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.int8())])
     made = lance_stream.create_dataset(uri, schema, primary_key=["b", "a"])
-    positions = {each.name: each.primary_key_position for each in made.table.schema.fields}
+    positions = {field.name: field.primary_key_position for field in made.table.schema.fields}
     assert positions == {"a": 2, "b": 1, "c": None}
-    assert [each.nullable for each in made.schema] == [False, False, True]
+    assert [field.nullable for field in made.schema] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_versions_list_their_operations(ds: Dataset) -> None:
     ]
     assert [each.num_rows for each in listed] == [0, 3, 6, 5, 5]
     stamps = [each.timestamp for each in listed]
-    assert all(each is not None and each.tzinfo is UTC for each in stamps)
+    assert all(stamp is not None and stamp.tzinfo is UTC for stamp in stamps)
     assert stamps == sorted(stamps)
 
 
@@ -245,7 +245,7 @@ def test_invalid_rows_leave_no_file(tmp_path: Path, data: Any, named: str) -> No
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InvalidInputError, match=named):
         ds.append(data)
-    assert [each for each in sorted(tmp_path.rglob("*")) if each.name != "data"] == before
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "data"] == before
 
 
 def test_errors_of_the_input_leave_no_file(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_overwriting_keeps_ids_of_equal_columns(ds: Dataset) -> None:
     schema = ds.table.schema
     assert ds.overwrite(rows(7)).table.schema == schema
     other = ds.overwrite(rows(7).rename_columns(["id", "other"])).table.schema
-    assert {each.id for each in other.walk()}.isdisjoint(each.id for each in schema.walk())
+    assert {field.id for field in other.walk()}.isdisjoint(field.id for field in schema.walk())
 
 
 def test_config_entries_are_set_and_removed(ds: Dataset) -> None:
@@ -399,7 +399,7 @@ def test_filters_may_use_unselected_columns(ds: Dataset) -> None:
 
 def test_batches_respect_the_batch_size(ds: Dataset) -> None:
     batches = list(ds.scan(batch_size=2))
-    assert [each.num_rows for each in batches] == [2, 1, 2, 1]
+    assert [batch.num_rows for batch in batches] == [2, 1, 2, 1]
     with pytest.raises(InvalidInputError, match="at least 1"):
         ds.scan(batch_size=0)
 

@@ -113,6 +113,6 @@ def test_others_read_the_nulls(tmp_path: Path, version: str) -> None:
     ds = ds.append(rows)
     for found in (ds.to_table(), lance.dataset(ds.uri).to_table()):
         assert found["id"].to_pylist() == names
-    wanted = np.flatnonzero([each is None for each in names]).tolist()
+    wanted = np.flatnonzero([name is None for name in names]).tolist()
     assert ds.to_table(filter="id IS NULL")["x"].to_pylist() == wanted
     assert lance.dataset(ds.uri).to_table(filter="id IS NULL")["x"].to_pylist() == wanted

@@ -94,7 +94,7 @@ def test_a_failed_first_batch_creates_no_table(tmp_path: Path, way: str) -> None
         WAYS[way](plan_table(uri, SCHEMA), too_large, batch())
     with pytest.raises(lance_stream.NotFoundError):
         lance_stream.open_dataset(uri)
-    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     other = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("gone", pa.string())])
     WAYS[way](plan_table(uri, other), too_large, batch())
     assert lance_stream.open_dataset(uri).count_rows() == 1

@@ -46,9 +46,9 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
 )
 def test_files_are_cut_by_rows(tmp_path: Path, sizes: tuple[int, ...], files: list[int]) -> None:
     fragments = write_fragments(batches(*sizes), target(tmp_path, max_rows_per_file=10))
-    assert [each.physical_rows for each in fragments] == files
+    assert [fragment.physical_rows for fragment in fragments] == files
     stored = sorted(path.stat().st_size for path in tmp_path.glob("data/*.lance"))
-    assert stored == sorted(each.files[0].size_bytes for each in fragments)
+    assert stored == sorted(fragment.files[0].size_bytes for fragment in fragments)
 
 
 def test_files_are_cut_by_size(tmp_path: Path) -> None:
@@ -90,10 +90,13 @@ def test_a_worker_writes_and_the_driver_commits(tmp_path: Path) -> None:
 
     def work(first: int) -> list[bytes]:
         rows = [pa.RecordBatch.from_pydict({"id": [first, first + 1]})]
-        return [encode_fragment(each) for each in write_fragments(rows, pickle.loads(sent))]
+        return [
+            encode_fragment(write_fragment)
+            for write_fragment in write_fragments(rows, pickle.loads(sent))
+        ]
 
     fragments = [decode_fragment(each) for first in (0, 10) for each in work(first)]
-    assert [(each.id, each.row_ids) for each in fragments] == [(0, None), (0, None)]
+    assert [(fragment.id, fragment.row_ids) for fragment in fragments] == [(0, None), (0, None)]
     done = lance_stream.Dataset(append_fragments(table, fragments).table)
     assert done.to_table(with_row_id=True).to_pylist() == [
         {"id": each, "x": None, "_rowid": row_id} for row_id, each in enumerate([0, 1, 10, 11])

@@ -91,7 +91,7 @@ def test_duplicate_files_of_a_batch_are_deleted(tmp_path: Path) -> None:
     assert append_fragments(table, theirs, batch(0)).is_new
     done = append_fragments(table, ours, batch(0))
     assert (done.is_new, done.already_committed_in) == (False, 2)
-    left = [each.name for each in (tmp_path / "t" / "data").iterdir()]
+    left = [path.name for path in (tmp_path / "t" / "data").iterdir()]
     assert left == [theirs[0].files[0].path]
 
 

@@ -49,7 +49,7 @@ def files_of(ds: Dataset) -> set[str]:
 
 
 def hidden(ds: Dataset) -> list[bool]:
-    return [each.has_hidden_lineage for each in ds.table.manifest.fragments]
+    return [fragment.has_hidden_lineage for fragment in ds.table.manifest.fragments]
 
 
 def test_only_long_lineage_leaves_the_manifest(ds: Dataset) -> None:
@@ -115,7 +115,7 @@ def test_an_upsert_that_loses_leaves_no_file(ds: Dataset, monkeypatch: pytest.Mo
     assert lost == [3]
     assert hidden(done) == [False, True, False]
     assert files_of(done) == {
-        file.path for each in done.table.manifest.fragments for file in each.files
+        file.path for fragment in done.table.manifest.fragments for file in fragment.files
     }
 
 

@@ -105,7 +105,7 @@ def test_swapped_values_change_the_digest() -> None:
     nested = [[[1, 2], [3, 4]], [[1, 3], [2, 4]], [[1, 2, 3], [4]], [[2, 1], [3, 4]]]
     assert len({digest_of_column([each]) for each in nested}) == 4
     words = ["aaaaaaaabbbbbbbb", "bbbbbbbbaaaaaaaa", "aaaaaaaabbbbbbbb\0", "\0aaaaaaaabbbbbbb"]
-    assert len({digest_of_column([each]) for each in words}) == 4
+    assert len({digest_of_column([word]) for word in words}) == 4
 
 
 def test_null_columns_equal_missing_ones() -> None:
@@ -230,16 +230,16 @@ SAME_VALUES: dict[str, list[pa.Array]] = {
 @pytest.mark.floors
 @pytest.mark.parametrize("arrays", SAME_VALUES.values(), ids=SAME_VALUES.keys())
 def test_equal_values_digest_alike_across_types(arrays: list[pa.Array]) -> None:
-    assert len({digest_of_column(each) for each in arrays}) == 1
+    assert len({digest_of_column(array) for array in arrays}) == 1
 
 
 def test_long_values_match_the_definition() -> None:
     lengths = [0, 7, 8, 9, 63, 64, 65, 500, 65_537]
     random = np.random.default_rng(2)
-    texts = pa.table({"x": [random.bytes(each) for each in lengths]})
+    texts = pa.table({"x": [random.bytes(length) for length in lengths]})
     assert digest_of(texts).text == digest(texts)[1]
     for lengths in ([0, 3, 8192, 8193], [8193, 8193]):
-        lists = pa.table({"x": [random.integers(0, 99, each).tolist() for each in lengths]})
+        lists = pa.table({"x": [random.integers(0, 99, length).tolist() for length in lengths]})
         assert digest_of(lists).text == digest(lists)[1]
 
 

@@ -38,15 +38,15 @@ LEAVES = [
 
 def _array(kind, values):
     if pa.types.is_decimal(kind):
-        digits = [None if each is None else Decimal(f"{each}E-10") for each in values]
-        return pa.array([None if each is None else str(each) for each in digits]).cast(kind)
+        digits = [None if value is None else Decimal(f"{value}E-10") for value in values]
+        return pa.array([None if digit is None else str(digit) for digit in digits]).cast(kind)
     if pa.types.is_temporal(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
         return pa.array(values, width).cast(kind)
     if pa.types.is_float16(kind):
         import numpy as np
 
-        return pa.array([None if each is None else np.float16(each) for each in values], kind)
+        return pa.array([None if value is None else np.float16(value) for value in values], kind)
     return pa.array(values, kind)
 
 
@@ -76,7 +76,7 @@ def columns(draw):
 def test_rows_come_back_exactly_from_json(first, second, start):
     batch = pa.RecordBatch.from_arrays([first, second], ["a", 'q"x']).slice(start)
     texts, types = rows_to_json(batch)
-    assert all(json.loads(each) is not None for each in texts)
+    assert all(json.loads(text) is not None for text in texts)
     again = rows_from_json(texts, types).combine_chunks().to_batches()
     assert digest_of(batch) == sum((digest_of(each) for each in again[1:]), digest_of(again[0]))
 

@@ -74,7 +74,7 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
     if make is None or "://" not in text:
         raise InvalidInputError(
             "the storage option manifest_store begins with "
-            f"{', '.join(f'{each}://' for each in _MAKERS)}; this one does not"
+            f"{', '.join(f'{maker}://' for maker in _MAKERS)}; this one does not"
         )
     query = dict(_queries(text))
     base_uri = query.pop("base_uri", None)

@@ -347,7 +347,7 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
             reasons = _reasons_of(error.response)
             if _CONDITION_OF_ONE_FAILED in reasons:
                 return {_REASONS: reasons}
-            if any(each in _AGAIN_IN_TRANSACTION for each in reasons):
+            if any(reason in _AGAIN_IN_TRANSACTION for reason in reasons):
                 raise TryAgainError(f"{code}: {message}") from error
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _AGAIN or status >= 500 or status == 429:

@@ -94,8 +94,8 @@ class PostgresManifests(SqlManifests):
             with _borrowed(self) as connection:
                 try:
                     with connection.transaction() if len(values) > 1 else nullcontext():
-                        for each in values:
-                            cursor = connection.execute(asked_for, each)
+                        for value in values:
+                            cursor = connection.execute(asked_for, value)
                             rows = cursor.fetchall() if cursor.description else ()
                             nums_rows.append(cursor.rowcount)
                         if all_or_none and len(values) > 1 and not all(nums_rows):

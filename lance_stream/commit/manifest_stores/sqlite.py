@@ -63,8 +63,8 @@ class SqliteManifests(SqlManifests):
             nums_rows: list[int] = []
             try:
                 with self._database() as database:
-                    for each in values:
-                        cursor = database.execute(statement.format(table=self.table), each)
+                    for value in values:
+                        cursor = database.execute(statement.format(table=self.table), value)
                         rows = cursor.fetchall()
                         nums_rows.append(cursor.rowcount)
                     if all_or_none and not all(nums_rows):

@@ -168,7 +168,7 @@ def encode_tail(tail: FileTail, start: int) -> bytes:
     if tail.statistics is not None:
         messages = fields_to_proto(tail.statistics.fields)
         metadata.statistics.schema.extend(messages)
-        metadata.statistics.fields.extend(each.id for each in messages)
+        metadata.statistics.fields.extend(message.id for message in messages)
         metadata.statistics.page_table_position = tail.statistics.page_table_start
     own_schema = _framed(manifest.SerializeToString())
     footer = _FOOTER.pack(start + len(own_schema), *FileVersion.V0_1.footer_numbers, MAGIC)

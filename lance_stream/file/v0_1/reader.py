@@ -127,7 +127,7 @@ class V01File:
             held.update({each.id: column_of[each.id] for each in below})
             dictionaries += [each for each in below if each.logical_type.startswith("dict:")]
         yield from self._load_pages(held)
-        yield from together([self._load_dictionary(each) for each in dictionaries])
+        yield from together([self._load_dictionary(dictionary) for dictionary in dictionaries])
         columns = Columns(
             {field_id: self._pages[column] for field_id, column in held.items()},
             self._dictionaries,
@@ -172,7 +172,7 @@ class V01File:
         return read_values(arrow, pages, _all_of(place.length), limit, empty_is_null=True)
 
     def _bounds_of(self, field: Field, stored: Field) -> Asking[Bounds | None]:
-        parts = {each.name: each for each in stored.children}
+        parts = {child.name: child for child in stored.children}
         if not {NULL_COUNT, MIN_VALUE, MAX_VALUE} <= parts.keys():
             return None
         if any(parts[name].logical_type != field.logical_type for name in (MIN_VALUE, MAX_VALUE)):

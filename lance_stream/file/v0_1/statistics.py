@@ -105,17 +105,17 @@ def statistics_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
     """Return the columns of the statistics of some fields, numbered from 0."""
     return tuple(
         Field(
-            name=str(each.id),
+            name=str(field.id),
             logical_type="struct",
             id=4 * place,
             nullable=False,
             children=(
                 Field(NULL_COUNT, "int64", id=4 * place + 1, nullable=False),
-                Field(MIN_VALUE, each.logical_type, id=4 * place + 2),
-                Field(MAX_VALUE, each.logical_type, id=4 * place + 3),
+                Field(MIN_VALUE, field.logical_type, id=4 * place + 2),
+                Field(MAX_VALUE, field.logical_type, id=4 * place + 3),
             ),
         )
-        for place, each in enumerate(fields)
+        for place, field in enumerate(fields)
     )
 
 

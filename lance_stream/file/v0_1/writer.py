@@ -123,7 +123,7 @@ class V01FileWriter:
     def _append_page_table(
         self, pages: Mapping[int, list[tuple[int, int]]], num_batches: int
     ) -> int:
-        ids = [each.id for each in self._schema.walk()]
+        ids = [field.id for field in self._schema.walk()]
         return self._append_table(pages, min(ids, default=0), max(ids, default=-1), num_batches)
 
     def _append_table(

@@ -87,16 +87,16 @@ def encode_binary(
         compression: "zstd" or "lz4", for the bytes; None if they are stored plain.
         level: zstd's compression level; None: chosen by us.
     """
-    ends = np.empty(sum(len(each) for each in chunks), np.uint64)
+    ends = np.empty(sum(len(chunk) for chunk in chunks), np.uint64)
     parts: list[memoryview] = []
     done, size = 0, 0
-    for each in chunks:
-        offsets = offsets_of(each)
+    for chunk in chunks:
+        offsets = offsets_of(chunk)
         first, last = int(offsets[0]), int(offsets[-1])
-        np.add(offsets[1:], size - first, out=ends[done : done + len(each)], casting="unsafe")
+        np.add(offsets[1:], size - first, out=ends[done : done + len(chunk)], casting="unsafe")
         if last > first:
-            parts.append(memoryview(each.buffers()[2])[first:last])
-        done += len(each)
+            parts.append(memoryview(chunk.buffers()[2])[first:last])
+        done += len(chunk)
         size += last - first
     return encode_ends_and_bytes(ends, parts, chunks, page, compression, level)
 
@@ -119,7 +119,7 @@ def encode_ends_and_bytes(
         compression: As there.
         level: As there.
     """
-    size = sum(each.nbytes for each in parts)
+    size = sum(part.nbytes for part in parts)
     stored, null_adjustment = encode_end_offsets(ends, chunks)
     indices = flat_encoding(64, page.add([as_bytes(stored)]))
     # The reference cannot decompress a buffer of no bytes.

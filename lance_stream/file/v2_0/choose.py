@@ -49,10 +49,10 @@ def encode_page(
     Raises:
         InvalidInputError: Files of version 2.0 do not support the values.
     """
-    num_values = sum(len(each) for each in chunks)
+    num_values = sum(len(chunk) for chunk in chunks)
     if pa.types.is_struct(arrow):
         return encode_array(chunks, arrow, page)
-    if num_values and all(each.null_count == len(each) for each in chunks):
+    if num_values and all(chunk.null_count == len(chunk) for chunk in chunks):
         return pb.ArrayEncoding(nullable=pb.Nullable(all_nulls=pb.Nullable.AllNull()))
     if not is_binary_like(arrow):
         return encode_array(chunks, arrow, page)
@@ -81,4 +81,4 @@ def _coded_by_few(chunks: Sequence[pa.Array]) -> Sequence[pa.DictionaryArray] | 
     coded = text.dictionary_encode().unify_dictionaries()
     if len(coded.chunk(0).dictionary) >= DISTINCT_TEXTS:
         return None
-    return [each for each in coded.chunks if len(each)]
+    return [chunk for chunk in coded.chunks if len(chunk)]

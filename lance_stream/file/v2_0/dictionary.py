@@ -83,7 +83,7 @@ def encode_dictionary(
     """
     items = chunks[0].dictionary
     null_place = _place_of_null(items)
-    if null_place is None and any(each.indices.null_count for each in chunks):
+    if null_place is None and any(chunk.indices.null_count for chunk in chunks):
         null_place = len(items)
         items = pa.concat_arrays([items, pa.nulls(1, arrow.value_type)])
         if null_place > np.iinfo(arrow.index_type.to_pandas_dtype()).max:
@@ -92,10 +92,10 @@ def encode_dictionary(
                 "use a wider index type, or file version 2.1 or newer"
             )
     indices = [
-        each.indices.fill_null(pa.scalar(null_place, arrow.index_type))
-        if each.indices.null_count
-        else each.indices
-        for each in chunks
+        chunk.indices.fill_null(pa.scalar(null_place, arrow.index_type))
+        if chunk.indices.null_count
+        else chunk.indices
+        for chunk in chunks
     ]
     return pb.ArrayEncoding(
         dictionary=pb.Dictionary(
@@ -117,12 +117,12 @@ def encode_distinct_texts(
         page: Where the buffers are added.
         encode: Encodes the items.
     """
-    codes = np.empty(sum(len(each) for each in indices), np.uint8)
+    codes = np.empty(sum(len(index) for index in indices), np.uint8)
     done = 0
-    for each in indices:
-        places = each.fill_null(-1).to_numpy()
-        np.add(places, 1, out=codes[done : done + len(each)], casting="unsafe")
-        done += len(each)
+    for index in indices:
+        places = index.fill_null(-1).to_numpy()
+        np.add(places, 1, out=codes[done : done + len(index)], casting="unsafe")
+        done += len(index)
     return pb.ArrayEncoding(
         dictionary=pb.Dictionary(
             indices=pb.ArrayEncoding(

@@ -162,11 +162,11 @@ def encode_end_offsets(
     """
     null_adjustment = int(ends[-1]) + 1 if len(ends) else 1
     done = 0
-    for each in chunks:
-        if each.null_count:
-            part = ends[done : done + len(each)]
-            part[nulls_of(each)] += np.uint64(null_adjustment)
-        done += len(each)
+    for chunk in chunks:
+        if chunk.null_count:
+            part = ends[done : done + len(chunk)]
+            part[nulls_of(chunk)] += np.uint64(null_adjustment)
+        done += len(chunk)
     return ends, null_adjustment
 
 

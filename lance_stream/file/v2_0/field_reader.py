@@ -28,7 +28,7 @@ class FieldReader:
     def __init__(self, metadata: FileMetadata, columns: ColumnTable) -> None:
         self._metadata = metadata
         self._columns = columns
-        self._stored_fields = {each.id: each for each in metadata.schema.walk()}
+        self._stored_fields = {field.id: field for field in metadata.schema.walk()}
         self._paged_columns: dict[tuple[int, int], PagedColumn] = {}
 
     def fields_with_column(self, field: Field) -> Iterable[Field]:

@@ -53,7 +53,9 @@ def encode_fixed_size_list(
 ) -> pb.ArrayEncoding:
     """Add the items of some arrays of lists; nulls among the lists are ignored."""
     dimension = arrow.list_size
-    items = [each.values.slice(each.offset * dimension, len(each) * dimension) for each in chunks]
+    items = [
+        chunk.values.slice(chunk.offset * dimension, len(chunk) * dimension) for chunk in chunks
+    ]
     return pb.ArrayEncoding(
         fixed_size_list=pb.FixedSizeList(
             dimension=dimension, items=encode(items, arrow.value_type, page)

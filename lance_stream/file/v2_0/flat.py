@@ -67,13 +67,15 @@ def encode_flat(
     """Add the values of some arrays, without a copy; nulls are ignored."""
     del encode  # no nested encoding
     if arrow.bit_width == 1:
-        parts = pack_bits([(each.buffers()[1], each.offset, len(each)) for each in chunks])
+        parts = pack_bits([(chunk.buffers()[1], chunk.offset, len(chunk)) for chunk in chunks])
     else:
         width = arrow.bit_width // 8
         parts = [
-            memoryview(each.buffers()[1])[each.offset * width : (each.offset + len(each)) * width]
-            for each in chunks
-            if len(each)
+            memoryview(chunk.buffers()[1])[
+                chunk.offset * width : (chunk.offset + len(chunk)) * width
+            ]
+            for chunk in chunks
+            if len(chunk)
         ]
     return flat_encoding(arrow.bit_width, page.add(parts))
 

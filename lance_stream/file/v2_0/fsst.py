@@ -65,16 +65,16 @@ def encode_fsst(chunks: Sequence[pa.Array], page: NewPage) -> pb.ArrayEncoding:
         chunks: The arrays; offsets are 32 bits wide.
         page: The page that gets the buffers.
     """
-    ends = np.empty(sum(len(each) for each in chunks) + 1, np.int64)
+    ends = np.empty(sum(len(chunk) for chunk in chunks) + 1, np.int64)
     ends[0] = 0
     parts = []
     done = 0
-    for each in chunks:
-        offsets = offsets_of(each)
+    for chunk in chunks:
+        offsets = offsets_of(chunk)
         first, last = int(offsets[0]), int(offsets[-1])
-        np.add(offsets[1:], ends[done] - first, out=ends[done + 1 : done + 1 + len(each)])
-        parts.append(np.frombuffer(each.buffers()[2] or b"", np.uint8)[first:last])
-        done += len(each)
+        np.add(offsets[1:], ends[done] - first, out=ends[done + 1 : done + 1 + len(chunk)])
+        parts.append(np.frombuffer(chunk.buffers()[2] or b"", np.uint8)[first:last])
+        done += len(chunk)
     data = np.concatenate(parts) if len(parts) > 1 else parts[0]
     coded, table = fsst.encode(VariableWidthBlock(done, ends, data))
     codes = np.ascontiguousarray(coded.data[: int(coded.offsets[-1])])

@@ -78,7 +78,7 @@ def has_indices(field: Field) -> bool:
     """Return whether a field or one below it has end offsets; dictionaries do not count."""
     if field.is_leaf:
         return is_binary_like(field_to_arrow(field).type)
-    return field.logical_type != STRUCT or any(has_indices(each) for each in field.children)
+    return field.logical_type != STRUCT or any(has_indices(child) for child in field.children)
 
 
 def indices_below(
@@ -125,7 +125,7 @@ def _indices_before(
 def _merged(ranges: list[ByteRange]) -> list[ByteRange]:
     """Return ranges in ascending order, adjacent ones joined, without empty ones."""
     merged: list[ByteRange] = []
-    for each in sorted(each for each in ranges if each.size_bytes):
+    for each in sorted(span for span in ranges if span.size_bytes):
         if merged and each.start <= merged[-1].stop:
             merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, each.stop))
         else:

@@ -79,14 +79,14 @@ def read_lists(encoding: pb.List, page: PageBuffers, rows: Rows, decode: Decode)
 
 def encode_lists(chunks: Sequence[ListChunk], page: NewPage) -> pb.ArrayEncoding:
     """Add the end offsets of some arrays of lists."""
-    ends = np.empty(sum(len(each.lists) for each in chunks), np.uint64)
+    ends = np.empty(sum(len(chunk.lists) for chunk in chunks), np.uint64)
     done, num_items = 0, 0
-    for each in chunks:
-        first, last = int(each.bounds[0]), int(each.bounds[-1])
-        stop = done + len(each.lists)
-        np.add(each.bounds[1:], num_items - first, out=ends[done:stop], casting="unsafe")
+    for chunk in chunks:
+        first, last = int(chunk.bounds[0]), int(chunk.bounds[-1])
+        stop = done + len(chunk.lists)
+        np.add(chunk.bounds[1:], num_items - first, out=ends[done:stop], casting="unsafe")
         done, num_items = stop, num_items + last - first
-    stored, null_adjustment = encode_end_offsets(ends, [each.lists for each in chunks])
+    stored, null_adjustment = encode_end_offsets(ends, [chunk.lists for chunk in chunks])
     offsets = flat_encoding(64, page.add([as_bytes(stored)]))
     return pb.ArrayEncoding(
         list=pb.List(

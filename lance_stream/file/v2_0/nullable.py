@@ -51,15 +51,15 @@ def encode_nullable(
     chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage, encode: Encode
 ) -> pb.ArrayEncoding:
     """Add the bitmap of some arrays, if they need one, and their values by `encode`."""
-    num_values = sum(len(each) for each in chunks)
-    num_nulls = sum(each.null_count for each in chunks)
+    num_values = sum(len(chunk) for chunk in chunks)
+    num_nulls = sum(chunk.null_count for chunk in chunks)
     nullable = pb.Nullable()
     if num_nulls == num_values and num_values:
         nullable.all_nulls.SetInParent()
     elif num_nulls == 0:
         nullable.no_nulls.values.CopyFrom(encode(chunks, arrow, page))
     else:
-        bitmap = pack_bits([(each.buffers()[0], each.offset, len(each)) for each in chunks])
+        bitmap = pack_bits([(chunk.buffers()[0], chunk.offset, len(chunk)) for chunk in chunks])
         nullable.some_nulls.validity.CopyFrom(flat_encoding(1, page.add(bitmap)))
         nullable.some_nulls.values.CopyFrom(encode(chunks, arrow, page))
     return pb.ArrayEncoding(nullable=nullable)

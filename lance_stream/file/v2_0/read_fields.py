@@ -97,10 +97,10 @@ def _read_struct(
 ) -> Asking[pa.Array]:
     children = yield from together(
         [
-            read_field(each, columns, num_rows, rows, known)
-            if each.id in columns
-            else _read_nothing(each, rows)
-            for each in field.children
+            read_field(child, columns, num_rows, rows, known)
+            if child.id in columns
+            else _read_nothing(child, rows)
+            for child in field.children
         ]
     )
     return pa.Array.from_buffers(arrow, len(rows), [None], children=children)
@@ -112,17 +112,17 @@ def _read_packed(field: Field, column: PagedColumn, rows: Rows) -> Asking[pa.Arr
     array = yield from _read_leaf(field_to_arrow(stored).type, column, rows)
     if stored is field:
         return array  # the parts of a blob's description have no ids
-    place_of = {each.id: place for place, each in enumerate(stored.children)}
+    place_of = {child.id: place for place, child in enumerate(stored.children)}
     parts = []
-    for each in field.children:
-        arrow = field_to_arrow(each).type
-        if each.id not in place_of:
+    for child in field.children:
+        arrow = field_to_arrow(child).type
+        if child.id not in place_of:
             parts.append(pa.nulls(len(rows), arrow))
             continue
-        part = array.field(place_of[each.id])
+        part = array.field(place_of[child.id])
         if part.type != arrow:
             raise CorruptDataError(
-                f"the part {each.name!r} of a packed struct is stored as {part.type}, not {arrow}"
+                f"the part {child.name!r} of a packed struct is stored as {part.type}, not {arrow}"
             )
         parts.append(part)
     return pa.Array.from_buffers(

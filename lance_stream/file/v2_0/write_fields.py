@@ -109,7 +109,7 @@ class _LeafWriter:
     def _page(self, chunks: Sequence[pa.Array]) -> EncodedPage:
         page = NewPage()
         encoding = encode_page(chunks, self._arrow, page, self._options)
-        return _encoded_page(self._column, page, sum(len(each) for each in chunks), encoding)
+        return _encoded_page(self._column, page, sum(len(chunk) for chunk in chunks), encoding)
 
 
 class _StructWriter:
@@ -248,5 +248,5 @@ def _groups_of_one_dictionary(
         unified: list[pa.Array] = pa.chunked_array(chunks).unify_dictionaries().chunks
     except pa.ArrowInvalid:
         # The index type is too narrow for all items together.
-        return [[each] for each in chunks]
+        return [[chunk] for chunk in chunks]
     return [unified]

@@ -195,7 +195,7 @@ def commit_prepared(
     except Exception:
         prepared.delete_files(store)  # known to have failed
         raise
-    kept = {file.path for each in followed.new_fragments for file in each.files}
+    kept = {file.path for fragment in followed.new_fragments for file in fragment.files}
     delete_files(
         store,
         [
@@ -231,7 +231,7 @@ class _Followed:
 
     @property
     def new_fragments(self) -> list[Fragment]:
-        return [each for group in self.groups for each in group.new_fragments]
+        return [fragment for group in self.groups for fragment in group.new_fragments]
 
 
 def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) -> _Followed:
@@ -279,8 +279,8 @@ def _still_there(
             old.append(_without_lineage(now))
         places.append(killed_since(rows, None) if killed is None else killed)
     dead = by_new_fragment(
-        [each for each in places if each is not None],
-        [each.num_written for each in group.rows],
+        [position for position in places if position is not None],
+        [row.num_written for row in group.rows],
         [each.physical_rows for each in group.new],
         group.order,
     )

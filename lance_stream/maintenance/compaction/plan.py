@@ -137,7 +137,7 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
         is_candidate &= fragments.numbers.ids <= rules.newest_fragment
     places = np.flatnonzero(is_candidate)
     columns = (live, pays_alone, physical - live, stored_bytes_of(table))
-    yield from map(_Candidate, places.tolist(), *(each[places].tolist() for each in columns))
+    yield from map(_Candidate, places.tolist(), *(column[places].tolist() for column in columns))
 
 
 def _misplaced(table: TableVersion) -> list[int]:
@@ -192,15 +192,15 @@ def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
     covered_by = coverage_of(table)
     fragments, ids = table.manifest.fragments, table.manifest.fragments.ids
     never_null = [
-        frozenset(part.id for part in each.walk())
-        for each in table.schema.fields
-        if not holds_only_nulls(each, table.file_version)
+        frozenset(part.id for part in field.walk())
+        for field in table.schema.fields
+        if not holds_only_nulls(field, table.file_version)
     ]
     if not never_null:
         return lambda place: covered_by(ids[place])
 
     def kind(place: int) -> Hashable:
-        held = {each for file in fragments[place].files for each in file.field_ids}
+        held = {field_id for file in fragments[place].files for field_id in file.field_ids}
         return covered_by(ids[place]), tuple(own.isdisjoint(held) for own in never_null)
 
     return kind

@@ -195,7 +195,7 @@ def prepare(
 
 
 def _num_written(groups: Sequence[PreparedGroup]) -> int:
-    return sum(each.num_written for group in groups for each in group.rows)
+    return sum(row.num_written for group in groups for row in group.rows)
 
 
 def _group(

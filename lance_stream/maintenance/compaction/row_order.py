@@ -95,12 +95,12 @@ def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Place
         units: The work units that read the fragments.
         lineage: Returns the lineage of their live rows; called if it may be worth it.
     """
-    fragments = [decode_fragment(each.fragment) for each in units]
+    fragments = [decode_fragment(unit.fragment) for unit in units]
     if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
         return None
     if not _can_be_mixed(units[0].schema):
         return None
-    if sum(each.physical_rows for each in fragments) > MAX_ROWS:
+    if sum(fragment.physical_rows for fragment in fragments) > MAX_ROWS:
         return None
     return best_order(lineage(), _bytes_per_row(fragments))
 
@@ -121,24 +121,27 @@ def _can_be_mixed(schema: Schema) -> bool:
     Rows with blobs may be of any size; and one array has no room for the values of several
     dictionaries if their indices are narrow.
     """
-    return not any(each.is_blob or has_narrow_indices(each) for each in schema.walk())
+    return not any(field.is_blob or has_narrow_indices(field) for field in schema.walk())
 
 
 def read_lineage(units: Sequence[WorkUnit]) -> Lineage:
     """Return the lineage of the live rows of units, in their order."""
     wanted = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
-    batches = read_units([replace(each, columns=(), system_columns=wanted) for each in units])
-    return Lineage(*(each.to_numpy() for each in pa.Table.from_batches(batches).columns))
+    batches = read_units([replace(unit, columns=(), system_columns=wanted) for unit in units])
+    return Lineage(*(column.to_numpy() for column in pa.Table.from_batches(batches).columns))
 
 
 def lineage_of(table: TableVersion, fragments: Sequence[Fragment]) -> Lineage:
     """Return the lineage of the live rows of fragments, in their order."""
     dead = table.dead_offsets_of(fragments)
-    ids = [table.row_ids(each).without(gone) for each, gone in zip(fragments, dead, strict=True)]
+    ids = [
+        table.row_ids(fragment).without(gone)
+        for fragment, gone in zip(fragments, dead, strict=True)
+    ]
     created, updated = (
         RowVersionSequence.concat(
-            table.row_versions(each, getattr(each, name)).without(gone)
-            for each, gone in zip(fragments, dead, strict=True)
+            table.row_versions(fragment, getattr(fragment, name)).without(gone)
+            for fragment, gone in zip(fragments, dead, strict=True)
         ).to_array()
         for name in ("created_at_versions", "last_updated_at_versions")
     )
@@ -147,13 +150,13 @@ def lineage_of(table: TableVersion, fragments: Sequence[Fragment]) -> Lineage:
 
 def _has_long_lineage(fragment: Fragment) -> bool:
     return any(
-        each is not None and (not isinstance(each, bytes) or len(each) > SHORT_LINEAGE)
-        for each in fragment.sequences
+        sequence is not None and (not isinstance(sequence, bytes) or len(sequence) > SHORT_LINEAGE)
+        for sequence in fragment.sequences
     )
 
 
 def _bytes_per_row(fragments: Sequence[Fragment]) -> int:
-    num_rows = sum(each.physical_rows for each in fragments)
+    num_rows = sum(fragment.physical_rows for fragment in fragments)
     return _EXPANSION * sum(map(stored_bytes, fragments)) // max(num_rows, 1)
 
 

@@ -248,14 +248,14 @@ class BackgroundIndexing:
 
     def _seconds_until_due(self, indices: Sequence[IndexCoverage]) -> float | None:
         now = moment_at(self._environment.now_nanos() // 1000)
-        free = [each for each in indices if not self._holds.holds(each)]
+        free = [index for index in indices if not self._holds.holds(index)]
         by_age = self.policy.seconds_until_due(free, now)
-        held = self._holds.seconds_left([each for each in indices if each not in free])
+        held = self._holds.seconds_left([index for index in indices if index not in free])
         return min((each for each in (by_age, held) if each is not None), default=None)
 
     def _reasons(self, indices: Sequence[IndexCoverage]) -> dict[str, str]:
         now = moment_at(self._environment.now_nanos() // 1000)
-        return self.policy.due([each for each in indices if not self._holds.holds(each)], now)
+        return self.policy.due([index for index in indices if not self._holds.holds(index)], now)
 
     def _pause(self, stop: threading.Event) -> None:
         while time.monotonic() < self._not_before and not self._hurry.is_set():

@@ -93,7 +93,7 @@ class Built:
     @property
     def names(self) -> frozenset[str]:
         """The names of the indices that were built."""
-        return frozenset(each.name for each in self.operation.new_indices)
+        return frozenset(index.name for index in self.operation.new_indices)
 
     @property
     def operation(self) -> CreateIndex:
@@ -227,7 +227,7 @@ def _explained(error: BaseException, version: int) -> str:
     # A panic of its library is no Exception.
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
-    if any(each in str(error) for each in _CONFLICTS):
+    if any(conflict in str(error) for conflict in _CONFLICTS):
         raise RetryableConflictError(
             f"rows of version {version}, from which indices were brought up to date, were moved or "
             "replaced by others meanwhile. Start again from the newest version",

@@ -94,23 +94,25 @@ def _described(
     newest = max(segments, key=lambda each: each.created_at or 0)
     live = table.row_counts.live
     rows: int | None = None
-    if all(each.fragment_bitmap for each in segments):
+    if all(segment.fragment_bitmap for segment in segments):
         ids = table.manifest.fragments.numbers.ids
         here = BitMap(ids[ids <= _MAX_ID])
-        covered = BitMap().union(*(coverage(each) & here for each in segments))
+        covered = BitMap().union(*(coverage(segment) & here for segment in segments))
         rows = int(live[np.isin(ids, np.fromiter(covered, ids.dtype, len(covered)))].sum())
-    has_sizes = all(each.files for each in segments)
+    has_sizes = all(segment.files for segment in segments)
     return IndexCoverage(
         name=name,
         kind=kind_of(newest),
-        columns=tuple(paths.get(each, f"field {each}") for each in newest.field_ids),
+        columns=tuple(paths.get(field_id, f"field {field_id}") for field_id in newest.field_ids),
         rows_indexed=rows,
         rows_unindexed=None if rows is None else int(live.sum()) - rows,
         num_segments=len(segments),
         built_at=moment_at(newest.created_at * 1000) if newest.created_at else None,
-        built_from_version=max(each.dataset_version for each in segments),
+        built_from_version=max(segment.dataset_version for segment in segments),
         size_bytes=(
-            sum(file.size_bytes for each in segments for file in each.files) if has_sizes else None
+            sum(file.size_bytes for segment in segments for file in segment.files)
+            if has_sizes
+            else None
         ),
     )
 
@@ -118,7 +120,7 @@ def _described(
 def _paths(fields: Sequence[Field], prefix: str = "") -> dict[int, str]:
     """Return the path of each field and of all below it, by id."""
     paths: dict[int, str] = {}
-    for each in fields:
-        paths[each.id] = prefix + each.name
-        paths |= _paths(each.children, f"{prefix}{each.name}.")
+    for field in fields:
+        paths[field.id] = prefix + field.name
+        paths |= _paths(field.children, f"{prefix}{field.name}.")
     return paths

@@ -93,7 +93,7 @@ def freshen(
         built = build(request_of(newest, chosen, retrain=retrain), newest.store)
         if built.transaction is not None:
             newest = commit_built(newest, built, environment=environment)
-        untrained = {each.name for each in indices if _is_of_vectors(each) and _is_empty(each)}
+        untrained = {index.name for index in indices if _is_of_vectors(index) and _is_empty(index)}
         problems = {
             name: problem
             for name, problem in built.problems.items()
@@ -148,16 +148,16 @@ def names_to_build(
     Raises:
         NotFoundError: There is no index of a name.
     """
-    known = [each.name for each in indices]
+    known = [index.name for index in indices]
     for name in wanted or ():
         if name not in known:
             there = ", ".join(map(repr, known)) if known else "none"
             raise NotFoundError(f"there is no index {name!r}; the table's indices are: {there}")
     return tuple(
-        each.name
-        for each in indices
-        if (wanted is None or each.name in wanted)
-        and (needs_work(each) or (retrain and _is_of_vectors(each)))
+        index.name
+        for index in indices
+        if (wanted is None or index.name in wanted)
+        and (needs_work(index) or (retrain and _is_of_vectors(index)))
     )
 
 

@@ -40,7 +40,7 @@ class Holds:
 
     def seconds_left(self, indices: Sequence[IndexCoverage]) -> float | None:
         """Return for how long all of some indices are left alone; None for no indices."""
-        left = [self._by_name[each.name].until - self._clock() for each in indices]
+        left = [self._by_name[index.name].until - self._clock() for index in indices]
         return max(0.0, min(left)) if left else None
 
     def note(
@@ -53,11 +53,11 @@ class Holds:
             problems: Those of them that could not be, with the cause.
             indices: The state of all indices afterwards.
         """
-        for each in indices:
-            if each.name in problems:
-                last = self._by_name.get(each.name)
+        for index in indices:
+            if index.name in problems:
+                last = self._by_name.get(index.name)
                 seconds = _doubled(0.0 if last is None else last.seconds)
-                self._by_name[each.name] = _Hold(self._clock() + seconds, seconds, _state(each))
+                self._by_name[index.name] = _Hold(self._clock() + seconds, seconds, _state(index))
         for name in set(names) - problems.keys():
             self._by_name.pop(name, None)
 

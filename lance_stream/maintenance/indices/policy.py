@@ -47,7 +47,7 @@ class FreshIndices:
 
     def due(self, indices: Sequence[IndexCoverage], now: datetime) -> dict[str, str]:
         """Return the names of the indices to be brought up to date, each with the reason."""
-        found = {each.name: self.reason(each, now) for each in indices}
+        found = {index.name: self.reason(index, now) for index in indices}
         return {name: reason for name, reason in found.items() if reason is not None}
 
     def seconds_until_due(self, indices: Sequence[IndexCoverage], now: datetime) -> float | None:
@@ -62,7 +62,7 @@ class FreshIndices:
         """
         if self.age is None:
             return None
-        ages = [each.age(now) for each in indices if each.rows_unindexed]
+        ages = [index.age(now) for index in indices if index.rows_unindexed]
         left = [(self.age - age).total_seconds() for age in ages if age is not None]
         return max(0.0, min(left)) if left else None
 
@@ -98,7 +98,7 @@ def as_policy(value: object) -> FreshIndices | None:
         raise InvalidInputError(
             f"keep_indices_fresh has no limit {unknown[0]!r}; it has: {', '.join(_LIMITS)}"
         )
-    fraction, rows, age = (value.get(each) for each in _LIMITS)
+    fraction, rows, age = (value.get(limit) for limit in _LIMITS)
     if fraction is None and rows is None and age is None:
         raise InvalidInputError(
             f"keep_indices_fresh has no limit: {dict(value)!r:.200}. Give one that is not None, "

@@ -128,7 +128,7 @@ class BTree:
         """Return the pages in which a condition may be true, and how many entries they have."""
         known = {condition.path: self._bounds}
         answers = [
-            pages_that_may_match(each, known, len(self._numbers)) for each in condition.nodes
+            pages_that_may_match(node, known, len(self._numbers)) for node in condition.nodes
         ]
         may = reduce(np.logical_and if condition.is_and else np.logical_or, answers)
         if self._only_nulls.any() and not is_true_for_null(condition, self._bounds.most.type):

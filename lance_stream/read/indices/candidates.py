@@ -112,7 +112,7 @@ def candidate_rows(table: TableVersion, predicate: Expression) -> Candidates | N
             return None
         live = table.row_counts.live
         num_covered = int(live[planned.covered].sum())
-        num_entries = sum(each.num_rows for plans in planned.needed for each in plans)
+        num_entries = sum(plan.num_rows for plans in planned.needed for plan in plans)
         if num_covered < LEAST_ROWS or num_entries > MOST_READ * num_covered:
             return None
         addresses = _search(table, planned, int(MOST_FOUND * num_covered))
@@ -128,10 +128,10 @@ def _planned(
     if isinstance(condition, ColumnCondition):
         found = [_planned_index(table, each, condition) for each in by_column[condition.path]]
         return _cheapest(found)
-    parts = [_planned(table, each, by_column) for each in condition.parts]
+    parts = [_planned(table, part, by_column) for part in condition.parts]
     if isinstance(condition, AnyOf):
         return _cheapest(parts)
-    there = [each for each in parts if each is not None]
+    there = [part for part in parts if part is not None]
     if len(there) < len(parts):
         return None
     covered = reduce(np.logical_and, (each.covered for each in there))
@@ -149,9 +149,9 @@ def _planned_index(
         return None
     if not plans:
         return None
-    covered = reduce(np.logical_or, (each.covered for each in plans))
+    covered = reduce(np.logical_or, (plan.covered for plan in plans))
     num_scanned = int(table.row_counts.live[~covered].sum())
-    return _Planned((tuple(plans),), covered, num_scanned + sum(each.num_rows for each in plans))
+    return _Planned((tuple(plans),), covered, num_scanned + sum(plan.num_rows for plan in plans))
 
 
 def _cheapest(planned: Iterable[_Planned | None]) -> _Planned | None:

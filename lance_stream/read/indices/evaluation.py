@@ -18,7 +18,7 @@ def where_true(condition: ColumnCondition, values: pa.Array) -> Mask:
     for name in reversed(condition.path[1:]):
         array = pa.StructArray.from_arrays([array], names=[name])
     batch = pa.RecordBatch.from_arrays([array], names=[condition.path[0]])
-    answers = [_mask(evaluate_node(each, batch), len(values)) for each in condition.nodes]
+    answers = [_mask(evaluate_node(node, batch), len(values)) for node in condition.nodes]
     return reduce(np.logical_and if condition.is_and else np.logical_or, answers)
 
 

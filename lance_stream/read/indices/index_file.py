@@ -71,7 +71,7 @@ class IndexFile:
 
     def read(self, read_ranges: ReadRanges, start: int, stop: int, *names: str) -> list[pa.Array]:
         """Return the rows from `start` up to but not including `stop` of some columns."""
-        fields = [self.fields[each] for each in names]
+        fields = [self.fields[name] for name in names]
         return answer(self._reader.read(fields, self._column_of, start, stop), read_ranges)
 
     def whole(self, read_ranges: ReadRanges, most_bytes: int, *names: str) -> list[pa.Array]:
@@ -87,7 +87,7 @@ class IndexFile:
             UnsupportedFeatureError: They take more.
             BadDataError: The file is damaged.
         """
-        types = [self.fields[each].logical_type for each in names]
+        types = [self.fields[name].logical_type for name in names]
         if not any(each.endswith(_OF_ANY_LENGTH) for each in types):
             return self.read(read_ranges, 0, self.num_rows, *names)
         found: list[list[pa.Array]] = []
@@ -125,7 +125,7 @@ class IndexFile:
         start, stop = int(rows[0]), int(rows[-1]) + 1
         if stop - start == len(rows):
             return self.read(read_ranges, start, stop, *names)
-        fields = [self.fields[each] for each in names]
+        fields = [self.fields[name] for name in names]
         asking: Asking[list[pa.Array]] = self._reader.take(
             fields, self._column_of, rows.astype(np.uint64)
         )

@@ -96,7 +96,7 @@ class Segment:
         store = table.store
         if metadata.base_id is not None:
             store = table.files.store_of_base(metadata.base_id)
-        sizes = {each.path: each.size_bytes for each in metadata.files}
+        sizes = {file.path: file.size_bytes for file in metadata.files}
         part = PartOfIndex(store, index_folder(metadata.uuid), sizes)
         name = f"{self.kind} {store.uri}/{part.folder}"
 
@@ -136,13 +136,13 @@ def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
     leaves = {field.id: (path, field) for path, field in _leaves(table.schema.fields)}
     found: dict[Path, list[list[Segment]]] = {}
     for indices in by_name.values():
-        if any(times[each.uuid] > 1 for each in indices):
+        if any(times[index.uuid] > 1 for index in indices):
             report(CorruptDataError(f"the files of {indices[0].name!r} are listed twice"), table)
             continue
         column = leaves.get(indices[0].field_ids[0]) if indices[0].field_ids else None
         if column is not None and _serves(indices, column[1]):
             kind = kind_of(indices[0])
-            segments = [Segment(each, kind, column[1]) for each in indices]
+            segments = [Segment(index, kind, column[1]) for index in indices]
             found.setdefault(column[0], []).append(segments)
     for several in found.values():
         several.sort(key=lambda each: each[0].kind != "BTREE")
@@ -177,27 +177,27 @@ def _covered(fragments: FragmentList, index: IndexMetadata) -> Mask:
 
 
 def _serves(indices: Sequence[IndexMetadata], field: Field) -> bool:
-    kinds = {kind_of(each) for each in indices}
+    kinds = {kind_of(index) for index in indices}
     return (
         len(kinds) == 1
         and _TYPES.fullmatch(field.logical_type) is not None
         and not field.extension_name
         and all(
-            each.field_ids == (field.id,)
-            and bool(each.fragment_bitmap)
-            and 0 <= (each.index_version or 0) <= _NEWEST_VERSIONS[kind_of(each)]
-            for each in indices
+            index.field_ids == (field.id,)
+            and bool(index.fragment_bitmap)
+            and 0 <= (index.index_version or 0) <= _NEWEST_VERSIONS[kind_of(index)]
+            for index in indices
         )
     )
 
 
 def _leaves(fields: Iterable[Field], above: Path = ()) -> Iterable[tuple[Path, Field]]:
-    for each in fields:
-        path = (*above, each.name)
-        if not each.children:
-            yield path, each
-        elif each.logical_type == STRUCT:
-            yield from _leaves(each.children, path)
+    for field in fields:
+        path = (*above, field.name)
+        if not field.children:
+            yield path, field
+        elif field.logical_type == STRUCT:
+            yield from _leaves(field.children, path)
 
 
 @dataclass(frozen=True)
@@ -260,26 +260,26 @@ def plan_index(
     arrow = field_to_arrow(segments[0].field).type
     if len(condition.path) > 1 and is_true_for_null(condition, arrow):
         return None  # what an index has for rows whose struct is null is not known
-    for each in segments:
-        own = _covered(table.manifest.fragments, each.metadata)
+    for segment in segments:
+        own = _covered(table.manifest.fragments, segment.metadata)
         if not own.any():
             continue
-        index, part = each.opened(table)
+        index, part = segment.opened(table)
         live = int(table.row_counts.live[own].sum())
         if isinstance(index, BTree):
             if index.num_entries < live:
                 raise CorruptDataError(
-                    f"the index {each.metadata.name!r} has {index.num_entries} entries for {live} "
-                    "rows"
+                    f"the index {segment.metadata.name!r} has {index.num_entries} entries for "
+                    f"{live} rows"
                 )
             places, num_rows = index.plan(condition)
         else:
             if live and not index.num_keys:
                 raise CorruptDataError(
-                    f"the index {each.metadata.name!r} has no key of {live} rows"
+                    f"the index {segment.metadata.name!r} has no key of {live} rows"
                 )
             places, num_rows = index.plan(condition, live)
-        plans.append(Plan(each, condition, index, part, own, places, num_rows))
+        plans.append(Plan(segment, condition, index, part, own, places, num_rows))
     return plans
 
 

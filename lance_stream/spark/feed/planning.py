@@ -94,7 +94,11 @@ def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
         check_names(pa.schema([each for each in everything if each.name in named]))
         parse_predicate(asked.filter, feed_schema(everything), exact=True)
     if not asked.read_change_feed:
-        of_rows = [each for each in CHANGE_COLUMNS if each.name in row_columns(asked)]
+        of_rows = [
+            change_column
+            for change_column in CHANGE_COLUMNS
+            if change_column.name in row_columns(asked)
+        ]
         if of_rows:
             check_names(own)
         return pa.schema([*own, *of_rows])
@@ -181,7 +185,7 @@ def one_portion(
     units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
 ) -> Portion[ChangeUnit]:
     """Return all of some work units as one portion, for a process that reads them itself."""
-    num_bytes = bytes_of([each.unit for each in units])
+    num_bytes = bytes_of([unit.unit for unit in units])
     return Portion(tuple(units), _reading(asked, carried), num_bytes)
 
 

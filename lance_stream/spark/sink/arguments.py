@@ -402,7 +402,7 @@ def not_stored(
     """
     if mode != "apply_changes":
         return except_columns
-    return (*except_columns, *(each for each in columns if is_change_column(each)))
+    return (*except_columns, *(column for column in columns if is_change_column(column)))
 
 
 def sequence_names(value: object, mode: str) -> tuple[str | None, tuple[str, ...]]:

@@ -80,7 +80,7 @@ class Sorting:
         """
         own = self.arguments
         stored = set(self.df.columns) - {*own.not_stored(self.df.columns), self.deletes}
-        columns = pa.schema([each for each in table.arrow_schema if each.name in stored])
+        columns = pa.schema([field for field in table.arrow_schema if field.name in stored])
         rules = RowRules(
             stored=columns,
             checks=own.expect,
@@ -91,7 +91,7 @@ class Sorting:
             keeps_rows=own.sets_aside,
             hidden=() if self.deletes is None else (self.deletes,),
         )
-        named = {check.column_of(each) for check in own.expect for each in check.columns}
+        named = {check.column_of(column) for check in own.expect for column in check.columns}
         needed = [each for each in self.df.schema.toNullable() if each.name in {*named, *stored}]
         rules.check_batch(stored_schema(StructType(needed)))
         return rules

@@ -241,7 +241,9 @@ def _writing(target: WriteTarget, checks: Checks | None) -> ArrowFunction:
             if checks is not None:
                 read = CheckedBatches(batches, checks.rules, checks.not_stored)
             fragments = write_fragments(read, target)
-            rows: list[dict[str, Any]] = [{"fragment": encode_fragment(each)} for each in fragments]
+            rows: list[dict[str, Any]] = [
+                {"fragment": encode_fragment(fragment)} for fragment in fragments
+            ]
             rows.append({"rows": read.digest.num_rows, "digest": read.digest.text})
             if isinstance(read, CheckedBatches) and read.bad:
                 rows[-1]["bad"] = read.bad.encode()

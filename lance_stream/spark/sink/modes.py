@@ -217,7 +217,7 @@ class Batch:
         # As it is stored: extension types by their storage.
         check_castable(incoming, to_arrow(from_arrow(schema)))
         if own.keeps_history:  # in which a key has several rows
-            ordering = [each for each in self.df.schema if each.name == own.sequence_by]
+            ordering = [field for field in self.df.schema if field.name == own.sequence_by]
             sequence = stored_schema(StructType(ordering).toNullable()).field(0).type
             schema = history_schema(schema, sequence)
         elif own.is_by_key:
@@ -295,8 +295,8 @@ def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, Sorting | N
     if sorting is None:
         return _write_rows(batch, df, table), None
     rules = sorting.rules(table)
-    needed = {check.column_of(each) for check in rules.checks for each in check.columns}
-    helpers = tuple(each for each in batch.df.columns if each in needed - {*df.columns})
+    needed = {check.column_of(column) for check in rules.checks for column in check.columns}
+    helpers = tuple(column for column in batch.df.columns if column in needed - {*df.columns})
     df = batch.df.select(*[batch.df[quoted(each)] for each in (*df.columns, *helpers)])
     written = _write_rows(batch, df, table, Checks(rules, helpers))
     try:
@@ -345,7 +345,7 @@ def _committed(commit: SinkCommit, done: Outcome, fragments: Sequence[Fragment])
     if not done.is_new:  # another driver was faster
         return replace(commit, version=done.already_committed_in, skipped=True)
     num_files, num_bytes = size_of_files(fragments)
-    num_rows = sum(each.physical_rows for each in fragments)
+    num_rows = sum(fragment.physical_rows for fragment in fragments)
     return replace(
         commit,
         version=done.table.version,

@@ -200,7 +200,7 @@ def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> 
         return True
     name, children = node.nodeName(), list(_each(node.children()))
     if name == "Union":
-        return all(_keeps_keys(each, is_source, keys) for each in children)
+        return all(_keeps_keys(child, is_source, keys) for child in children)
     if name == "Join":
         sides = _SIDES_KEPT.get(node.joinType().toString(), ())
         return any(_keeps_keys(children[side], is_source, keys) for side in sides)

@@ -205,7 +205,7 @@ def _asks_the_clock(plan: Any) -> bool:
 
 
 def _may_differ(plan: Any) -> bool:
-    return not plan.deterministic() or any(not _is_settled(each) for each in _nodes(plan))
+    return not plan.deterministic() or any(not _is_settled(node) for node in _nodes(plan))
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -98,5 +98,5 @@ def tell(on_commit: Callable[[SinkCommit], object] | None, commit: SinkCommit) -
 
 def size_of_files(fragments: Sequence[Fragment]) -> tuple[int, int]:
     """Return the number of data files of fragments, and their bytes."""
-    files = [file for each in fragments for file in each.files]
+    files = [file for fragment in fragments for file in fragment.files]
     return len(files), sum(each.size_bytes for each in files)

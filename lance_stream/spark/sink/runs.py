@@ -49,9 +49,9 @@ class Call:
     def claimed(self) -> frozenset[int]:
         """The versions that other sinks created for this batch."""
         return frozenset(
-            each.version
-            for each in self.others
-            if each.version is not None and each.name != self.name
+            other.version
+            for other in self.others
+            if other.version is not None and other.name != self.name
         )
 
     def is_second(self, digest: RowsDigest, noted: str) -> bool:
@@ -64,9 +64,9 @@ class Call:
         if not digest.num_rows:
             return False
         return any(
-            (noted if each.digest is None else each.digest.text) != digest.text
-            for each in self.others
-            if each.name == self.name
+            (noted if other.digest is None else other.digest.text) != digest.text
+            for other in self.others
+            if other.name == self.name
         )
 
 

@@ -135,11 +135,11 @@ class LanceSinks:
     def last_commits(self) -> Mapping[str, SinkCommit | None]:
         """The outcome of the last batch in each table; see `LanceSink.last_commit`."""
         return MappingProxyType(
-            {name: each.sink.last_commit for name, each in self._targets.items()}
+            {name: target.sink.last_commit for name, target in self._targets.items()}
         )
 
     def __repr__(self) -> str:
-        targets = ", ".join(f"{name!r}: {each.sink!r}" for name, each in self._targets.items())
+        targets = ", ".join(f"{name!r}: {target.sink!r}" for name, target in self._targets.items())
         return f"lance_sinks({{{targets}}}{', atomic=True' if self.atomic else ''})"
 
     @message_first
@@ -158,7 +158,7 @@ class LanceSinks:
         if self.atomic:
             self._check_can_be_atomic(df)
         with _kept(df) if len(self._targets) > 1 else nullcontext(df) as kept:
-            rows = {name: each.rows_of(name, kept) for name, each in self._targets.items()}
+            rows = {name: target.rows_of(name, kept) for name, target in self._targets.items()}
             if not self.atomic or len(rows) == 1:
                 for name, own in rows.items():
                     self._write(name, own, batch_id, None)
@@ -183,8 +183,8 @@ class LanceSinks:
         """Raise unless the tables are in one manifest store; sends no request."""
         check_can_commit_together(
             {
-                name: open_log(each.sink.uri, each.sink.storage_options_in(df.sparkSession))
-                for name, each in self._targets.items()
+                name: open_log(target.sink.uri, target.sink.storage_options_in(df.sparkSession))
+                for name, target in self._targets.items()
             }
         )
 
@@ -221,8 +221,8 @@ def _target(name: str, given: Any) -> _Target:
 
 def _check_are_different(targets: Mapping[str, _Target]) -> None:
     known: dict[str, str] = {}
-    for name, each in targets.items():
-        uri = in_one_spelling(each.sink.uri)
+    for name, target in targets.items():
+        uri = in_one_spelling(target.sink.uri)
         if uri in known:
             raise InvalidInputError(
                 f"{known[uri]!r} and {name!r} write the same table, {uri}. A batch becomes one "

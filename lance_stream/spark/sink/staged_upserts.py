@@ -91,18 +91,18 @@ def upsert_by_staging(
         seed = 0 if is_alone else seed_of_index(table, rules.on)
         schema, own = table.arrow_schema, tuple(helpers)
         outcomes = _stage(df, _Staging(table.store, schema, rules, checks, own, seed))
-    staged = [each[0] for each in outcomes if isinstance(each, tuple)]
+    staged = [outcome[0] for outcome in outcomes if isinstance(outcome, tuple)]
     try:
-        for each in outcomes:
-            if isinstance(each, LanceStreamError):
-                raise each
-        digest = add_up(each[1] for each in outcomes if isinstance(each, tuple))
+        for outcome in outcomes:
+            if isinstance(outcome, LanceStreamError):
+                raise outcome
+        digest = add_up(outcome[1] for outcome in outcomes if isinstance(outcome, tuple))
         identity = replace(micro_batch, digest=digest)
         if sorting is not None:
             bad = BadRows()
-            for each in outcomes:
-                if isinstance(each, bytes):
-                    bad.add_encoded(each)
+            for outcome in outcomes:
+                if isinstance(outcome, bytes):
+                    bad.add_encoded(outcome)
             sorting.settle(bad, digest.num_rows)
             identity = sorting.identity(digest)
         # Only this column: a helper column may have a type that cannot be stored.

@@ -167,7 +167,7 @@ def _with_environment(
     found = {
         setting: value
         for setting, names in _ENVIRONMENT.items()
-        if (value := next((environment[each] for each in names if environment.get(each)), None))
+        if (value := next((environment[name] for name in names if environment.get(name)), None))
     }
     account = from_host[1] or given.get("account_name")
     theirs = found.get("account_name") or _connection(found.get("connection_string")).get("account")

@@ -430,8 +430,8 @@ class _PartsUpload(Upload):
     async def _send(self, parts: Iterable[Data]) -> None:
         number = await self._requests.ready()
         try:
-            for each in parts:
-                await self._writer.write(each)
+            for part in parts:
+                await self._writer.write(part)
         except Exception as error:
             raise self._requests.meaning_of(error, number) from None
 

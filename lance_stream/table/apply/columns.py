@@ -34,7 +34,7 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
     Raises:
         InvalidInputError: A fragment of the table is missing among them, or has other rows.
     """
-    before = {each.id: each for each in start.fragments}
+    before = {fragment.id: fragment for fragment in start.fragments}
     merged: list[Fragment] = []
     new: list[Fragment] = []
     rewritten: dict[int, Collection[int]] = {}
@@ -69,12 +69,12 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
 def project(start: Manifest, operation: Project) -> Manifest:
     """Return the version with some of the columns, or with renamed ones."""
     schema = Schema(operation.fields, start.schema.metadata)
-    left = {*LINEAGE_IDS, *(each.id for each in schema.walk())}
+    left = {*LINEAGE_IDS, *(field.id for field in schema.walk())}
     fragments = start.fragments
-    if not left.issuperset(each.id for each in start.schema.walk()):
+    if not left.issuperset(field.id for field in start.schema.walk()):
         changes: dict[int, Fragment | None] = {}
         for at, fragment in enumerate(fragments):
-            files = tuple(each for each in fragment.files if not left.isdisjoint(each.field_ids))
+            files = tuple(file for file in fragment.files if not left.isdisjoint(file.field_ids))
             if files != fragment.files:
                 changes[at] = replace(fragment, files=files)
         fragments = fragments.replaced(changes)
@@ -118,7 +118,7 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
     for at, old in enumerate(fragment.files):
         if old.field_ids == file.field_ids and old.file_version == file.file_version:
             return (*fragment.files[:at], file, *fragment.files[at + 1 :])
-    held = {each for old in fragment.files for each in old.field_ids}
+    held = {field_id for old in fragment.files for field_id in old.field_ids}
     if held.isdisjoint(file.field_ids):
         return (*fragment.files, file)
     if not held.issuperset(file.field_ids):
@@ -132,7 +132,7 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
             f"columns of fragment {fragment.id} are stored in a file of version 0.1, which can "
             "only be replaced as a whole"
         )
-    live = {*LINEAGE_IDS, *(each.id for each in schema.walk())}
+    live = {*LINEAGE_IDS, *(field.id for field in schema.walk())}
     kept = [_without(old, file.field_ids) for old in fragment.files]
     return (*(each for each in kept if not live.isdisjoint(each.field_ids)), file)
 
@@ -140,14 +140,20 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
 def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
     if set(file.field_ids).isdisjoint(field_ids):
         return file
-    left = tuple(TOMBSTONED_ID if each in field_ids else each for each in file.field_ids)
+    left = tuple(
+        TOMBSTONED_ID if field_id in field_ids else field_id for field_id in file.field_ids
+    )
     return replace(file, field_ids=left)
 
 
 def _refiled(old: Fragment, now: Fragment) -> set[int]:
     """Return the fields that are in another file than before."""
-    before = {each: file.path for file in old.files for each in file.field_ids if each >= 0}
-    after = {each: file.path for file in now.files for each in file.field_ids if each >= 0}
+    before = {
+        field_id: file.path for file in old.files for field_id in file.field_ids if field_id >= 0
+    }
+    after = {
+        field_id: file.path for file in now.files for field_id in file.field_ids if field_id >= 0
+    }
     return {each for each, path in after.items() if before.get(each, path) != path}
 
 

@@ -61,15 +61,15 @@ def _with_metadata(schema: Schema, operation: UpdateConfig) -> Schema:
     for field_id in updates:
         if schema.field_by_id(field_id) is None:
             raise InvalidInputError(f"the table has no field with the id {field_id}")
-    if any(each.primary_key_position is not None for each in schema.walk()):
+    if any(field.primary_key_position is not None for field in schema.walk()):
         named = {key for update in updates.values() for key, _ in update.entries}
         if not named.isdisjoint(_PRIMARY_KEY) or any(each.replace for each in updates.values()):
             raise InvalidInputError("the primary key of a table cannot be changed once it is set")
-    return Schema(tuple(_field_with_metadata(each, updates) for each in schema.fields), metadata)
+    return Schema(tuple(_field_with_metadata(field, updates) for field in schema.fields), metadata)
 
 
 def _field_with_metadata(field: Field, updates: Mapping[int, MapUpdate]) -> Field:
-    children = tuple(_field_with_metadata(each, updates) for each in field.children)
+    children = tuple(_field_with_metadata(child, updates) for child in field.children)
     update = updates.get(field.id)
     if update is None:
         return field if children == field.children else replace(field, children=children)

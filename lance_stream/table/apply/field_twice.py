@@ -44,7 +44,7 @@ def _is_old(writer: WriterVersion) -> bool:
 def with_fields_once(made: Manifest) -> Manifest:
     """Return a version in which no field is in two data files of a fragment."""
     # the parts of a struct may be in several files, which name the struct, too
-    structs = {each.id for each in made.schema.walk() if not each.is_leaf}
+    structs = {field.id for field in made.schema.walk() if not field.is_leaf}
     changes: dict[int, Fragment | None] = {}
     for place, fragment in enumerate(made.fragments):
         files = _with_last_only(fragment.files, structs)
@@ -58,8 +58,8 @@ def _with_last_only(files: Sequence[DataFile], structs: Container[int]) -> tuple
     left: list[DataFile] = []
     for file in reversed(files):
         ids = tuple(
-            TOMBSTONED_ID if each in seen and each not in structs else each
-            for each in file.field_ids
+            TOMBSTONED_ID if field_id in seen and field_id not in structs else field_id
+            for field_id in file.field_ids
         )
         seen.update(file.field_ids)
         if all(each == TOMBSTONED_ID for each in ids):

@@ -212,7 +212,7 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
         schema: The columns of the new version.
         fragment_ids: The fragments of the new version.
     """
-    known = {each.id for each in schema.walk()}
+    known = {field.id for field in schema.walk()}
     left = [each for each in indices if is_system_index(each) or known.issuperset(each.field_ids)]
     if any(each.name == FRAGMENT_REUSE and each.index_version for each in left):
         # Their coverage is followed through the history: it may look empty without being so.
@@ -284,15 +284,15 @@ def _following(
     """
     before = covered = coverage(index)
     for group in groups:
-        old = BitMap(each.id for each in group.old_fragments)
+        old = BitMap(fragment.id for fragment in group.old_fragments)
         if not old & before:
             continue
         follows = old.issubset(before)
-        leaves_dead = any(each.deletion_file is not None for each in group.old_fragments)
+        leaves_dead = any(fragment.deletion_file is not None for fragment in group.old_fragments)
         if not (follows and leaves_dead and has_dead_rows):
             covered = covered - old
         if follows:
-            covered |= BitMap(each.id for each in group.new_fragments)
+            covered |= BitMap(fragment.id for fragment in group.new_fragments)
     return replace(index, fragment_bitmap=covered.serialize())
 
 

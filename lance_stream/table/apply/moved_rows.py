@@ -47,7 +47,7 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
     groups = operation.groups or _one_group(operation)
     places = start.fragments.place_of
     changes: dict[int, Fragment | None] = {}
-    for old in (each for group in groups for each in group.old_fragments):
+    for old in (fragment for group in groups for fragment in group.old_fragments):
         if old.id not in places:
             raise IncompatibleConflictError(
                 f"fragment {old.id} is to be rewritten, but version {start.version - 1} has no "
@@ -57,7 +57,7 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
         if places[old.id] in changes:
             raise InvalidInputError(f"fragment {old.id} is rewritten twice")
         changes[places[old.id]] = None
-    new = [each for group in groups for each in group.new_fragments]
+    new = [fragment for group in groups for fragment in group.new_fragments]
     _check_ids(start, new)
     for group in groups:
         _check_group(start, group)
@@ -100,20 +100,20 @@ def _check_ids(start: Manifest, new: Sequence[Fragment]) -> None:
 
 def _check_group(start: Manifest, group: RewriteGroup) -> None:
     # Rows that were deleted while they were rewritten are deleted in the new fragments.
-    alive = [replace(each, deletion_file=None) for each in group.new_fragments]
+    alive = [replace(fragment, deletion_file=None) for fragment in group.new_fragments]
     check_new_fragments(start, alive)
-    if not all(each.num_live_rows > 0 for each in group.new_fragments):
+    if not all(fragment.num_live_rows > 0 for fragment in group.new_fragments):
         raise InvalidInputError("a rewritten fragment has no live row")
     stable = has_stable_row_ids(start)
-    if any(each.row_ids is None for each in group.new_fragments) and stable:
+    if any(fragment.row_ids is None for fragment in group.new_fragments) and stable:
         raise InvalidInputError("a rewritten fragment does not state the row ids of its rows")
     old = sum(
-        start.fragments[start.fragments.place_of[each.id]].num_live_rows
-        for each in group.old_fragments
+        start.fragments[start.fragments.place_of[fragment.id]].num_live_rows
+        for fragment in group.old_fragments
     )
-    new = sum(each.num_live_rows for each in group.new_fragments)
+    new = sum(fragment.num_live_rows for fragment in group.new_fragments)
     if old != new:
+        ids = [fragment.id for fragment in group.old_fragments]
         raise InvalidInputError(
-            f"{old} rows of the fragments {[each.id for each in group.old_fragments]} would be "
-            f"{new} rows after they are rewritten"
+            f"{old} rows of the fragments {ids} would be {new} rows after they are rewritten"
         )

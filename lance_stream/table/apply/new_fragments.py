@@ -44,8 +44,8 @@ def with_new_fragments(
         InvalidInputError: A fragment is not new, or of another file version; or the table has used
             up its ids.
     """
-    for each in fragments:
-        if each.row_ids is not None:
+    for fragment in fragments:
+        if fragment.row_ids is not None:
             raise InvalidInputError("a new fragment has row ids before it is committed")
     return with_moved_rows(start, carried, fragments, ())
 
@@ -92,7 +92,7 @@ def with_ids(start: Manifest, fragments: Iterable[Fragment]) -> list[Fragment]:
     """
     highest = max_fragment_id(start)
     next_id = 0 if highest is None else highest + 1
-    made = [replace(each, id=next_id + at) for at, each in enumerate(fragments)]
+    made = [replace(fragment, id=next_id + at) for at, fragment in enumerate(fragments)]
     if made and made[-1].id > MAX_FRAGMENT_ID:
         raise InvalidInputError(f"the table has used up its fragment ids: the last was {highest}")
     return made
@@ -249,7 +249,9 @@ def _created_at(
     sources: Sequence[Fragment],
 ) -> list[Versions]:
     """Return the created-at versions of the rows that each fragment took over."""
-    stated = [_stated(start, each, len(ids)) for each, ids in zip(fragments, moved, strict=True)]
+    stated = [
+        _stated(start, fragment, len(ids)) for fragment, ids in zip(fragments, moved, strict=True)
+    ]
     unknown = [ids for ids, own in zip(moved, stated, strict=True) if own is None]
     found = _found_created_at(start, np.concatenate([np.empty(0, np.uint64), *unknown]), sources)
     created: list[Versions] = []

@@ -109,12 +109,12 @@ def update(start: Manifest, operation: Update) -> Manifest:
     )
     if start.index_section is None:
         return made
-    return _with_indices_after_update(made, operation, [each.id for each in sources])
+    return _with_indices_after_update(made, operation, [source.id for source in sources])
 
 
 def _sources(start: Manifest, operation: Update) -> list[Fragment]:
     """Return the fragments from which rows are moved, as they are."""
-    touched = {each.id for each in operation.updated_fragments}
+    touched = {fragment.id for fragment in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
     places = start.fragments.place_of if touched else {}
     return [start.fragments[places[each]] for each in sorted(touched) if each in places]
@@ -126,7 +126,7 @@ def _with_dead_rows(now: Fragment, planned: Fragment) -> Fragment:
 
 def _with_new_columns(now: Fragment, planned: Fragment) -> Fragment:
     # A file is dropped once newer ones have all of its fields.
-    files = tuple(each for each in planned.files if set(each.field_ids) != {TOMBSTONED_ID})
+    files = tuple(file for file in planned.files if set(file.field_ids) != {TOMBSTONED_ID})
     return replace(now, files=files, deletion_file=planned.deletion_file)
 
 
@@ -212,7 +212,9 @@ def _with_indices_after_update(
     made: Manifest, operation: Update, source_ids: list[int]
 ) -> Manifest:
     if operation.update_mode is UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
-        rewritten = {each.id: operation.fields_modified for each in operation.updated_fragments}
+        rewritten = {
+            fragment.id: operation.fields_modified for fragment in operation.updated_fragments
+        }
         made = index_coverage.with_indices(
             made,
             lambda indices: index_coverage.without_rewritten_columns(

@@ -98,13 +98,13 @@ def activate(start: Manifest, operation: Merge) -> Manifest:
         InvalidInputError: The operation states other ids or fragments; or there are indices.
     """
     check_can_have_row_ids(start)
-    known = {each.id: each.physical_rows for each in operation.fragments}
+    known = {fragment.id: fragment.physical_rows for fragment in operation.fragments}
     sized = [
-        replace(each, physical_rows=each.physical_rows or known.get(each.id, 0))
-        for each in start.fragments  # old writers left the number of rows out
+        replace(fragment, physical_rows=fragment.physical_rows or known.get(fragment.id, 0))
+        for fragment in start.fragments  # old writers left the number of rows out
     ]
     made, next_row_id = with_row_ids(sized, start.next_row_id)
-    stated = [(each.id, each.row_ids) for each in operation.fragments]
+    stated = [(fragment.id, fragment.row_ids) for fragment in operation.fragments]
     if stated != [(each.id, each.row_ids) for each in made] or operation.schema != start.schema:
         raise InvalidInputError(
             "stable row ids are given to the rows of a table as it is, but the merge states other "

@@ -62,7 +62,7 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
 
 def create_index(start: Manifest, operation: CreateIndex) -> Manifest:
     """Return the version with other indices."""
-    gone = {each.uuid for each in (*operation.removed_indices, *operation.new_indices)}
+    gone = {index.uuid for index in (*operation.removed_indices, *operation.new_indices)}
     section = start.index_section
     before = () if section is None else decode_index_section(section)
     after = [each for each in before if each.uuid not in gone] + list(operation.new_indices)
@@ -88,4 +88,4 @@ def update_bases(start: Manifest, operation: UpdateBases) -> Manifest:
 
 
 def _unused(bases: Iterable[BasePath]) -> int:
-    return max((each.id for each in bases), default=0) + 1
+    return max((base.id for base in bases), default=0) + 1

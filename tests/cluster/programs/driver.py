@@ -131,7 +131,7 @@ def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
                 "python": sys.executable,
                 "package": lance_stream.__file__,
                 "here": str(Path.cwd()),
-                "paths": [each for each in paths if Path(each).exists()],
+                "paths": [path for path in paths if Path(path).exists()],
             }
             yield pa.RecordBatch.from_pydict({"view": [json.dumps(view)]})
 

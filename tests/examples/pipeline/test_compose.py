@@ -22,7 +22,7 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 def test_all_parts_are_services() -> None:
     assert OURS.keys() == {"connector", "sink", "derive", "watch", "page", "load"}
     assert SERVICES.keys() - OURS.keys() == {"postgresql", "kafka", "connect"}
-    assert all(each["restart"] == "always" for each in SERVICES.values())
+    assert all(service["restart"] == "always" for service in SERVICES.values())
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -45,11 +45,11 @@ def test_services_are_reached_where_they_are() -> None:
 
 
 def test_services_wait_for_services_and_use_volumes_that_exist() -> None:
-    for each in SERVICES.values():
-        assert each.get("depends_on", {}).keys() <= SERVICES.keys()
-        for volume in each.get("volumes", []):
+    for service in SERVICES.values():
+        assert service.get("depends_on", {}).keys() <= SERVICES.keys()
+        for volume in service.get("volumes", []):
             assert volume.partition(":")[0] in COMPOSE["volumes"]
-        for other, how in each.get("depends_on", {}).items():
+        for other, how in service.get("depends_on", {}).items():
             assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[other]
 
 

@@ -62,7 +62,7 @@ def shown(block: VariableWidthBlock) -> tuple[bytes, list[int], str]:
 )
 def test_any_codes_decode_alike(codes, symbols, offsets):
     """Codes without a symbol and escapes at the end of a value among them."""
-    block = block_of([bytes(each) for each in codes], offsets)
+    block = block_of([bytes(code) for code in codes], offsets)
     table = SymbolTable(is_on=True, symbols=tuple(symbols))
     by_numpy, by_loops = both_ways(lambda: shown(fsst.decode(block, table)))
     if isinstance(by_numpy, tuple) or isinstance(by_loops, tuple):
@@ -76,7 +76,9 @@ def test_any_codes_decode_alike(codes, symbols, offsets):
 def test_values_are_encoded_alike(words, longest):
     rng = np.random.default_rng(longest)
     values = [
-        b"".join(words[each] for each in rng.integers(0, len(words), rng.integers(0, longest)))
+        b"".join(
+            words[integer] for integer in rng.integers(0, len(words), rng.integers(0, longest))
+        )
         for _ in range(60_000 // longest)
     ]
     by_numpy, by_loops = both_ways(lambda: fsst.encode(block_of(values)))
@@ -90,7 +92,7 @@ def test_the_uncompiled_loop_encodes_few_values_inside_its_arrays(values):
     """One half of the values may be empty, and the last end less than 8 bytes before the data."""
     choice = fsst.trained(block_of([b"".join(WORDS[:6])] * 800))
     assert choice is not None
-    values = [b"".join(each) for each in values]
+    values = [b"".join(value) for value in values]
     block = block_of([*values, b"z"])
     matcher = Matcher(choice.symbols, choice.sizes)
     bounds = block.offsets.astype(np.int64)
@@ -162,7 +164,9 @@ def test_codes_decode_alike_across_blocks_of_the_loop(seed):
         at += 1 + (codes[at] == 255)
     ends = random.choice(places[1:], 700)
     if seed % 2:
-        ends[seed] = 1 + next(each for each in places if each > 300 * seed and codes[each] == 255)
+        ends[seed] = 1 + next(
+            position for position in places if position > 300 * seed and codes[position] == 255
+        )
     offsets = np.sort([0, *ends, len(codes)]).astype(np.int32)
     table = SymbolTable(is_on=True, symbols=(b"a", b"several"))
     block = VariableWidthBlock(len(offsets) - 1, offsets, codes)
@@ -278,7 +282,7 @@ def test_text_that_suits_fsst_is_written_by_it_with_loops_only():
     """Few words in random order suit FSST; lines that repeat suit zstd."""
     rng = np.random.default_rng(1)
     words = [f"word{number} ".encode() for number in range(40)]
-    random = [b"".join(words[each] for each in rng.integers(0, 40, 20)) for _ in range(3000)]
+    random = [b"".join(words[integer] for integer in rng.integers(0, 40, 20)) for _ in range(3000)]
     repeated = [b"2026-11-23 GET /index.html 200 %d" % (number % 7000) for number in range(9000)]
 
     def schemes(values: list[bytes]) -> set[str]:

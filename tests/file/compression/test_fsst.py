@@ -180,4 +180,4 @@ def test_multibyte_symbols_exclude_the_terminator() -> None:
     data = random.choice(np.arange(200, dtype=np.uint8), (3000, 8), p=np.arange(200) / 19900)
     _, table = fsst.encode(block_of([each.tobytes() for each in data]))
     assert table.is_on
-    assert not any(table.terminator in each for each in table.symbols if len(each) > 1)
+    assert not any(table.terminator in symbol for symbol in table.symbols if len(symbol) > 1)

@@ -50,9 +50,9 @@ def read_everything(files: Any, data: bytes) -> bool:
         opened = files.open(data)
         stop = min(opened.num_rows, 100_000)
         arrays = opened.read(0, stop) + opened.take(range(0, stop, 7))
-        for each in arrays:
-            each.validate(full=True)
-        leaves = [each for each in opened.schema.walk() if not each.children]
+        for array in arrays:
+            array.validate(full=True)
+        leaves = [field for field in opened.schema.walk() if not field.children]
         bounds = answer(opened.reader.page_bounds(leaves), opened.read_ranges)
         for each in bounds.of_field.values() if bounds else ():
             each.least.validate(full=True)

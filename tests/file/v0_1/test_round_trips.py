@@ -58,13 +58,13 @@ def data(files: Any, table: pa.Table) -> bytes:
 
 
 def arrays_of(table: pa.Table) -> list[Any]:
-    return [each.to_pylist() for each in table.columns]
+    return [column.to_pylist() for column in table.columns]
 
 
 def lists_of(arrays: list[pa.Array]) -> list[Any]:
-    for each in arrays:
-        each.validate(full=True)
-    return [each.to_pylist() for each in arrays]
+    for array in arrays:
+        array.validate(full=True)
+    return [array.to_pylist() for array in arrays]
 
 
 @settings(max_examples=30, deadline=None)
@@ -82,7 +82,7 @@ def test_any_range_and_any_rows_round_trip(
 
 def test_arrays_have_exactly_the_fields_types(files: Any, data: bytes, table: pa.Table) -> None:
     arrays = files.open(data).read(0, 2500)
-    assert [each.type for each in arrays] == table.schema.types
+    assert [array.type for array in arrays] == table.schema.types
 
 
 def test_batches_have_equal_sizes(files: Any, data: bytes) -> None:

@@ -87,7 +87,7 @@ def test_the_bounds_of_pages_round_trip(files: Any) -> None:
         }
     )
     opened = files.written(table, version=FileVersion.V0_1)
-    leaves = [each for each in opened.schema.walk() if not each.children]
+    leaves = [field for field in opened.schema.walk() if not field.children]
     bounds = answer(opened.reader.page_bounds(leaves), opened.read_ranges)
     assert bounds.batch_offsets.tolist() == [0, 8192, 16384, 20_000]
     number, text, _, part, _, _ = opened.schema.walk()

@@ -16,9 +16,9 @@ def decode(
 ) -> pa.Array:
     """Return the values at `rows` of a page, validated."""
     ranges, position = [], 3
-    for each in buffers:
-        ranges.append(ByteRange(position, position + len(each)))
-        position += len(each)
+    for buffer in buffers:
+        ranges.append(ByteRange(position, position + len(buffer)))
+        position += len(buffer)
     data = b"..." + b"".join(buffers)
     array = answer(decode_array(encoding, arrow, PageBuffers(tuple(ranges)), rows), read_from(data))
     array.validate(full=True)

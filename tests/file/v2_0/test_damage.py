@@ -83,8 +83,8 @@ def read_everything(files: Any, data: bytes) -> bool:
     try:
         opened = files.open(data)
         arrays = opened.read(0, opened.num_rows) + opened.take(range(0, opened.num_rows, 7))
-        for each in arrays:
-            each.validate(full=True)
+        for array in arrays:
+            array.validate(full=True)
     except BadDataError:
         return False
     finally:
@@ -162,7 +162,7 @@ def changes_of(message: Message, chance: random.Random) -> Iterator[Callable[[An
         value = getattr(message, field.name)
         if field.cpp_type in {field.CPPTYPE_UINT32, field.CPPTYPE_UINT64}:
             largest = 2**32 - 1 if field.cpp_type == field.CPPTYPE_UINT32 else 2**64 - 1
-            numbers = chance.sample([each for each in EXTREMES if each <= largest], 4)
+            numbers = chance.sample([extreme for extreme in EXTREMES if extreme <= largest], 4)
             yield from (changing(field.name, number, chance.random()) for number in numbers)
         elif isinstance(value, Message) and message.HasField(field.name):
             for change in changes_of(value, chance):
@@ -190,9 +190,9 @@ def with_column_metadata(sound: bytes, columns: list[bytes]) -> bytes:
     global_table = sound[footer.global_table.start : footer.global_table.stop]
     data = sound[: footer.metadata_start]
     ranges = []
-    for each in columns:
-        ranges.append(ByteRange(len(data), len(data) + len(each)))
-        data += each
+    for column in columns:
+        ranges.append(ByteRange(len(data), len(data) + len(column)))
+        data += column
     column_start = len(data)
     data += encode_position_table(ranges)
     global_start = len(data)

@@ -228,7 +228,7 @@ def test_bytes_that_decompress_wrongly_are_corrupt(
 
 def symbol_table(*symbols: bytes, is_on: bool = True) -> bytes:
     header = bytes([len(symbols), 0, 0, is_on]) + struct.pack("<I", MAGIC)
-    body = b"".join(each.ljust(8, b"\0") for each in symbols)
+    body = b"".join(symbol.ljust(8, b"\0") for symbol in symbols)
     return (header + body + bytes(map(len, symbols))).ljust(SIZE_BYTES, b"\0")
 
 

@@ -86,8 +86,8 @@ def test_an_empty_file_keeps_its_types(files: Any) -> None:
     table = TABLES[0].slice(0, 0)
     opened = files.written(table)
     arrays = opened.read(0, 0)
-    assert [each.type for each in arrays] == table.schema.types
-    assert all(len(each) == 0 for each in arrays)
+    assert [array.type for array in arrays] == table.schema.types
+    assert all(len(array) == 0 for array in arrays)
     assert [len(each) for each in opened.take([])] == [0] * table.num_columns
 
 

@@ -152,10 +152,10 @@ def test_many_batches_leave_little_behind(num_rows: int) -> None:
     assert verify(final.table) == []
     fragments = final.table.manifest.fragments
     assert len(fragments) <= 3 * FAN_IN
-    physical = sum(each.physical_rows for each in fragments)
+    physical = sum(fragment.physical_rows for fragment in fragments)
     assert physical <= 1.6 * len(model)
     assert set(begun) <= {"small fragments", "deleted rows", "manifest"}
-    rewritten = [each for each in final.versions() if each.operation == "Rewrite"]
+    rewritten = [version for version in final.versions() if version.operation == "Rewrite"]
     assert 3 <= len(rewritten) <= 12
 
 

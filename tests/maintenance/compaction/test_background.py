@@ -80,7 +80,7 @@ def test_compaction_runs_every_n_batches() -> None:
         if began:
             assert last_round(compaction).error is None
     final = lance_stream.open_dataset(ds.uri)
-    assert [each.physical_rows for each in final.table.manifest.fragments] == [8, 1, 1, 1]
+    assert [fragment.physical_rows for fragment in final.table.manifest.fragments] == [8, 1, 1, 1]
     assert verify(final.table) == []
 
 
@@ -329,7 +329,7 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
     assert {row["id"]: row["x"] for row in content} == expected
     assert len(content) == len(expected)
     assert verify(final.table) == []
-    assert "Rewrite" in {each.operation for each in final.versions()}
+    assert "Rewrite" in {version.operation for version in final.versions()}
     by_feed: dict[int, int] = {}
     for change in final.changes(0, pre_images=False).read_all().to_pylist():
         if change["_change_type"] == "delete":

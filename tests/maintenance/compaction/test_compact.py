@@ -63,12 +63,12 @@ def feed(table: TableVersion, after: int) -> int:
 def files_of_no_version(table: TableVersion) -> set[str]:
     named: set[str] = set()
     for version in table.log.versions():
-        for each in table.log.read(version).fragments:
-            named.update(f"data/{file.path}" for file in each.files)
-            if each.deletion_file is not None:
-                kind = ".bin" if each.deletion_file.file_type else ".arrow"
-                file = each.deletion_file
-                named.add(f"_deletions/{each.id}-{file.read_version}-{file.id}{kind}")
+        for fragment in table.log.read(version).fragments:
+            named.update(f"data/{file.path}" for file in fragment.files)
+            if fragment.deletion_file is not None:
+                kind = ".bin" if fragment.deletion_file.file_type else ".arrow"
+                file = fragment.deletion_file
+                named.add(f"_deletions/{fragment.id}-{file.read_version}-{file.id}{kind}")
     stored = {each.path for folder in ("data", "_deletions") for each in table.store.list(folder)}
     assert named <= stored
     return stored - named
@@ -76,7 +76,9 @@ def files_of_no_version(table: TableVersion) -> set[str]:
 
 def sizes(table: TableVersion) -> list[tuple[int, int]]:
     """How many rows, and how many live ones, each fragment has."""
-    return [(each.physical_rows, each.num_live_rows) for each in table.manifest.fragments]
+    return [
+        (fragment.physical_rows, fragment.num_live_rows) for fragment in table.manifest.fragments
+    ]
 
 
 def commit_and_check(prepared: Prepared, **given: Any) -> Compacted:
@@ -244,7 +246,9 @@ def test_planning_attempts_are_limited() -> None:
 
 
 def bytes_of_fragments(table: TableVersion) -> list[int]:
-    return [sum(file.size_bytes for file in each.files) for each in table.manifest.fragments]
+    return [
+        sum(file.size_bytes for file in fragment.files) for fragment in table.manifest.fragments
+    ]
 
 
 def test_large_compactions_commit_in_between() -> None:
@@ -256,7 +260,7 @@ def test_large_compactions_commit_in_between() -> None:
     most = 4 * max(bytes_of_fragments(table))
     done = compact(table, 8, write, bytes_per_commit=most)
     versions = Dataset(done.table).versions()
-    assert [each.operation for each in versions].count("Rewrite") > 2
+    assert [version.operation for version in versions].count("Rewrite") > 2
     assert [row for row in content(done.table) if row["id"] != 90] == [
         row for row in before if row["id"] != 12
     ]

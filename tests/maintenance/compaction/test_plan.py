@@ -15,15 +15,15 @@ from tests.commit.tables import create
 
 def table_of(*sizes: int | tuple[int, int]) -> TableVersion:
     """A table whose fragments have so many rows, and so many dead ones."""
-    both = [each if isinstance(each, tuple) else (each, 0) for each in sizes]
+    both = [size if isinstance(size, tuple) else (size, 0) for size in sizes]
     log = create(*[rows for rows, _ in both])
     manifest = log.read(1)
     fragments = [
         replace(
-            each,
+            fragment,
             deletion_file=DeletionFile(DeletionFileType.BITMAP, 1, 1, dead) if dead else None,
         )
-        for each, (_, dead) in zip(manifest.fragments, both, strict=True)
+        for fragment, (_, dead) in zip(manifest.fragments, both, strict=True)
     ]
     manifest = replace(manifest, fragments=FragmentList.of(fragments))
     return TableVersion("t", {}, log.store, log, manifest)

@@ -69,8 +69,12 @@ def content(ds: Dataset) -> list[dict[str, Any]]:
 def lineage_bytes(ds: Dataset) -> int:
     return sum(
         len(sequence)
-        for each in ds.table.manifest.fragments
-        for sequence in (each.row_ids, each.created_at_versions, each.last_updated_at_versions)
+        for fragment in ds.table.manifest.fragments
+        for sequence in (
+            fragment.row_ids,
+            fragment.created_at_versions,
+            fragment.last_updated_at_versions,
+        )
         if isinstance(sequence, bytes)
     )
 
@@ -98,7 +102,7 @@ def test_a_worker_of_another_release_writes_nothing() -> None:
     ds = lived()
 
     def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-        yield from (write_task(replace(each, release="0.0.9")) for each in tasks)
+        yield from (write_task(replace(task, release="0.0.9")) for task in tasks)
 
     files = set(ds.table.store.list_names("data"))
     with pytest.raises(InvalidInputError, match=r"but the driver 0\.0\.9"):
@@ -120,7 +124,7 @@ def test_rows_only_move_among_those_of_one_version() -> None:
 def test_deletes_beside_it_find_their_rows(target_rows: int) -> None:
     ds = lived()
     prepared = prepare(ds.table, CompactionRules(target_rows, most_dead=0.0))
-    assert any(each.order is not None for each in prepared.groups)
+    assert any(group.order is not None for group in prepared.groups)
     dice = random.Random(2)
     ds = ds.upsert(rows(dice.sample(range(2000), 200), "beside"), on="id")
     ds = ds.delete("id % 31 = 7")
@@ -141,9 +145,11 @@ def test_transactions_do_not_repeat_the_sequences_of_old_fragments() -> None:
     assert named is not None
     assert isinstance(named.operation, Rewrite)
     for group in named.operation.groups:
-        assert {each.id for each in group.old_fragments} == set(before.table.manifest.fragments.ids)
-        assert all(each.row_ids is None for each in group.old_fragments)
-        assert all(each.last_updated_at_versions is None for each in group.old_fragments)
+        assert {fragment.id for fragment in group.old_fragments} == set(
+            before.table.manifest.fragments.ids
+        )
+        assert all(fragment.row_ids is None for fragment in group.old_fragments)
+        assert all(fragment.last_updated_at_versions is None for fragment in group.old_fragments)
 
 
 @pytest.mark.slow
@@ -218,7 +224,7 @@ def test_batches_are_written_in_the_new_order(seed: int) -> None:
     order = np.argsort(np.arange(n) + random_numbers.uniform(0, spread + 1e-9, n))
     values: Numbers = np.arange(n, dtype=np.uint64)
     cuts = np.sort(random_numbers.integers(0, n + 1, 5))
-    table = pa.table({"a": values, "b": [str(each) for each in values]})
+    table = pa.table({"a": values, "b": [str(value) for value in values]})
     bounds = [0, *cuts.tolist(), n]
     batches = [
         batch

@@ -79,7 +79,7 @@ class NotingStore:
         return getattr(self._inner, name)
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        self.read.append((path, sum(each.size_bytes for each in ranges)))
+        self.read.append((path, sum(span.size_bytes for span in ranges)))
         found: list[Buffer] = self._inner.read_ranges(path, ranges)
         return found
 

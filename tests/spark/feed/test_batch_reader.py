@@ -65,4 +65,4 @@ def test_the_sql_function_checks_its_arguments(
 ) -> None:
     function = changes_function(SessionOptions())()
     with pytest.raises(InvalidInputError, match=message):
-        function.eval(*(uri if each == "URI" else each for each in arguments))
+        function.eval(*(uri if argument == "URI" else argument for argument in arguments))

@@ -111,7 +111,7 @@ def test_the_rows_of_a_large_batch_are_left_to_tasks(
     portions, flag, _ = asked.plan(*positions(asked))
     assert flag == NOT_FOUND
     rows = [each for portion in portions for each in PortionReader().read(portion)]
-    assert sum(each.num_rows for each in rows) == 1000
+    assert sum(row.num_rows for row in rows) == 1000
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_an_error_is_left_to_the_task(tmp_path: Path) -> None:
     uri = make_table(tmp_path, 1000)
     asked = Asked(uri)
     offsets = positions(asked)
-    for each in (tmp_path / "t" / "data").iterdir():
-        each.unlink()
+    for path in (tmp_path / "t" / "data").iterdir():
+        path.unlink()
     portions, flag, _ = asked.plan(*offsets)
     assert (len(portions), flag) == (1, NOT_FOUND)
     with pytest.raises(lance_stream.NotFoundError):

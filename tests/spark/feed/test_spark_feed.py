@@ -167,7 +167,9 @@ def test_batch_options_shape_the_changes(session: Any, uri: str) -> None:
 
 
 def test_a_batch_can_end_at_timestamps(session: Any, uri: str) -> None:
-    moments = {each.version: each.timestamp for each in lance_stream.open_dataset(uri).versions()}
+    moments = {
+        version.version: version.timestamp for version in lance_stream.open_dataset(uri).versions()
+    }
 
     def between(**ends: datetime) -> Counter[Change]:
         reader = session.read.format("lance").option("readChangeFeed", "true")
@@ -293,7 +295,7 @@ def test_nulls_in_nested_values_arrive_in_every_way(
         "load_changes": load_changes(session, uri, startingVersion=1).collect(),
     }
     first, *others = ({str(row) for row in found} for found in ways.values())
-    assert [each ^ first for each in others] == [set(), set()]
+    assert [other ^ first for other in others] == [set(), set()]
     assert len(first) == len(rows)
     for row in stream.rows:
         for name, (_, value) in ITEMS.items():
@@ -334,7 +336,7 @@ def test_limits_hold_in_a_running_stream(
         query.stop()
     versions = [sorted({row._commit_version for row in batch}) for batch in stream.batches]
     if pyspark_has_read_limits:
-        assert [each for each in versions if each] == [[2], [3], [4], [5], [6], [7]]
+        assert [version for version in versions if version] == [[2], [3], [4], [5], [6], [7]]
     else:  # the first batch of a run takes all that there is
         assert versions == [[2, 3, 4, 5], [6], [7]]
 
@@ -380,7 +382,7 @@ def test_limits_and_progress_through_spark(
     assert [len(batch) for batch in stream.batches] == [3, 3, 3, 1]
     assert progress == 5
     reports = [json.loads(each["sources"][0]["latestOffset"]) for each in query.recentProgress]
-    assert [each["rowsBehind"] for each in reports[:4]] == [7, 4, 1, 0]
+    assert [report["rowsBehind"] for report in reports[:4]] == [7, 4, 1, 0]
     assert reports[0] == {"version": 5, "versionsBehind": 4, "rowsBehind": 7}
 
 
@@ -469,7 +471,9 @@ def test_the_sql_function_gives_the_feed(session: Any, uri: str) -> None:
 
 
 def test_the_sql_function_takes_timestamps(session: Any, uri: str) -> None:
-    moments = {each.version: each.timestamp for each in lance_stream.open_dataset(uri).versions()}
+    moments = {
+        version.version: version.timestamp for version in lance_stream.open_dataset(uri).versions()
+    }
     start, end = (f"TIMESTAMP '{moments[each].isoformat()}'" for each in (3, 4))
     found = session.sql(f"SELECT * FROM lance_changes('{uri}', start => {start}, end => {end})")
     assert changes_in(found.collect()) == Counter(INSERTS[5:] + DELETES)

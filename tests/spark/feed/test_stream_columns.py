@@ -47,7 +47,7 @@ def run_on(stream: Query) -> None:
 
 
 def shown(batches: list[list[dict[str, Any]]], *names: str) -> list[tuple[Any, ...]]:
-    return [tuple(row.get(each) for each in names) for batch in batches for row in batch]
+    return [tuple(row.get(name) for name in names) for batch in batches for row in batch]
 
 
 def of_dataset(ds: Dataset, *names: str) -> list[tuple[Any, ...]]:
@@ -150,7 +150,7 @@ def test_a_stream_survives_retyped_columns(
     uri = str(tmp_path / "table")
     values = [0.5, 0.1, 1.5, 2.5] if before == pa.float64() else [1, 2, 3, 4]
     if pa.types.is_list(before):
-        values = [[each] for each in values]
+        values = [[value] for value in values]
     for place in range(3):
         data = pa.table({"x": pa.array([values[place]], before)})
         mode = "append" if place else "create"

@@ -104,7 +104,7 @@ def test_latest_survives_a_killed_first_batch(ds: Dataset, without_start: bool, 
 
 
 def moments(ds: Dataset) -> list[datetime]:
-    return [each.timestamp for each in ds.versions() if each.timestamp is not None]
+    return [version.timestamp for version in ds.versions() if version.timestamp is not None]
 
 
 @BOTH
@@ -411,7 +411,7 @@ def test_progress_reports_the_backlog(ds: Dataset) -> None:
 @BOTH
 def test_column_backfills_can_be_left_out(ds: Dataset, without_start: bool) -> None:
     filled = ds.add_columns({"twice": "id * 2"})
-    assert {each[0] for each in changes(filled.changes(5).read_all().to_pylist())} == {
+    assert {change[0] for change in changes(filled.changes(5).read_all().to_pylist())} == {
         "update_preimage",
         "update_postimage",
     }

@@ -127,8 +127,8 @@ def test_workers_get_the_reader_of_a_waiting_stream(tmp_path: Path, without_star
     assert query.trigger()
     found = [
         batch.to_pylist()
-        for each in query.reader.partitions(start, json.loads(query.offsets[-1]))
-        for batch in of_workers.read(each)
+        for partition in query.reader.partitions(start, json.loads(query.offsets[-1]))
+        for batch in of_workers.read(partition)
     ]
     assert sorted(row["id"] for rows in found for row in rows) == [3, 4]
 

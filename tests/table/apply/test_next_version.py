@@ -63,7 +63,7 @@ def test_a_new_table_begins_with_version_1() -> None:
     assert made.version == 1
     assert made.schema == SCHEMA
     assert made.data_format == DataFormat("lance", "2.2")
-    assert [(each.id, ids(each), stamps(each)) for each in made.fragments] == [
+    assert [(fragment.id, ids(fragment), stamps(fragment)) for fragment in made.fragments] == [
         (0, [0, 1, 2], ([1, 1, 1], [1, 1, 1])),
         (1, [3, 4], ([1, 1], [1, 1])),
     ]
@@ -80,7 +80,7 @@ def test_unstable_tables_get_no_row_ids() -> None:
     made = then(table(3, stable=False), Append((new_fragment(2),)))
     assert made.reader_feature_flags == 0
     assert made.next_row_id == 0
-    assert [(each.row_ids, each.created_at_versions) for each in made.fragments] == [
+    assert [(fragment.row_ids, fragment.created_at_versions) for fragment in made.fragments] == [
         (None, None)
     ] * 2
 
@@ -100,7 +100,7 @@ def test_appends_carry_old_fragments_as_bytes() -> None:
 def test_fragment_ids_of_deleted_fragments_stay_used() -> None:
     old = then(table(3, 2), Delete((), (1,)))
     assert old.max_fragment_id == 1
-    assert [each.id for each in then(old, Append((new_fragment(1),))).fragments] == [0, 2]
+    assert [fragment.id for fragment in then(old, Append((new_fragment(1),))).fragments] == [0, 2]
 
 
 def test_an_unstated_highest_fragment_id_is_found() -> None:
@@ -122,7 +122,7 @@ def test_a_delete_changes_only_the_deletion_file() -> None:
 def test_a_fragment_without_live_rows_is_dropped() -> None:
     old = table(3, 2)
     made = then(old, Delete((killing(old.fragments[0], 3),), ()))
-    assert [each.id for each in made.fragments] == [1]
+    assert [fragment.id for fragment in made.fragments] == [1]
     assert made.reader_feature_flags == STABLE_ROW_IDS
 
 
@@ -144,7 +144,7 @@ def test_an_overwrite_continues_ids_and_keeps_config() -> None:
     schema = Schema((replace(SCHEMA.fields[0], metadata={"k": b"v"}),), {"s": b"m"})
     made = then(old, Overwrite((new_fragment(4, schema),), schema, {"b": "3"}))
     assert made.schema == schema
-    assert [(each.id, ids(each), stamps(each)[0]) for each in made.fragments] == [
+    assert [(fragment.id, ids(fragment), stamps(fragment)[0]) for fragment in made.fragments] == [
         (2, [5, 6, 7, 8], [2, 2, 2, 2])
     ]
     assert made.config == {"a": "1", "b": "3"}
@@ -217,7 +217,7 @@ def test_config_and_metadata_change_by_key() -> None:
     made = then(old, UpdateConfig(change, change, change, {1: change}))
     assert made.config == made.table_metadata == {"a": "1", "c": "3"}
     assert made.schema.metadata == {"a": b"1", "c": b"3"}
-    assert [each.metadata for each in made.schema.fields] == [{}, {"c": b"3"}]
+    assert [field.metadata for field in made.schema.fields] == [{}, {"c": b"3"}]
     assert made.fragments.raws == old.fragments.raws
 
 
@@ -281,7 +281,7 @@ def test_a_primary_key_is_set_once() -> None:
         return UpdateConfig(field_metadata={0: MapUpdate(((name, value),))})
 
     made = then(table(3), key("true"))
-    assert [each.primary_key_position for each in made.schema.fields] == [0, None]
+    assert [field.primary_key_position for field in made.schema.fields] == [0, None]
     with pytest.raises(InvalidInputError, match="cannot be changed"):
         then(made, key("false"))
     other = UpdateConfig(field_metadata={0: MapUpdate((("k", "v"),))})

@@ -67,7 +67,7 @@ def test_updated_rows_keep_id_and_created_version() -> None:
             new_fragments=(moved(5, 4, 1, 3),),
         ),
     )
-    assert [each.id for each in made.fragments] == [0, 2]
+    assert [fragment.id for fragment in made.fragments] == [0, 2]
     assert ids(made.fragments[1]) == [4, 1, 3, 5, 6]
     assert stamps(made.fragments[1]) == ([1, 1, 1, 3, 3], [3] * 5)
     assert made.next_row_id == 7
@@ -138,7 +138,7 @@ def test_indices_follow_rows_they_fully_cover() -> None:
 
 
 def rewritten(old: Manifest, *fragment_ids: int, **given: Any) -> Rewrite:
-    chosen = [each for each in old.fragments if each.id in fragment_ids]
+    chosen = [fragment for fragment in old.fragments if fragment.id in fragment_ids]
     every = [row_id for each in chosen for row_id in ids(each)]
     next_id = (old.max_fragment_id or 0) + 1
     new = replace(moved(len(every), *every), **{"id": next_id, **given})
@@ -149,10 +149,13 @@ def test_rewritten_fragments_are_placed_by_id() -> None:
     old = then(table(3, 2), ReserveFragments(1))
     old = then(old, Update(new_fragments=(new_fragment(1),)))
     made = then(old, rewritten(old, 0, 1, id=2))
-    assert [(each.id, ids(each)) for each in made.fragments] == [(2, [0, 1, 2, 3, 4]), (3, [5])]
+    assert [(fragment.id, ids(fragment)) for fragment in made.fragments] == [
+        (2, [0, 1, 2, 3, 4]),
+        (3, [5]),
+    ]
     assert made.max_fragment_id == 3
     without_reserve = then(old, rewritten(old, 0, 1))
-    assert [each.id for each in without_reserve.fragments] == [3, 4]
+    assert [fragment.id for fragment in without_reserve.fragments] == [3, 4]
     assert without_reserve.max_fragment_id == 4
 
 
@@ -243,8 +246,8 @@ def test_merges_stamp_only_fragments_with_new_files() -> None:
     old = table(3, 2)
     grown = replace(old.fragments[1], files=(*old.fragments[1].files, new_fragment(2).files[0]))
     made = then(old, Merge((old.fragments[0], grown, new_fragment(1)), SCHEMA))
-    assert [stamps(each)[1] for each in made.fragments] == [[1, 1, 1], [2, 2], [2]]
-    assert [ids(each) for each in made.fragments] == [[0, 1, 2], [3, 4], [5]]
+    assert [stamps(fragment)[1] for fragment in made.fragments] == [[1, 1, 1], [2, 2], [2]]
+    assert [ids(fragment) for fragment in made.fragments] == [[0, 1, 2], [3, 4], [5]]
 
 
 def test_dropped_columns_take_files_and_indices_along() -> None:
@@ -259,9 +262,9 @@ def test_dropped_columns_take_files_and_indices_along() -> None:
     )
     old = with_index(old, index("ids", ID, 0, 1), index("xs", X, 0, 1))
     made = then(old, Project(SCHEMA.fields[:1]))
-    assert [len(each.files) for each in made.fragments] == [1, 1]
+    assert [len(fragment.files) for fragment in made.fragments] == [1, 1]
     assert covered(made) == {"ids": {0, 1}}
-    assert [stamps(each)[1] for each in made.fragments] == [[1, 1, 1], [1, 1]]
+    assert [stamps(fragment)[1] for fragment in made.fragments] == [[1, 1, 1], [1, 1]]
 
 
 @pytest.mark.floors
@@ -307,7 +310,7 @@ def test_an_index_keeps_its_last_segment() -> None:
 
 def test_reserved_ids_are_not_reused() -> None:
     made = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
-    assert [each.id for each in made.fragments] == [0, 5]
+    assert [fragment.id for fragment in made.fragments] == [0, 5]
     with pytest.raises(InvalidInputError, match="not left"):
         then(table(3), ReserveFragments(1 << 32))
 

@@ -189,7 +189,7 @@ def encode_per_value(block: StructBlock, encode_part: EncodePart) -> EncodedValu
     fixed = _fixed_parts(block)
     if len(fixed) == len(block.parts):
         return EncodedValues(*_packed(block, fixed))
-    encoded = [encode_part(each) for each in block.parts]
+    encoded = [encode_part(part) for part in block.parts]
     parts = tuple(VariablePart(codec, *_width_of(values)) for codec, values in encoded)
     return EncodedValues(
         VariablePackedStruct(parts), _zip_variable([values for _, values in encoded])
@@ -202,15 +202,15 @@ def _packed(
     if len(parts) != len(block.parts):
         raise InvalidInputError("structs with a part of no fixed width cannot be cut into chunks")
     rows = _zipped(parts)
-    widths = tuple(each.bits_per_value for each in parts)
+    widths = tuple(part.bits_per_value for part in parts)
     return PackedStruct(widths, Flat(rows.bits_per_value)), rows
 
 
 def _fixed_parts(block: StructBlock) -> list[FixedWidthBlock]:
     """Return the parts of fixed width; all parts have whole bytes."""
-    for each in block.parts:
-        _check_whole_bytes(each)
-    return [each for each in block.parts if isinstance(each, FixedWidthBlock)]
+    for part in block.parts:
+        _check_whole_bytes(part)
+    return [part for part in block.parts if isinstance(part, FixedWidthBlock)]
 
 
 def _width_of(values: ValueBlock) -> tuple[int, bool]:

@@ -108,9 +108,9 @@ class Rle(MiniBlockCodec, BlockCodec):
             for one_value, one_length in zip(one_by_one(values), one_by_one(lengths), strict=True)
         ]
         return decode_chunks(
-            _concatenated([each[0] for each in runs], _bits_of(self.values)),
-            _concatenated([each[1] for each in runs], _bits_of(self.run_lengths)),
-            np.array([each[1].num_values for each in runs], dtype=np.int64),
+            _concatenated([run[0] for run in runs], _bits_of(self.values)),
+            _concatenated([run[1] for run in runs], _bits_of(self.run_lengths)),
+            np.array([run[1].num_values for run in runs], dtype=np.int64),
             num_values,
         )
 

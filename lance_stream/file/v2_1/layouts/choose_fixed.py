@@ -183,7 +183,7 @@ def _encode_words(
         filled = words if live is None else _filled_with_zeros(words, live)
         widths = bitpacking.chunk_widths(filled)
         packed_bytes = int(bitpacking.inline_sizes(widths, words.itemsize).sum())
-        least = min((_size_of(each) for each in candidates), default=raw_bytes)
+        least = min((_size_of(candidate) for candidate in candidates), default=raw_bytes)
         if packed_bytes < least:
             block_of_zeros = replace(block, data=filled.view(np.uint8))
             packed = bitpacking.encode_mini_block(block_of_zeros, widths)

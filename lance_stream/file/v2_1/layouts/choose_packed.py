@@ -31,7 +31,7 @@ def encode_packed_page(
     Raises:
         InvalidInputError: Files of this version do not support a part in a packed struct.
     """
-    widths = [each.bits_per_value for each in block.parts if isinstance(each, FixedWidthBlock)]
+    widths = [part.bits_per_value for part in block.parts if isinstance(part, FixedWidthBlock)]
     has_width = len(widths) == len(block.parts)
     if not has_width and version is FileVersion.V2_1:
         raise InvalidInputError(

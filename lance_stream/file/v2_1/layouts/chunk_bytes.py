@@ -114,8 +114,8 @@ def zip_chunks(
     """
     head_bytes = _padded(2 + 2 * len(streams) + (4 if has_large_chunk else 2) * len(values))
     buffers = [*streams, *values]
-    sizes = head_bytes + sum(_padded(each.sizes) for each in buffers)
-    if max(num_levels.max(), *(each.sizes.max() for each in streams), 0) > MAX_LEVEL_BYTES:
+    sizes = head_bytes + sum(_padded(buffer.sizes) for buffer in buffers)
+    if max(num_levels.max(), *(stream.sizes.max() for stream in streams), 0) > MAX_LEVEL_BYTES:
         return None
     if not has_large_chunk and sizes.max() > MAX_SMALL_CHUNK_BYTES:
         return None
@@ -124,19 +124,19 @@ def zip_chunks(
     halves = chunks.view("<u2")
     place = starts // 2
     halves[place] = num_levels
-    for each in streams:
+    for stream in streams:
         place = place + 1
-        halves[place] = each.sizes
-    for each in values:
+        halves[place] = stream.sizes
+    for value in values:
         place = place + 1
-        halves[place] = each.sizes & 0xFFFF
+        halves[place] = value.sizes & 0xFFFF
         if has_large_chunk:
             place = place + 1
-            halves[place] = each.sizes >> 16
+            halves[place] = value.sizes >> 16
     at = starts + head_bytes
-    for each in buffers:
-        _copy_slices(chunks, at, each)
-        at = at + _padded(each.sizes)
+    for buffer in buffers:
+        _copy_slices(chunks, at, buffer)
+        at = at + _padded(buffer.sizes)
     return sizes, chunks
 
 

@@ -130,7 +130,7 @@ class ConstantPage:
                 (definition, "def_compression", message.def_compression, message.num_def_values),
             )
         ]
-        lengths = [len(each) for each in streams if each is not None]
+        lengths = [len(stream) for stream in streams if stream is not None]
         num_levels = lengths[0] if lengths else self._page.length
         levels = checked_levels(Levels(self._layers, streams[0], streams[1], num_levels))
         if self._scalar is None and streams[1] is None:
@@ -165,7 +165,7 @@ def _decode_value_buffer(buffer: memoryview, arrow_type: pa.DataType) -> pa.Arra
     count = int(words[0]) if len(words) else 0
     if not 1 <= count <= 2 or len(words) < count + 1:
         raise CorruptDataError(f"the value of a constant page claims to have {count} buffers")
-    sizes = [int(each) for each in words[1 : count + 1]]
+    sizes = [int(word) for word in words[1 : count + 1]]
     body = data[4 * (count + 1) :]
     if sum(sizes) != len(body):
         raise CorruptDataError(

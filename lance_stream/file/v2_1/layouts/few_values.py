@@ -104,7 +104,7 @@ def _strings(values: pa.Array, width: int, version: FileVersion) -> FewValues | 
     if is_large and body == body[:size] * count and all(np.diff(offsets) == size):
         return None
     head_bytes = (count + 1) * width
-    head = struct.pack(layout, *(head_bytes + each - first for each in offsets))
+    head = struct.pack(layout, *(head_bytes + offset - first for offset in offsets))
     body += bytes([PADDING]) * (-len(body) % width)
     used = len(head) + len(body)
     start = struct.pack("<HI2x" if is_large else "<HH4x", 0, used)

@@ -182,13 +182,13 @@ def join_leaf_rows(parts: list[LeafRows]) -> LeafRows:
     if len(parts) == 1:
         return parts[0]
     try:
-        values = pa.concat_arrays([each.values for each in parts])
+        values = pa.concat_arrays([part.values for part in parts])
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
             f"the values of {len(parts)} pages do not fit into one Arrow array ({error}); read "
             "fewer rows at a time"
         ) from None
-    return LeafRows(join_levels([each.levels for each in parts]), values)
+    return LeafRows(join_levels([part.levels for part in parts]), values)
 
 
 def as_bytes(buffer: memoryview | bytes) -> npt.NDArray[np.uint8]:

@@ -240,22 +240,22 @@ def join_levels(parts: Sequence[Levels]) -> Levels:
     """
     if len(parts) == 1:
         return parts[0]
-    total = sum(each.num_levels for each in parts)
-    if len({each.layers for each in parts}) > 1:
+    total = sum(part.num_levels for part in parts)
+    if len({part.layers for part in parts}) > 1:
         general = layers_of(
             tuple(
                 NULL_AND_EMPTY_LIST if is_list else NULLABLE_ITEM
                 for is_list in parts[0].layers.is_list
             )
         )
-        parts = [_renumber(each, general) for each in parts]
-    repetitions = [each.repetition for each in parts if each.repetition is not None]
+        parts = [_renumber(part, general) for part in parts]
+    repetitions = [part.repetition for part in parts if part.repetition is not None]
     definition = None
-    if any(each.definition is not None for each in parts):
+    if any(part.definition is not None for part in parts):
         definition = np.concatenate(
             [
-                np.zeros(each.num_levels, np.uint16) if each.definition is None else each.definition
-                for each in parts
+                np.zeros(part.num_levels, np.uint16) if part.definition is None else part.definition
+                for part in parts
             ]
         )
     return Levels(

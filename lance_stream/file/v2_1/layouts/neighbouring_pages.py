@@ -50,12 +50,12 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
         UnsupportedFeatureError: The values' encoding is unknown; the message names it.
     """
     first = parts[0].page
-    measures = [each.page.measure(each.chosen) for each in parts]
+    measures = [part.page.measure(part.chosen) for part in parts]
     counts, started = (np.concatenate([each[place] for each in measures]) for place in (1, 2))
     chunks = _side_by_side(
         [
-            each.page.part(each.data, each.starts, measure[0])
-            for each, measure in zip(parts, measures, strict=True)
+            part.page.part(part.data, part.starts, measure[0])
+            for part, measure in zip(parts, measures, strict=True)
         ]
     )
     levels = first.decode_levels(chunks, counts)
@@ -67,7 +67,7 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     asked = parts[0].rows
     if isinstance(asked, range):
         start = asked.start - measures[0][3]
-        inside: RowsAsked = range(start, start + sum(len(each.rows) for each in parts))
+        inside: RowsAsked = range(start, start + sum(len(part.rows) for part in parts))
     else:
         inside, breaks = first.places_in(parts[0].chosen, asked, parts[0].slots, chunks.num_levels)
     entries, places = pick_rows(levels, inside, breaks)
@@ -76,7 +76,7 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
         if picked is not None:
             levels = pick_levels(levels, entries)
             return LeafRows(levels, first.finished(picked, levels))
-    stops = np.cumsum([len(each.chosen) for each in parts])
+    stops = np.cumsum([len(part.chosen) for part in parts])
     values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
     return LeafRows(pick_levels(levels, entries), pick_values(values, places))
 
@@ -95,7 +95,7 @@ def _side_by_side(pages: Sequence[ChunkParts]) -> ChunkParts:
 
 def _levels_in_one(buffers: Sequence[ChunkedBuffer | None]) -> ChunkedBuffer | None:
     """Return the level streams of several pages in one; all of them have it, or none."""
-    present = [each for each in buffers if each is not None]
+    present = [buffer for buffer in buffers if buffer is not None]
     return in_one(present) if present else None
 
 

@@ -155,16 +155,16 @@ class LayerWriter:
     @property
     def has_lists(self) -> bool:
         """Whether there is a list layer so far."""
-        return any(each.lengths is not None for each in self._layers)
+        return any(layer.lengths is not None for layer in self._layers)
 
     @property
     def _declares_nulls_in_lists(self) -> bool:
         """Whether nulls are declared in a layer that is inside of a list, but is not the leaf."""
         is_in_list = False
-        for each in self._layers[:-1]:
-            if each.declares_nulls and is_in_list:
+        for layer in self._layers[:-1]:
+            if layer.declares_nulls and is_in_list:
                 return True
-            is_in_list = is_in_list or each.lengths is not None
+            is_in_list = is_in_list or layer.lengths is not None
         return False
 
     def items(self, valid: Mask | None, *, declares_nulls: bool = False) -> "LayerWriter":

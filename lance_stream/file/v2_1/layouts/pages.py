@@ -112,7 +112,7 @@ class PagesOfColumn:
 
     def __init__(self, pages: Sequence[Page]) -> None:
         self.pages = tuple(pages)
-        lengths = [each.length for each in self.pages]
+        lengths = [page.length for page in self.pages]
         if sum(lengths) > MAX_ROWS:
             raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
         self.row_starts: Places = np.fromiter(accumulate(lengths, initial=0), np.int64)
@@ -149,14 +149,14 @@ class PagesOfColumn:
         """Decode pages that were only read, as many adjacent ones together as possible."""
         rows: list[LeafRows] = []
         run: list[ReadChunks] = []
-        for end, each in enumerate(parts):
-            if run and not (isinstance(each, ReadChunks) and fit_together(run[-1], each)):
+        for end, part in enumerate(parts):
+            if run and not (isinstance(part, ReadChunks) and fit_together(run[-1], part)):
                 rows.append(self._decoded_run(places[end - len(run) : end], run))
                 run = []
-            if isinstance(each, ReadChunks):
-                run.append(each)
+            if isinstance(part, ReadChunks):
+                run.append(part)
             else:
-                rows.append(each)
+                rows.append(part)
         if run:
             rows.append(self._decoded_run(places[-len(run) :], run))
         return rows

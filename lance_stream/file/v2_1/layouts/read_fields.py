@@ -125,7 +125,9 @@ def _read(
         )
     if len(rows) == 0:
         return nulls(0, arrow_type)
-    held = [each for each in leaf_columns(field) if each.field_id in pages_of_leaf]
+    held = [
+        leaf_column for leaf_column in leaf_columns(field) if leaf_column.field_id in pages_of_leaf
+    ]
     if not held:
         raise CorruptDataError(f"no column of the file holds the field {field.name!r}")
     leaves = []
@@ -182,8 +184,8 @@ def _without_values(
     if field.logical_type != STRUCT:
         raise UnsupportedFeatureError("lists of structs without fields are not supported")
     parts = [
-        _without_values(each, arrow_type.field(place).type, count, pages_of_leaf)
-        for place, each in enumerate(field.children)
+        _without_values(child, arrow_type.field(place).type, count, pages_of_leaf)
+        for place, child in enumerate(field.children)
     ]
     return struct_array(arrow_type, count, parts, None)
 

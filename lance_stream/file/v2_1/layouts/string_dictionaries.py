@@ -147,8 +147,8 @@ def _run_rate(values: pa.Array) -> float:
     """Return runs per value, estimated from a sample of adjacent values."""
     starts = np.linspace(0, max(0, len(values) - _BLOCK_VALUES), _NUM_BLOCKS).astype(np.int64)
     blocks = [values[start : start + _BLOCK_VALUES] for start in np.unique(starts).tolist()]
-    same = sum(pc.sum(pc.equal(each[1:], each[:-1])).as_py() or 0 for each in blocks)
-    return 1 - same / sum(len(each) for each in blocks)
+    same = sum(pc.sum(pc.equal(block[1:], block[:-1])).as_py() or 0 for block in blocks)
+    return 1 - same / sum(len(block) for block in blocks)
 
 
 def _index_bytes(num_items: int, count: int, num_runs: int) -> int:

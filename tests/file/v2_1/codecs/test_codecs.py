@@ -194,7 +194,7 @@ def test_mini_block_encoding_round_trips(block: DataBlock, max_values: int, max_
     page = encode_mini_block(block, max_chunk_values=max_values, max_chunk_bytes=max_bytes)
     assert len(page.buffers) == num_mini_block_buffers(page.encoding)
     decoded = decode_mini_block(
-        page.encoding, [apart(each) for each in page.buffers], page.num_values
+        page.encoding, [apart(buffer) for buffer in page.buffers], page.num_values
     )
     assert plain(decoded) == plain(block)
 
@@ -218,11 +218,13 @@ def test_picked_values_match_the_whole(
     random = np.random.default_rng(seed)
     count = random.integers(1, block.num_values + 1)
     places = np.sort(random.choice(block.num_values, count, replace=False))
-    buffers = [apart(each) for each in page.buffers]
+    buffers = [apart(buffer) for buffer in page.buffers]
     picked = pick_mini_block(page.encoding, buffers, page.num_values, places)
     if isinstance(block, VariableWidthBlock):
         assert isinstance(picked, VariableWidthBlock)
-        wanted = [block.data[block.offsets[each] : block.offsets[each + 1]] for each in places]
+        wanted = [
+            block.data[block.offsets[position] : block.offsets[position + 1]] for position in places
+        ]
         assert picked.data.tobytes() == b"".join(each.tobytes() for each in wanted)
         assert np.diff(picked.offsets).tolist() == [len(each) for each in wanted]
     elif block.bits_per_value in (8, 16, 32, 64):
@@ -312,7 +314,7 @@ def test_bit_packed_chunks_round_trip(bits: int, count: int, seed: int) -> None:
     block = FixedWidthBlock(bits, count, words.astype(f"<u{bits // 8}").view(np.uint8))
     page = bitpacking.encode_mini_block(block)
     decoded = decode_mini_block(
-        page.encoding, [apart(each) for each in page.buffers], page.num_values
+        page.encoding, [apart(buffer) for buffer in page.buffers], page.num_values
     )
     assert plain(decoded) == plain(block)
 

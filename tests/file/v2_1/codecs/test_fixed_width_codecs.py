@@ -123,7 +123,7 @@ def test_runs_of_any_length_round_trip(
     words = np.repeat(below(min(bits, 3), bits, len(lengths), seed), lengths)
     encoded = rle.encode_mini_block(block_of(words), most_bytes)
     check_chunks(encoded, len(words))
-    assert sum(int(each.sizes.max()) for each in encoded.buffers) <= max(most_bytes, 18)
+    assert sum(int(buffer.sizes.max()) for buffer in encoded.buffers) <= max(most_bytes, 18)
     assert np.array_equal(decoded(encoded), words)
     places = np.random.default_rng(seed).integers(0, len(words), 50)
     picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, places)
@@ -180,12 +180,12 @@ def test_damaged_chunks_keep_their_value_count() -> None:
         }[kind]
         encoded = encode(block_of(words))
         buffers = []
-        for each in encoded.buffers:
-            data = each.data.copy()
+        for buffer in encoded.buffers:
+            data = buffer.data.copy()
             data[place % len(data)] = value
-            sizes = each.sizes.copy()
+            sizes = buffer.sizes.copy()
             sizes[-1] = max(0, sizes[-1] - cut)
-            buffers.append(ChunkedBuffer(data, each.starts, sizes))
+            buffers.append(ChunkedBuffer(data, buffer.starts, sizes))
         try:
             block = decode_mini_block(encoded.encoding, buffers, encoded.num_values)
         except BadDataError:

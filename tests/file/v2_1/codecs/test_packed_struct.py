@@ -48,7 +48,7 @@ def values_of(block: DataBlock) -> list[bytes]:
 
 def parts_of(block: DataBlock) -> list[list[bytes]]:
     assert isinstance(block, StructBlock)
-    return [values_of(each) for each in block.parts]
+    return [values_of(part) for part in block.parts]
 
 
 @st.composite
@@ -94,7 +94,7 @@ def test_an_empty_value_has_empty_fields() -> None:
     """Zeros where the width is fixed, empty strings where it is not."""
     rows = strings([b"ab\1\0\0\0x", b"", b"cd\0\0\0\0"])
     parts = packed_struct.split_variable(rows, [16, 32], [False, True])
-    assert [values_of(each) for each in parts] == [[b"ab", b"\0\0", b"cd"], [b"x", b"", b""]]
+    assert [values_of(part) for part in parts] == [[b"ab", b"\0\0", b"cd"], [b"x", b"", b""]]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ chunks_of_runs = st.lists(
 def test_the_surplus_of_each_chunk_is_dropped(
     runs: list[list[tuple[int, int]]], data: st.DataObject
 ) -> None:
-    sums = [len(expanded(each)) for each in runs]
+    sums = [len(expanded(run)) for run in runs]
     counts = [data.draw(st.integers(0, total)) for total in sums]
     values = [each[:count] for each, count in zip(map(expanded, runs), counts, strict=True)]
     assert decode_chunks(runs, counts) == [value for each in values for value in each]

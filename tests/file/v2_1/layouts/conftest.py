@@ -27,7 +27,7 @@ class Column:
 
     def __init__(self, field: Field, pages: Sequence[Sequence[Page]], data: bytes) -> None:
         self.field = field
-        self.pages = [list(each) for each in pages]
+        self.pages = [list(page) for page in pages]
         self.data = data
         self.forget()
 
@@ -41,11 +41,11 @@ class Column:
 
     @property
     def bytes_read(self) -> int:
-        return sum(each.size_bytes for ranges in self.rounds for each in ranges)
+        return sum(span.size_bytes for ranges in self.rounds for span in ranges)
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
         self.rounds.append(list(ranges))
-        return [memoryview(self.data)[each.start : each.stop] for each in ranges]
+        return [memoryview(self.data)[span.start : span.stop] for span in ranges]
 
     def read(self, start: int, stop: int) -> pa.Array:
         return answer(read_field(self.field, self.pages_of_leaf, start, stop), self.read_ranges)
@@ -82,9 +82,9 @@ class Column:
     def with_buffers(self, *buffers: bytes) -> "Column":
         """The same layout, over other bytes."""
         ranges, start = [], 0
-        for each in buffers:
-            ranges.append(ByteRange(start, start + len(each)))
-            start += len(each)
+        for buffer in buffers:
+            ranges.append(ByteRange(start, start + len(buffer)))
+            start += len(buffer)
         page = replace(self.pages[0][0], buffers=tuple(ranges))
         return Column(self.field, [[page], *self.pages[1:]], b"".join(buffers))
 
@@ -108,8 +108,8 @@ class Columns:
         writer = FieldWriter(field, version, max_page_bytes)
         arrow_type = field_to_arrow(field).type
         encoded: list[EncodedPage] = []
-        for each in arrays:
-            encoded += writer.append(each if each.type == arrow_type else each.cast(arrow_type))
+        for array in arrays:
+            encoded += writer.append(array if array.type == arrow_type else array.cast(arrow_type))
         encoded += writer.finish()
         pages: list[list[Page]] = [[] for _ in field.leaves()]
         parts: list[bytes] = []

@@ -189,7 +189,7 @@ def test_struct_fields_of_unequal_length_are_corrupt(columns: Any) -> None:
     other = columns.write(pa.array([[{"a": 1, "b": 2}] * 2] * 3, kind))
     shift = len(column.data)
     (page,) = other.pages[1]
-    moved = [ByteRange(each.start + shift, each.stop + shift) for each in page.buffers]
+    moved = [ByteRange(buffer.start + shift, buffer.stop + shift) for buffer in page.buffers]
     column.pages[1] = [replace(page, buffers=tuple(moved))]
     column.data += other.data
     column.forget()
@@ -199,7 +199,7 @@ def test_struct_fields_of_unequal_length_are_corrupt(columns: Any) -> None:
 
 def test_layouts_are_read_or_refused() -> None:
     """Every layout that the proto names is in exactly one of the two tables."""
-    names = {each.name for each in pb.PageLayout.DESCRIPTOR.oneofs_by_name["layout"].fields}
+    names = {field.name for field in pb.PageLayout.DESCRIPTOR.oneofs_by_name["layout"].fields}
     assert names == LAYOUTS.keys() | REFUSED_LAYOUTS.keys()
     assert not LAYOUTS.keys() & REFUSED_LAYOUTS.keys()
 

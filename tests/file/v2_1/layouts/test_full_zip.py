@@ -27,7 +27,7 @@ def test_plain_values_are_not_copied(columns: Any, monkeypatch: pytest.MonkeyPat
     assert column.data == values.buffers()[1].to_pybytes()[:8000]
     column.read(10, 20)
     column.take([1, 2, 500])
-    assert [[each.size_bytes for each in ranges] for ranges in column.rounds] == [[80], [16, 8]]
+    assert [[span.size_bytes for span in ranges] for ranges in column.rounds] == [[80], [16, 8]]
 
 
 def test_nullable_wide_values_have_control_words(columns: Any) -> None:
