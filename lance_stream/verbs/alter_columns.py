@@ -403,7 +403,8 @@ def _merged(altered: Altered, files: ColumnFiles) -> tuple[Fragment, ...]:
             kept = tuple(e for e in fragment.files if not left.isdisjoint(e.field_ids))
             if _holds(fragment, source, known & left):
                 write = partial(_write, table, place, source, own)
-                kept += files.of(fragment, ids, identities(source), write)
+                deleted = table.dead_offsets(fragment)
+                kept += files.of(fragment, ids, identities(source), deleted, write)
             merged.append(replace(fragment, files=kept))
     return tuple(merged)
 

@@ -2,7 +2,8 @@
 
 The values of new columns are written before the commit. If another writer commits first, the next
 attempt uses the files again for fragments that have not changed since, and whose columns are still
-those that the values were made from; only the others are written.
+those that the values were made from; only the others are written. A file has no values for the rows
+that were deleted when it was written: if a restore has brought one back, it is written again.
 """
 
 import sys
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.environment import Environment
@@ -34,17 +37,19 @@ class ColumnFiles:
     Attributes:
         store: The table's store.
         written: Maps a fragment's id, its other files, the new columns and the fields that they are
-            made from to the new file, as the only one of a fragment.
+            made from to the new files, each as the only one of a fragment, with the offsets of the
+            rows that it has no values for.
     """
 
     store: Store
-    written: dict[_Key, Fragment] = field(default_factory=dict)
+    written: dict[_Key, list[tuple[npt.NDArray[np.uint32], Fragment]]] = field(default_factory=dict)
 
     def of(
         self,
         fragment: Fragment,
         columns: Hashable,
         source: tuple[Identity, ...],
+        deleted: npt.NDArray[np.uint32],
         write: Callable[[], Fragment],
     ) -> tuple[DataFile, ...]:
         """Return the file of a fragment's new columns, written if necessary.
@@ -53,12 +58,16 @@ class ColumnFiles:
             fragment: The fragment.
             columns: What tells the new columns from others.
             source: The fields that they are made from.
+            deleted: The offsets of its deleted rows.
             write: Writes the file.
         """
         key = fragment.id, fragment.files, columns, source
-        if key not in self.written:
-            self.written[key] = write()
-        return self.written[key].files
+        files = self.written.setdefault(key, [])
+        for without_values, fragment_of_file in files:
+            if np.isin(without_values, deleted).all():
+                return fragment_of_file.files
+        files.append((deleted, write()))
+        return files[-1][1].files
 
     @contextmanager
     def deleted_on_error(self) -> Iterator[None]:
@@ -72,8 +81,8 @@ class ColumnFiles:
     def delete(self, kept: tuple[Fragment, ...] = ()) -> None:
         """Delete the files that none of the given fragments names."""
         named = {file.path for each in kept for file in each.files}
-        left = [each for each in self.written.values() if each.files[0].path not in named]
-        delete_files(self.store, left)
+        written = [fragment for files in self.written.values() for _, fragment in files]
+        delete_files(self.store, [each for each in written if each.files[0].path not in named])
 
 
 def write_beside(

@@ -117,7 +117,7 @@ def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[
         def write() -> Fragment:
             return write_beside(table, place, new.schema, _values(table, place, new))
 
-        return files.of(fragment, ids, source, write)
+        return files.of(fragment, ids, source, table.dead_offsets(fragment), write)
 
     with files.deleted_on_error():
         return tuple(

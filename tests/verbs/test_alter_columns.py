@@ -397,6 +397,17 @@ def test_decimals_are_exact(ds: Dataset) -> None:
     assert made.to_table(filter="n > 7.1")["id"].to_pylist() == [8, 9]
 
 
+def test_rows_that_a_restore_brings_back_keep_values() -> None:
+    """The file of a first attempt has no values for rows that were deleted then."""
+    data = pa.table({"n": pa.array([1, 2, 3], pa.int32()), "m": ["x", "y", "z"]})
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", data)
+    restored = ds.version
+    ds = ds.rename_columns({"m": "note"}).delete("n = 1")
+    watched = in_the_way(ds, lambda: ds.restore(restored))
+    table = watched.alter_columns({"path": "n", "data_type": pa.decimal128(12, 0)}).to_table()
+    assert table["n"].to_pylist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("verb", ["cast", "compute"])
 @pytest.mark.parametrize("change", ["swap", "replace"])
 def test_values_written_before_names_changed_hands_are_not_used(verb: str, change: str) -> None:
