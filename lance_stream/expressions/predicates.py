@@ -96,27 +96,31 @@ def parse_predicate(text: str, schema: pa.Schema, *, exact: bool = False) -> Exp
         time: its text may differ.
 
     Raises:
-        InvalidInputError: It does not parse, its types do not match, or it is not boolean.
+        InvalidInputError: It does not parse, its types do not match, it uses the value of a JSON
+            column, or it is not boolean.
         NotFoundError: It names a column that does not exist.
     """
-    from lance_stream.expressions.rules import field_at
-
     expression = parse_expression(text) if exact else bind(text, schema)
-    for path in expression.paths:
-        field_at(schema, path)
+    _check_columns(expression, schema)
     evaluate_predicate(expression, _no_rows(expression, schema))
     return expression
 
 
 def parse_value(text: str, schema: pa.Schema) -> Expression:
     """Parse a SQL expression for a value, and check it as `parse_predicate` does a condition."""
-    from lance_stream.expressions.rules import field_at
-
     expression = bind(text, schema)
-    for path in expression.paths:
-        field_at(schema, path)
+    _check_columns(expression, schema)
     evaluate(expression, _no_rows(expression, schema))
     return expression
+
+
+def _check_columns(expression: Expression, schema: pa.Schema) -> None:
+    from lance_stream.expressions.json_uses import check_json_uses
+    from lance_stream.expressions.rules import field_at
+
+    for path in expression.paths:
+        field_at(schema, path)
+    check_json_uses(expression.node, schema)
 
 
 def _no_rows(expression: Expression, schema: pa.Schema) -> pa.RecordBatch:

@@ -43,7 +43,7 @@ from lance_stream.upsert.keys import (
     newest_rows,
     only_rows,
 )
-from lance_stream.upsert.partial_structs import partial_columns
+from lance_stream.upsert.partial_structs import arriving_parts, partial_columns
 from lance_stream.write.casting import cast_batch, check_known
 
 FOR_GOOD: Final = timedelta.max
@@ -401,9 +401,7 @@ def _conditions(
 def _as_stored(field: pa.Field, table: pa.Schema, rules: UpsertRules) -> pa.Field:
     """Return a column of the batch as conditions see it: what is stored has the table's type."""
     is_stored = field.name in table.names and field.name not in rules.except_columns
-    if not is_stored or partial_columns(pa.schema([field]), pa.schema([table.field(field.name)])):
-        return field
-    return table.field(field.name)
+    return arriving_parts(table.field(field.name), field.type) if is_stored else field
 
 
 def _named_by_conditions(

@@ -34,6 +34,19 @@ def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataT
     return found
 
 
+def arriving_parts(column: pa.Field, incoming: pa.DataType) -> pa.Field:
+    """Return a column of the table without the parts of structs that its data lacks."""
+    if isinstance(incoming, pa.BaseExtensionType):
+        incoming = incoming.storage_type
+    if not (pa.types.is_struct(column.type) and pa.types.is_struct(incoming)):
+        return column
+    places = [(part, incoming.get_field_index(part.name)) for part in column.type]
+    parts = [
+        arriving_parts(part, incoming.field(place).type) for part, place in places if place >= 0
+    ]
+    return column.with_type(pa.struct(parts))
+
+
 def _lacks_parts(incoming: pa.DataType, target: pa.DataType, path: str, around: str) -> bool:
     """Return whether a struct lacks parts that the table has.
 

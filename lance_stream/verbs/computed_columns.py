@@ -32,9 +32,9 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import (
     Expression,
-    bind,
     evaluate,
     parse_expression,
+    parse_value,
     quote_path,
 )
 from lance_stream.file.versions import FileVersion
@@ -88,7 +88,9 @@ def add_computed_columns(
         return newest_to_write(table)
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
-        expressions = {name: bind(text, newest.arrow_schema) for name, text in columns.items()}
+        expressions = {
+            name: parse_value(text, newest.arrow_schema) for name, text in columns.items()
+        }
         schema = schema_with(newest, _additions(newest, expressions))
         computed = _with_values(newest, schema, expressions)
         check_may_write(newest.manifest, schema if computed.expressions else None)
