@@ -128,7 +128,7 @@ def plan_update(
     if remembered is None or not remembered.is_remembering:
         return PlannedUpdate(operation, Staged(dying=updated, others=paths))
     deletes = [each.deletes for each in parts if each.deletes is not None]
-    tombstones = plan_tombstones(remembered, deletes, environment)
+    tombstones = plan_tombstones(remembered, deletes, table.schema, environment)
     others = (*paths, *tombstones.paths)
     return PlannedUpdate(operation, Staged(dying=updated, others=others), tombstones)
 

@@ -14,7 +14,7 @@ that lists it and to the later versions.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -24,7 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
+from lance_stream.schema.fields import Schema
 from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.snapshot.store_clock import by_the_clock_of
@@ -417,18 +418,28 @@ class PlannedTombstones:
         added: The new file, if any, and the columns.
         joined: The names of files whose deletes the new one also contains.
         oldest_ms: Files without a delete since then are dropped.
+        field_ids: The fields that the columns named when the commit was planned.
     """
 
     added: Tombstones
     joined: frozenset[str] = field(default_factory=frozenset)
     oldest_ms: int = 0
+    field_ids: Mapping[str, int] = field(default_factory=dict)
 
     def entries(self, newest: Manifest | None, _version: int) -> Mapping[str, str]:
         """Return the commit's config entry, derived from the newest version's.
 
         Raises:
             InvalidInputError: Another writer now remembers deletes by other columns.
+            RetryableConflictError: Another writer has renamed, dropped or replaced a column.
         """
+        if newest is not None and _ids_of(newest.schema, self.field_ids) != self.field_ids:
+            raise RetryableConflictError(
+                "another writer has renamed, dropped or replaced one of the columns "
+                f"{', '.join(map(repr, self.field_ids))}, by which deletes are remembered. Plan "
+                "the upsert again on the newest version",
+                newest.version,
+            )
         known = None if newest is None else read_tombstones(newest.config)
         made = with_change(known, self.added, self.joined, self.oldest_ms)
         return config_entries(made) if made.files or known else {}
@@ -449,14 +460,22 @@ class PlannedTombstones:
         return tuple(tombstone_path(file.name) for file in self.added.files)
 
 
+def _ids_of(schema: Schema, names: Collection[str]) -> dict[str, int]:
+    return {column.name: column.id for column in schema.fields if column.name in names}
+
+
 def plan_tombstones(
-    remembered: RememberedDeletes, deletes: Sequence[Deletes], environment: Environment = MACHINE
+    remembered: RememberedDeletes,
+    deletes: Sequence[Deletes],
+    schema: Schema,
+    environment: Environment = MACHINE,
 ) -> PlannedTombstones:
     """Write the file of the deletes of a batch, if there are any.
 
     Args:
         remembered: What the version that the batch is planned on remembers.
         deletes: Those of the batch that are not late; each key occurs once.
+        schema: The columns of that version.
         environment: Randomness, for the file's name.
     """
     added = Tombstones(
@@ -465,9 +484,10 @@ def plan_tombstones(
         type_to_text(remembered.schema.field(SEQUENCE).type),
         values=remembered.values,
     )
+    field_ids = _ids_of(schema, added.columns)
     num_new = sum(delete.rows.num_rows for delete in deletes)
     if not num_new:
-        return PlannedTombstones(added, oldest_ms=remembered.oldest_ms)
+        return PlannedTombstones(added, oldest_ms=remembered.oldest_ms, field_ids=field_ids)
     joined = [
         each
         for each in files_to_join(remembered.files, num_new)
@@ -490,6 +510,7 @@ def plan_tombstones(
         replace(added, files=(file,)),
         frozenset(each.name for each in joined),
         remembered.oldest_ms,
+        field_ids,
     )
 
 

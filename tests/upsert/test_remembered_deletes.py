@@ -300,6 +300,28 @@ def test_other_columns_of_a_concurrent_writer() -> None:
     assert tombstone_files(table) == named_files(table)
 
 
+def test_concurrent_rename_refuses_remembered_deletes() -> None:
+    """Deletes name their columns, so renames are refused once a table has any: not if they race."""
+    table = take_in(new_table(), (1, 1, "u")).table
+    stale = on_publication(table, lambda: Dataset(table).rename_columns({"seq": "at"}))
+    with pytest.raises(InvalidInputError, match="has no column 'seq'"):
+        take_in(stale, (1, 5, "d"))
+    assert tombstone_files(table) == set()
+    assert Dataset(table).checkout(None).to_table()["id"].to_pylist() == [1]
+
+
+def test_sequences_follow_names_that_are_swapped() -> None:
+    """Otherwise later sequences would be compared with remembered ones of the other column."""
+    schema = SCHEMA.append(pa.field("at", pa.int64()))
+    table = take_in(new_table(schema), (1, 1, "u")).table
+    swapped = {"seq": "at", "at": "seq"}
+    stale = on_publication(table, lambda: Dataset(table).rename_columns(swapped))
+    take_in(stale, (1, 5, "d"), (2, 5, "u"))
+    newest = Dataset(table).checkout(None)
+    assert newest.to_table(["id", "seq", "at"]).to_pylist() == [{"id": 2, "seq": 5, "at": None}]
+    assert named_files(newest.table) == tombstone_files(table)
+
+
 def test_the_dataset_verb_takes_an_age() -> None:
     ds = Dataset(new_table())
     how: dict[str, Any] = {

@@ -59,13 +59,18 @@ def remember(
     """Return the table with the deletes of a batch, as after a commit."""
     on = [name for name in table.arrow_schema.names if name != "seq"]
     known = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
-    return taken_in(
-        table, plan_tombstones(known, [known.new_deletes(keys, sequence)], make_environment())
-    )
+    return taken_in(table, plan(table, known, keys, sequence))
 
 
-def taken_in(table: TableVersion, plan: PlannedTombstones) -> TableVersion:
-    entries = plan.entries(table.manifest, table.version + 1)
+def plan(
+    table: TableVersion, known: RememberedDeletes, keys: Sequence[pa.Array], sequence: pa.Array
+) -> PlannedTombstones:
+    deletes = [known.new_deletes(keys, sequence)]
+    return plan_tombstones(known, deletes, table.schema, make_environment())
+
+
+def taken_in(table: TableVersion, planned: PlannedTombstones) -> TableVersion:
+    entries = planned.entries(table.manifest, table.version + 1)
     return table.at(replace(table.manifest, config={**table.manifest.config, **entries}))
 
 
@@ -198,8 +203,8 @@ def test_concurrent_writers_keep_both_tombstones() -> None:
     for number in range(7):
         table = remember(table, ids(number), pa.array([5]))
     known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    ours = plan_tombstones(known, [known.new_deletes(ids(50), pa.array([5]))], make_environment())
-    theirs = plan_tombstones(known, [known.new_deletes(ids(60), pa.array([5]))], make_environment())
+    ours = plan(table, known, ids(50), pa.array([5]))
+    theirs = plan(table, known, ids(60), pa.array([5]))
     assert len(ours.joined) == len(theirs.joined) == 7
     both = taken_in(taken_in(table, theirs), ours)
     assert len(config_files(both)) == 2
@@ -209,8 +214,8 @@ def test_concurrent_writers_keep_both_tombstones() -> None:
 def test_no_file_without_deletes() -> None:
     table = new_table()
     known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    plan = plan_tombstones(known, [known.new_deletes(ids(), pa.array([], pa.int64()))])
-    assert plan.entries(table.manifest, 2) == {}
+    planned = plan(table, known, ids(), pa.array([], pa.int64()))
+    assert planned.entries(table.manifest, 2) == {}
     assert table.store.list("_lance_stream") == []
 
 
