@@ -449,6 +449,8 @@ class Dataset:
 
         Raises:
             InvalidInputError: A type cannot be stored, or rows do not meet a condition.
+            ColumnsChangedError: Another writer has meanwhile changed what the table declares about
+                columns that are kept.
             CommitError: The rows did not become a version.
         """
         return Dataset(overwrite.overwrite(self.table, data, checks=as_checks(expect)).table)

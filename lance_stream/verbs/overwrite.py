@@ -93,13 +93,16 @@ def overwrite_fragments(
 
     Raises:
         InvalidInputError: The batch id belongs to another query's batch.
-        ColumnsChangedError: The table's columns are to be kept, but others have changed them.
+        ColumnsChangedError: The table's columns are to be kept, or what it declares about them, but
+            others have changed that.
         CommitError: They were not committed, or the outcome is unknown.
     """
     operation = Overwrite(tuple(fragments), table.schema if schema is None else schema)
 
     def check(newest: Manifest) -> None:
-        if schema is None and newest.schema != table.schema:
+        if newest.schema == table.schema:
+            return
+        if schema is None or with_declarations(newest.schema, schema) not in (None, schema):
             raise ColumnsChangedError(
                 "the table's columns were changed while the rows were written; write them again"
             )

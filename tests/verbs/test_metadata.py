@@ -8,8 +8,10 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
-from lance_stream.errors import CommitConflictError
+from lance_stream.errors import ColumnsChangedError, CommitConflictError
 from lance_stream.verbs import configure
+from lance_stream.verbs.overwrite import overwrite
+from tests.upsert.test_remembered_deletes import on_publication
 
 SCHEMA = pa.schema(
     [
@@ -156,3 +158,33 @@ def race(ds: Dataset, monkeypatch: pytest.MonkeyPatch, other: Callable[[], Datas
         return commit(*args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(configure, "commit_planned", late)
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda ds: ds.update_metadata(schema={"source": "shop"}),
+        lambda ds: ds.update_metadata(fields={"photo": {"pii": "true"}}),
+        lambda ds: ds.alter_columns({"path": "place", "nullable": False}),
+    ],
+    ids=["schema", "column", "not null"],
+)
+def test_overwrites_lose_no_concurrent_declaration(
+    ds: Dataset, declare: Callable[[Dataset], Dataset]
+) -> None:
+    """The rows were written for other declarations; a column without nulls may have got some."""
+    before = ds.table.store.list("data")
+    rows = ds.to_table()
+    with pytest.raises(ColumnsChangedError, match="write them again"):
+        overwrite(on_publication(ds.table, lambda: declare(ds)), rows)
+    newest = ds.checkout(None)
+    assert newest.version == ds.version + 1
+    assert ds.table.store.list("data") == before
+    assert newest.overwrite(rows).schema == newest.schema
+
+
+def test_overwrites_replace_concurrently_added_columns(ds: Dataset) -> None:
+    """Nothing is lost that an overwrite keeps."""
+    added = pa.field("note", pa.string())
+    stale = on_publication(ds.table, lambda: ds.add_columns(added))
+    assert Dataset(overwrite(stale, ds.to_table()).table).schema == ds.schema
