@@ -93,8 +93,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _is_whole_quick_sample(session.config) and too_costly(_costs):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if os.environ.get("RECORD_COSTS") == "1":
-        lines = [f"{cost:.2f} {name}\n" for name, cost in sorted(costs_of_cases(_costs).items())]
-        RECORDED_COSTS.write_text(HEADER + "".join(lines))
+        RECORDED_COSTS.write_text(recorded(costs_of_cases(_costs)))
+
+
+def recorded(costs: Mapping[str, float]) -> str:
+    """Return the text of the file with what a case of each costly test costs."""
+    return HEADER + "".join(f"{cost:.4f} {name}\n" for name, cost in sorted(costs.items()))
 
 
 def costs_of_cases(costs: Mapping[str, float]) -> dict[str, float]:

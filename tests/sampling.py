@@ -79,9 +79,12 @@ def places_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str) 
 
 
 def most_quick_cases(test: str) -> int | None:
-    """Return how many cases of a test `make test` runs; None for all of them."""
+    """Return how many cases of a test `make test` runs; None for all of them.
+
+    A recorded cost is rounded, and 0 stands for less than its last digit.
+    """
     cost = _recorded_costs().get(test)
-    return None if cost is None else int(QUICK_SECONDS / cost)
+    return int(QUICK_SECONDS / cost) if cost else None
 
 
 @cache

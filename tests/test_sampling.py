@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import memory, sampling
-from tests.costs import costs_of_cases, cpu_seconds, of_folders, too_costly
+from tests.costs import costs_of_cases, cpu_seconds, of_folders, recorded, too_costly
 from tests.sampling import RECORDED_COSTS, most_quick_cases, places_of_some
 
 GRID = [{("a", a), ("b", b)} for a, b in product(range(12), range(5))]
@@ -42,7 +42,9 @@ def test_all_cases_are_chosen_on_request(monkeypatch: pytest.MonkeyPatch) -> Non
     assert places_of_some(GRID, 10, "s") == set(range(len(GRID)))
 
 
-@pytest.mark.parametrize(("cost", "num_cases"), [(0.11, 3), (0.3, 1), (7.0, 0), (None, None)])
+@pytest.mark.parametrize(
+    ("cost", "num_cases"), [(0.11, 3), (0.3, 1), (7.0, 0), (0.0, None), (None, None)]
+)
 def test_costly_tests_have_fewer_quick_cases(
     monkeypatch: pytest.MonkeyPatch, cost: float | None, num_cases: int | None
 ) -> None:
@@ -116,6 +118,11 @@ def test_a_hundredth_of_the_run_is_too_much(slowness: float) -> None:
     costs = {**QUICK_RUN, "tests/b/test_y.py::test_1[a]": 2.8, "tests/b/test_y.py::test_1[b]": 1.8}
     costs = {name: cost * slowness for name, cost in (costs | {"fixture spark": 15.0}).items()}
     assert too_costly(costs) == ["tests/b/test_y.py::test_1[a]"]
+
+
+def test_cheap_cases_keep_digits_of_their_cost() -> None:
+    """A cost rounded to nothing would let the quick sample run all of many cases."""
+    assert recorded({"tests/a.py::t": 0.0041}).endswith("\n0.0041 tests/a.py::t\n")
 
 
 @pytest.mark.parametrize("slowness", [0.5, 1, 3])
