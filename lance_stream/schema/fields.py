@@ -133,6 +133,10 @@ class Schema:
     fields: tuple[Field, ...] = ()
     metadata: Mapping[str, bytes] = field(default_factory=dict)
 
+    def ids_in_files(self) -> set[int]:
+        """Return the ids under which data files hold columns in use, hidden lineage included."""
+        return {*LINEAGE_IDS, *(field.id for field in self.walk())}
+
     def walk(self) -> Iterator[Field]:
         """Yield every field, depth first, in the order in which they are stored."""
         for each in self.fields:

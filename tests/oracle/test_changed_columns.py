@@ -15,6 +15,7 @@ from lance_stream.commit.committer import read_transaction
 from lance_stream.snapshot.opening import open_table
 from lance_stream.table.operations import Operation
 from tests.oracle.test_upserts import Twins, rows
+from tests.verbs.test_add_columns import in_the_way
 
 pytestmark = pytest.mark.oracle
 
@@ -144,6 +145,27 @@ def test_stale_pylance_writers_rebase_on_column_changes(tmp_path: Path) -> None:
     found = lance.dataset(twins.ours).to_table()
     assert found["y"].to_pylist() == found["id"].to_pylist()
     assert 1 not in found["id"].to_pylist()
+
+
+def test_updates_leave_no_file_of_dropped_columns(tmp_path: Path) -> None:
+    """pylance calls a table corrupt that names a file without a column in use."""
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "x": [3, 4]}))
+    ds = ds.drop_columns("x").add_columns({"double": "id * 2"})
+    ds.update({"id": "id + 10"})
+    lance.dataset(uri).validate()
+    assert lance.dataset(uri).to_table().to_pydict() == {"id": [11, 12], "double": [2, 4]}
+
+
+def test_rebased_updates_bring_no_dropped_column_back(tmp_path: Path) -> None:
+    """pylance drops a column, with its file, after the update has been planned."""
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "x": [3, 4]}))
+    ds = ds.add_columns({"double": "id * 2"})
+    beaten = in_the_way(ds, lambda: lance.dataset(uri).drop_columns(["double"]))
+    beaten.update({"x": "x + 10"})
+    lance.dataset(uri).validate()
+    assert lance.dataset(uri).to_table().to_pydict() == {"id": [1, 2], "x": [13, 14]}
 
 
 class Columns:

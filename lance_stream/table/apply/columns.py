@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.schema.fields import LINEAGE_IDS, TOMBSTONED_ID, Schema
+from lance_stream.schema.fields import TOMBSTONED_ID, Schema
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import (
     check_file_version,
@@ -69,7 +69,7 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
 def project(start: Manifest, operation: Project) -> Manifest:
     """Return the version with some of the columns, or with renamed ones."""
     schema = Schema(operation.fields, start.schema.metadata)
-    left = {*LINEAGE_IDS, *(field.id for field in schema.walk())}
+    left = schema.ids_in_files()
     fragments = start.fragments
     if not left.issuperset(field.id for field in start.schema.walk()):
         changes: dict[int, Fragment | None] = {}
@@ -132,7 +132,7 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
             f"columns of fragment {fragment.id} are stored in a file of version 0.1, which can "
             "only be replaced as a whole"
         )
-    live = {*LINEAGE_IDS, *(field.id for field in schema.walk())}
+    live = schema.ids_in_files()
     kept = [_without(old, file.field_ids) for old in fragment.files]
     return (*(each for each in kept if not live.isdisjoint(each.field_ids)), file)
 

@@ -12,11 +12,11 @@ Source:  facts of the format, sections 1.2 and 4; measured on the reference.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import (
     has_only_moved_rows,
@@ -100,7 +100,7 @@ def update(start: Manifest, operation: Update) -> Manifest:
         start,
         operation.updated_fragments,
         operation.removed_fragment_ids,
-        _with_new_columns if in_place else _with_dead_rows,
+        partial(_with_new_columns, start.schema.ids_in_files()) if in_place else _with_dead_rows,
     )
     if in_place:
         changes.update(_stamped(start, operation, changes))
@@ -124,9 +124,9 @@ def _with_dead_rows(now: Fragment, planned: Fragment) -> Fragment:
     return replace(now, deletion_file=planned.deletion_file)
 
 
-def _with_new_columns(now: Fragment, planned: Fragment) -> Fragment:
-    # A file is dropped once newer ones have all of its fields.
-    files = tuple(file for file in planned.files if set(file.field_ids) != {TOMBSTONED_ID})
+def _with_new_columns(columns: set[int], now: Fragment, planned: Fragment) -> Fragment:
+    # A file is dropped once newer ones have all of its columns that are still in use.
+    files = tuple(file for file in planned.files if not columns.isdisjoint(file.field_ids))
     return replace(now, files=files, deletion_file=planned.deletion_file)
 
 
