@@ -1,4 +1,4 @@
-"""SQL expressions over columns: parsed by sqlglot, checked and evaluated on Arrow batches.
+"""SQL expressions over columns: parsed, checked and evaluated on Arrow batches.
 
 Read `predicates` first; `trees` parses, `rules` has one rule for each kind of node.
 """

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lance_stream.expressions import arithmetic
 from lance_stream.expressions.casts import as_text, rescaled
 from lance_stream.expressions.comparisons import compared, kind_of
-from lance_stream.expressions.nodes import Datum, Node, failure, refuse
+from lance_stream.expressions.nodes import Call, Datum, Node, failure, refuse
 from lance_stream.expressions.numbers import (
     EXACT,
     common_number,
@@ -93,7 +93,7 @@ def _in_case(value: Datum, ascii_case: Any, any_case: Callable[[str], str]) -> D
 
 def _trim(trim: Any) -> Callable[[Node, Sequence[Datum]], Datum]:
     def evaluate(node: Node, values: Sequence[Datum]) -> Datum:
-        if len(values) == 2 and not node.args.get("is_from"):
+        if len(values) == 2 and not (isinstance(node, Call) and node.has_from):
             raise refuse(node, "has its characters after a comma; write TRIM(BOTH 'x' FROM a). It")
         if _demand(node, "string", *values):
             return pa.scalar(None, pa.string())

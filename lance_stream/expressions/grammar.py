@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.nodes import Node, with_source
+from lance_stream.expressions import nodes
+from lance_stream.expressions.nodes import Node, NodeT
 from lance_stream.expressions.tokens import Kind, Token, split_tokens
 
 MAX_CHARACTERS: Final = 1 << 20
@@ -110,24 +110,30 @@ TEXT and TIMESTAMPTZ."""
 
 _DECIMALS: Final = frozenset({"DECIMAL", "DEC", "NUMERIC"})
 
-_COMPARISONS: Final[Mapping[str, Callable[..., Node]]] = {
-    "=": exp.EQ,
-    "==": exp.EQ,
-    "<=>": exp.NullSafeEQ,
-    "<>": exp.NEQ,
-    "!=": exp.NEQ,
-    "<": exp.LT,
-    "<=": exp.LTE,
-    ">": exp.GT,
-    ">=": exp.GTE,
+_COMPARISONS: Final[Mapping[str, type[nodes.Binary]]] = {
+    "=": nodes.Equal,
+    "==": nodes.Equal,
+    "<=>": nodes.NullSafeEqual,
+    "<>": nodes.NotEqual,
+    "!=": nodes.NotEqual,
+    "<": nodes.Less,
+    "<=": nodes.LessOrEqual,
+    ">": nodes.Greater,
+    ">=": nodes.GreaterOrEqual,
 }
-_SUMS: Final[Mapping[str, Callable[..., Node]]] = {"+": exp.Add, "-": exp.Sub, "||": exp.DPipe}
-_PRODUCTS: Final[Mapping[str, Callable[..., Node]]] = {
-    "*": exp.Mul,
-    "/": exp.Div,
-    "%": exp.Mod,
-    "DIV": exp.IntDiv,
+_SUMS: Final[Mapping[str, type[nodes.Binary]]] = {
+    "+": nodes.Add,
+    "-": nodes.Subtract,
+    "||": nodes.Concatenate,
 }
+_PRODUCTS: Final[Mapping[str, type[nodes.Binary]]] = {
+    "*": nodes.Multiply,
+    "/": nodes.Divide,
+    "%": nodes.Remainder,
+    "DIV": nodes.WholeDivide,
+}
+
+_PATTERNS: Final[Mapping[str, type[nodes.Pattern]]] = {"LIKE": nodes.Like, "ILIKE": nodes.ILike}
 
 _CLOCKS: Final = frozenset({"current_date", "current_timestamp", "now", "localtimestamp"})
 
@@ -215,27 +221,28 @@ class _Parser:
             f"{self._text!r:.2000}; docs/expressions.md lists what is"
         )
 
-    def _node(self, start: int, node: Node) -> Node:
-        return with_source(node, self._text, start, self._tokens[self._next - 1].stop)
+    def _node(self, start: int, node: NodeT) -> NodeT:
+        node.source = self._text, start, self._tokens[self._next - 1].stop
+        return node
 
     # --- operators, from the weakest
 
     def _any(self) -> Node:
         start, node = self._token.start, self._conjunction()
         while self._accept("OR"):
-            node = self._node(start, exp.Or(this=node, expression=self._conjunction()))
+            node = self._node(start, nodes.Or(node, self._conjunction()))
         return node
 
     def _conjunction(self) -> Node:
         start, node = self._token.start, self._negation()
         while self._accept("AND"):
-            node = self._node(start, exp.And(this=node, expression=self._negation()))
+            node = self._node(start, nodes.And(node, self._negation()))
         return node
 
     def _negation(self) -> Node:
         start = self._token.start
         if self._accept("NOT") or self._accept("!"):
-            return self._node(start, exp.Not(this=self._negation()))
+            return self._node(start, nodes.Not(self._negation()))
         return self._predicate()
 
     def _predicate(self) -> Node:
@@ -245,28 +252,28 @@ class _Parser:
             node = self._is(start, value)
         else:
             is_not = self._accept("NOT")
-            found = self._range(start, value)
-            if found is None:
+            ranged = self._range(start, value)
+            if ranged is None:
                 if is_not:
                     raise self._unexpected()
                 return value
-            node = found
-        return self._node(start, exp.Not(this=node)) if is_not else node
+            node = ranged
+        return self._node(start, nodes.Not(node)) if is_not else node
 
     def _is(self, start: int, value: Node) -> Node:
         if self._accept("DISTINCT", "FROM"):
             other = self._value()
             return self._node(
-                start, exp.Not(this=self._node(start, exp.NullSafeEQ(this=value, expression=other)))
+                start, nodes.Not(self._node(start, nodes.NullSafeEqual(value, other)))
             )
         for word, constant in (
-            ("NULL", exp.Null()),
-            ("UNKNOWN", exp.Null()),
-            ("TRUE", exp.Boolean(this=True)),
-            ("FALSE", exp.Boolean(this=False)),
+            ("NULL", nodes.Null()),
+            ("UNKNOWN", nodes.Null()),
+            ("TRUE", nodes.Boolean(True)),
+            ("FALSE", nodes.Boolean(False)),
         ):
             if self._accept(word):
-                return self._node(start, exp.Is(this=value, expression=constant))
+                return self._node(start, nodes.Is(value, constant))
         raise self._unexpected()
 
     def _range(self, start: int, value: Node) -> Node | None:
@@ -275,29 +282,29 @@ class _Parser:
                 raise self._unsupported(f"BETWEEN {self._token.text}")
             low = self._value()
             self._expect("AND")
-            return self._node(start, exp.Between(this=value, low=low, high=self._value()))
+            return self._node(start, nodes.Between(value, low, self._value()))
         if self._accept("IN"):
             self._expect("(")
             if self._is_word("SELECT"):
                 raise self._unsupported("a query")
-            return self._node(start, exp.In(this=value, expressions=self._list(")")))
-        for word, kind in (("LIKE", exp.Like), ("ILIKE", exp.ILike)):
+            return self._node(start, nodes.In(value, self._list(")")))
+        for word, kind in _PATTERNS.items():
             if self._accept(word):
                 if self._is_word("ANY") or self._is_word("ALL") or self._is_word("SOME"):
                     raise self._unsupported(f"{word} {self._token.text}")
-                node = self._node(start, kind(this=value, expression=self._value()))
+                node = self._node(start, kind(value, self._value()))
                 if not self._accept("ESCAPE"):
                     return node
-                return self._node(start, exp.Escape(this=node, expression=self._string()))
+                return self._node(start, nodes.Escape(node, self._string().text))
         if self._accept("RLIKE") or self._accept("REGEXP"):
             return self._call(start, "rlike", [value, self._value()])
         return None
 
-    def _string(self) -> Node:
+    def _string(self) -> nodes.Literal:
         if self._token.kind is not Kind.STRING:
             raise self._unexpected()
         token = self._advance()
-        return self._node(token.start, exp.Literal(this=token.text, is_string=True))
+        return self._node(token.start, nodes.Literal(token.text, is_string=True))
 
     def _value(self) -> Node:
         return self._chain(_COMPARISONS, lambda: self._chain(_SUMS, self._product))
@@ -306,7 +313,7 @@ class _Parser:
         return self._chain(_PRODUCTS, self._signed)
 
     def _chain(
-        self, operators: Mapping[str, Callable[..., Node]], operand: Callable[[], Node]
+        self, operators: Mapping[str, type[nodes.Binary]], operand: Callable[[], Node]
     ) -> Node:
         start, node = self._token.start, operand()
         while self._token.kind in (Kind.SYMBOL, Kind.NAME):
@@ -314,13 +321,13 @@ class _Parser:
             if operator is None:
                 break
             self._advance()
-            node = self._node(start, operator(this=node, expression=operand()))
+            node = self._node(start, operator(node, operand()))
         return node
 
     def _signed(self) -> Node:
         start = self._token.start
         if self._accept("-"):
-            return self._node(start, exp.Neg(this=self._signed()))
+            return self._node(start, nodes.Negative(self._signed()))
         if self._accept("+"):
             return self._call(start, "positive", [self._signed()])
         return self._primary()
@@ -332,13 +339,13 @@ class _Parser:
         node = self._operand()
         while True:
             if self._accept("::"):
-                node = self._node(start, exp.Cast(this=node, to=self._type()))
+                node = self._node(start, nodes.Cast(node, self._type()))
             elif self._accept("["):
                 key = self._value()
                 self._expect("]")
-                node = self._node(start, exp.Bracket(this=node, expressions=[key]))
+                node = self._node(start, nodes.Subscript(node, key))
             elif self._accept("."):
-                node = self._node(start, exp.Dot(this=node, expression=self._identifier()))
+                node = self._node(start, nodes.Part(node, self._identifier()))
             else:
                 return node
 
@@ -349,7 +356,7 @@ class _Parser:
             return self._string()
         if token.kind is Kind.BYTES:
             self._advance()
-            return self._node(start, exp.HexString(this=token.text))
+            return self._node(start, nodes.Bytes(token.text))
         if token.kind is Kind.NUMBER:
             self._advance()
             return self._number(token)
@@ -364,7 +371,7 @@ class _Parser:
             if self._is_word(","):
                 raise self._unsupported("a list in parentheses")
             self._expect(")")
-            return self._node(start, exp.Paren(this=node))
+            return self._node(start, nodes.Parentheses(node))
         raise self._unexpected()
 
     def _word(self) -> Node:
@@ -372,14 +379,14 @@ class _Parser:
         start, word = token.start, token.text.upper()
         if word in ("TRUE", "FALSE"):
             self._advance()
-            return self._node(start, exp.Boolean(this=word == "TRUE"))
+            return self._node(start, nodes.Boolean(word == "TRUE"))
         if word == "NULL":
             self._advance()
-            return self._node(start, exp.Null())
+            return self._node(start, nodes.Null())
         following = self._tokens[self._next + 1]
         if word in _LITERALS_OF_TYPE and following.kind is Kind.STRING:
             self._advance()
-            return self._node(start, exp.Cast(this=self._string(), to=TYPES[word], literal=True))
+            return self._node(start, nodes.Cast(self._string(), TYPES[word], is_literal=True))
         if word in ("CASE", "INTERVAL", "EXISTS", "SELECT"):
             raise self._unsupported(word)
         if word in _RESERVED:
@@ -395,49 +402,47 @@ class _Parser:
     def _number(self, token: Token) -> Node:
         digits = token.text.rstrip("LlSsYyDdFfBb")
         suffix = token.text[len(digits) :].upper()
-        node = self._node(token.start, exp.Literal(this=digits, is_string=False))
+        literal = nodes.Literal(digits, is_string=False, is_decimal=suffix == "BD")
+        node = self._node(token.start, literal)
         if suffix in ("", "BD"):
-            node.set("is_decimal", suffix == "BD")
             return node
         if suffix in "LSY" and not digits.isdigit():
             raise self._unsupported(f"the number {token.text}")
-        return self._node(
-            token.start, exp.Cast(this=node, to=TYPES[_SUFFIXES[suffix]], literal=True)
-        )
+        return self._node(token.start, nodes.Cast(node, TYPES[_SUFFIXES[suffix]], is_literal=True))
 
     def _column(self) -> Node:
         start = self._token.start
-        node = self._node(start, exp.Column(this=self._identifier()))
-        path = [node.name]
+        path = [self._identifier()]
+        node: Node = self._node(start, nodes.Column(path[0]))
         while self._accept("."):
-            node = self._node(start, exp.Dot(this=node, expression=self._identifier()))
-            path.append(node.expression.name)
+            path.append(self._identifier())
+            node = self._node(start, nodes.Part(node, path[-1]))
         stop = self._tokens[self._next - 1].stop
         self._columns.append(NamedColumn(tuple(path), start, stop))
         return node
 
-    def _identifier(self) -> Node:
+    def _identifier(self) -> str:
         token = self._token
         if token.kind not in (Kind.NAME, Kind.QUOTED_NAME):
             raise self._unexpected()
         self._advance()
-        return self._node(token.start, exp.Identifier(this=token.text))
+        return token.text
 
     def _list(self, closing: str) -> list[Node]:
-        nodes: list[Node] = []
+        items: list[Node] = []
         if self._accept(closing):
-            return nodes
+            return items
         while True:
-            nodes.append(self._any())
+            items.append(self._any())
             if not self._accept(","):
                 break
         self._expect(closing)
-        return nodes
+        return items
 
     # --- functions
 
-    def _call(self, start: int, name: str, arguments: list[Node]) -> Node:
-        return self._node(start, exp.Anonymous(this=name, expressions=arguments))
+    def _call(self, start: int, name: str, arguments: list[Node]) -> nodes.Call:
+        return self._node(start, nodes.Call(name, arguments))
 
     def _function(self, start: int, name: str) -> Node:
         special = {
@@ -465,8 +470,8 @@ class _Parser:
         self._expect("AS")
         to = self._type()
         self._expect(")")
-        kind = exp.Cast if name == "cast" else exp.TryCast
-        return self._node(start, kind(this=value, to=to))
+        kind = nodes.Cast if name == "cast" else nodes.TryCast
+        return self._node(start, kind(value, to))
 
     def _trim(self, start: int, name: str) -> Node:
         for word, function in (("LEADING", "ltrim"), ("TRAILING", "rtrim"), ("BOTH", "trim")):
@@ -480,7 +485,7 @@ class _Parser:
             arguments.append(self._any())
             self._expect(")")
             call = self._call(start, name, arguments[::-1])
-            call.set("is_from", True)
+            call.has_from = True
             return call
         if self._accept(","):
             arguments += self._list(")")

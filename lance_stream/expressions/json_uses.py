@@ -10,9 +10,9 @@ JSON. Its text would have to be decoded for each row, and bytes are never a righ
 from typing import Final
 
 import pyarrow as pa
-from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.expressions import nodes
 from lance_stream.expressions.nodes import Node, source_of
 from lance_stream.expressions.predicates import spelled_name
 from lance_stream.schema.json_columns import has_json, is_json
@@ -32,9 +32,10 @@ def check_json_uses(node: Node, schema: pa.Schema) -> None:
     """
     if not any(map(has_json, schema)):
         return
-    for part in node.walk():
+    around = [(None, node), *((part, child) for part in node.walk() for child in part.children())]
+    for parent, part in around:
         field = _field_of(part, schema)
-        if field is None or not has_json(field) or _is_allowed(part):
+        if field is None or not has_json(field) or _is_allowed(part, parent):
             continue
         what = "is JSON" if is_json(field) else "has JSON in it"
         raise InvalidInputError(
@@ -46,20 +47,20 @@ def check_json_uses(node: Node, schema: pa.Schema) -> None:
 
 def _field_of(node: Node, schema: pa.Schema) -> pa.Field | None:
     """Return the column, or the part of one, that a node names; None if it names none."""
-    if isinstance(node, exp.Column):
+    if isinstance(node, nodes.Column):
         return schema.field(node.name)
-    if isinstance(node, exp.Anonymous):
+    if isinstance(node, nodes.Call):
         if node.name != "get":
             return None
-        whole = _field_of(node.expressions[0], schema)
-    elif isinstance(node, exp.Dot | exp.Bracket | exp.Paren):
-        whole = _field_of(node.this, schema)
+        whole = _field_of(node.arguments[0], schema)
+    elif isinstance(node, nodes.Part | nodes.Subscript | nodes.Parentheses):
+        whole = _field_of(node.operand, schema)
     else:
         return None
-    if whole is None or isinstance(node, exp.Paren):
+    if whole is None or isinstance(node, nodes.Parentheses):
         return whole
-    if isinstance(node, exp.Dot):
-        return _part_of(whole.type, node.expression.name)
+    if isinstance(node, nodes.Part):
+        return _part_of(whole.type, node.name)
     is_map = pa.types.is_map(whole.type)
     return whole.type.item_field if is_map else getattr(whole.type, "value_field", None)
 
@@ -72,14 +73,13 @@ def _part_of(arrow: pa.DataType, name: str) -> pa.Field | None:
     return None if spelled is None else by_name[spelled]
 
 
-def _is_allowed(node: Node) -> bool:
-    """Return whether what is around a node does not use its value, or is a node to check itself."""
-    around = node.parent
-    if isinstance(around, exp.Is):
-        return isinstance(around.expression, exp.Null)
-    if isinstance(around, exp.Anonymous):
-        is_list = around.name == "get" and around.expressions[0] is node
-        return is_list or around.name in _BLIND_TO_VALUES
-    if isinstance(around, exp.Bracket):
-        return around.this is node
-    return isinstance(around, exp.Dot | exp.Paren)
+def _is_allowed(node: Node, parent: Node | None) -> bool:
+    """Return whether the node above does not use the value, or is a node to check itself."""
+    if isinstance(parent, nodes.Is):
+        return isinstance(parent.constant, nodes.Null)
+    if isinstance(parent, nodes.Call):
+        is_list = parent.name == "get" and parent.arguments[0] is node
+        return is_list or parent.name in _BLIND_TO_VALUES
+    if isinstance(parent, nodes.Subscript):
+        return parent.operand is node
+    return isinstance(parent, nodes.Part | nodes.Parentheses)

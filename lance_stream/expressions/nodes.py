@@ -1,35 +1,316 @@
-"""Nodes of a SQL expression's tree: what every rule needs to know about one.
+"""The tree of a SQL expression: one class for each kind of node.
 
-The classes are sqlglot's, but `grammar` creates the trees, so that a text means the same with each
-of its releases. A function of any name is an `exp.Anonymous`.
+    a + 1 > 2 AND lower(s) LIKE 'x%'
+
+    And
+        Greater
+            Add         Column a, Literal 1
+            Literal 2
+        Like
+            Call lower  Column s
+            Literal x%
+
+`grammar` builds trees, `rules` evaluates them. A node knows its part of the text, for messages.
 """
 
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
-from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError
-
-Node: TypeAlias = Any
-"""A node of sqlglot's tree; the name of its base class varies between releases."""
 
 Datum: TypeAlias = Any
 """An Arrow array, or an Arrow scalar if the value is the same for all rows."""
 
-_SOURCE: Final = "lance_stream.source"
+NodeT = TypeVar("NodeT", bound="Node")
 
 
-def with_source(node: Node, text: str, start: int, stop: int) -> Node:
-    """Return a node that knows its part of the text, for messages."""
-    node.meta[_SOURCE] = (text, start, stop)
-    return node
+@dataclass(eq=False)
+class Node:
+    """A node.
+
+    Attributes:
+        source: The expression's text, and where the node starts and stops in it.
+    """
+
+    source: tuple[str, int, int] = field(default=("", 0, 0), init=False, repr=False)
+
+    def children(self) -> Iterator["Node"]:
+        """Yield the nodes directly below, in the order of the text."""
+        for part in vars(self).values():
+            if isinstance(part, Node):
+                yield part
+            elif isinstance(part, list):
+                yield from part
+
+    def walk(self) -> Iterator["Node"]:
+        """Yield the node and all nodes below it, without recursion."""
+        pending = [self]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending += reversed(list(node.children()))
+
+    def find_all(self, *kinds: type[NodeT]) -> Iterator[NodeT]:
+        """Yield those nodes among `walk` that are of some kinds."""
+        return (node for node in self.walk() if isinstance(node, kinds))
+
+
+# --- values
+
+
+@dataclass(eq=False)
+class Column(Node):
+    """A column by its name."""
+
+    name: str
+
+
+@dataclass(eq=False)
+class Literal(Node):
+    """A string, or a number as written.
+
+    Attributes:
+        text: The string's value, or the number's digits.
+        is_string: Whether it is a string.
+        is_decimal: Whether a number's suffix says that it is a decimal.
+    """
+
+    text: str
+    is_string: bool
+    is_decimal: bool = False
+
+
+@dataclass(eq=False)
+class Bytes(Node):
+    """A binary literal; its hexadecimal digits."""
+
+    digits: str
+
+
+@dataclass(eq=False)
+class Boolean(Node):
+    """TRUE or FALSE."""
+
+    value: bool
+
+
+@dataclass(eq=False)
+class Null(Node):
+    """NULL."""
+
+
+# --- operators
+
+
+@dataclass(eq=False)
+class Unary(Node):
+    """An operator with one operand."""
+
+    operand: Node
+
+
+class Parentheses(Unary):
+    """(a)."""
+
+
+class Negative(Unary):
+    """-a."""
+
+
+class Not(Unary):
+    """NOT a."""
+
+
+@dataclass(eq=False)
+class Part(Unary):
+    """a.b: a part of a struct, by its name."""
+
+    name: str
+
+
+@dataclass(eq=False)
+class Subscript(Unary):
+    """a[b]: an item of a list, or a value of a map."""
+
+    key: Node
+
+
+@dataclass(eq=False)
+class Cast(Unary):
+    """A cast.
+
+    Attributes:
+        to: The type.
+        is_literal: Whether it is a literal with a type, such as DATE '2024-02-29' or 1L.
+    """
+
+    to: pa.DataType
+    is_literal: bool = False
+
+
+class TryCast(Cast):
+    """A cast that gives null where a value does not fit."""
+
+
+@dataclass(eq=False)
+class Is(Unary):
+    """a IS NULL, a IS TRUE, a IS FALSE; the constant is a `Null` or a `Boolean`."""
+
+    constant: Node
+
+
+@dataclass(eq=False)
+class Between(Unary):
+    """a BETWEEN b AND c."""
+
+    low: Node
+    high: Node
+
+
+@dataclass(eq=False)
+class In(Unary):
+    """a IN (b, c).
+
+    Attributes:
+        members: What is listed.
+        constants: By the type of the operand, the constants of exactly that type, and all other
+            members. They are evaluated for the first batch, in any thread.
+    """
+
+    members: list[Node]
+    constants: dict[pa.DataType, tuple[pa.Array, list[Node]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+
+@dataclass(eq=False)
+class Pattern(Unary):
+    """A comparison with a pattern."""
+
+    pattern: Node
+
+
+class Like(Pattern):
+    """a LIKE b."""
+
+
+class ILike(Pattern):
+    """a ILIKE b: LIKE without regard to case."""
+
+
+@dataclass(eq=False)
+class Escape(Node):
+    """a LIKE b ESCAPE c; the character is a backslash where there is no ESCAPE."""
+
+    operand: Pattern
+    character: str
+
+
+@dataclass(eq=False)
+class Binary(Node):
+    """An operator with two operands."""
+
+    left: Node
+    right: Node
+
+
+class And(Binary):
+    """a AND b."""
+
+
+class Or(Binary):
+    """a OR b."""
+
+
+class Comparison(Binary):
+    """A comparison that has an order."""
+
+
+class Equal(Comparison):
+    """a = b."""
+
+
+class NotEqual(Comparison):
+    """a <> b."""
+
+
+class Less(Comparison):
+    """a < b."""
+
+
+class LessOrEqual(Comparison):
+    """a <= b."""
+
+
+class Greater(Comparison):
+    """a > b."""
+
+
+class GreaterOrEqual(Comparison):
+    """a >= b."""
+
+
+class NullSafeEqual(Binary):
+    """a <=> b: nulls are equal."""
+
+
+class Arithmetic(Binary):
+    """A calculation with two numbers."""
+
+
+class Add(Arithmetic):
+    """a + b."""
+
+
+class Subtract(Arithmetic):
+    """a - b."""
+
+
+class Multiply(Arithmetic):
+    """a * b."""
+
+
+class Divide(Arithmetic):
+    """a / b."""
+
+
+class Remainder(Arithmetic):
+    """a % b."""
+
+
+class WholeDivide(Arithmetic):
+    """a DIV b."""
+
+
+class Concatenate(Binary):
+    """a || b."""
+
+
+@dataclass(eq=False)
+class Call(Node):
+    """A function.
+
+    Attributes:
+        name: Its name, in lower case.
+        arguments: Its arguments.
+        has_from: Whether they are written as in trim(a FROM b).
+    """
+
+    name: str
+    arguments: list[Node]
+    has_from: bool = False
+
+
+# --- what rules ask about nodes
 
 
 def source_of(node: Node) -> str:
     """Return a node as the user wrote it."""
-    text, start, stop = node.meta.get(_SOURCE, (type(node).__name__, 0, 80))
-    return str(text[start:stop])
+    text, start, stop = node.source
+    return text[start:stop]
 
 
 def refuse(node: Node, why: str = "is not supported") -> InvalidInputError:
@@ -44,19 +325,32 @@ def failure(why: str) -> pa.ArrowInvalid:
     return pa.ArrowInvalid(why)
 
 
+def operands_of(node: And | Or) -> list[Node]:
+    """Return the operands of a chain of one connective, however long, without recursion."""
+    operands: list[Node] = []
+    pending: list[Node] = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, And | Or) and type(part) is type(node):
+            pending += [part.right, part.left]
+        else:
+            operands.append(part)
+    return operands
+
+
 def path_of(node: Node) -> tuple[str, ...]:
     """Return the names in a column's node, from the top-level column down."""
     names: list[str] = []
-    while isinstance(node, exp.Dot):
-        names.append(node.expression.name)
-        node = node.this
-    if not isinstance(node, exp.Column):
+    while isinstance(node, Part):
+        names.append(node.name)
+        node = node.operand
+    if not isinstance(node, Column):
         raise refuse(node)
     return (node.name, *reversed(names))
 
 
 def is_path(node: Node) -> bool:
     """Return whether a node is a column, or part of a struct that is reached by names alone."""
-    while isinstance(node, exp.Dot):
-        node = node.this
-    return isinstance(node, exp.Column)
+    while isinstance(node, Part):
+        node = node.operand
+    return isinstance(node, Column)

@@ -38,7 +38,7 @@ class Expression:
 
     Attributes:
         text: As the user wrote it; sent to workers and stored in transactions.
-        node: Its syntax tree, of sqlglot's classes.
+        node: Its tree; see `nodes`.
         paths: The columns it names, each as the names from the top-level column down.
         columns_in_text: Where it names them: path, start and stop.
         clocks_in_text: Where it asks for the current time: the function, start and stop.

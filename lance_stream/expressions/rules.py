@@ -15,13 +15,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.expressions import arithmetic, casts, functions
+from lance_stream.expressions import arithmetic, casts, functions, nodes
 from lance_stream.expressions.comparisons import compared, kind_of
-from lance_stream.expressions.nodes import Datum, Node, is_path, path_of, refuse
+from lance_stream.expressions.nodes import Datum, Node, is_path, operands_of, path_of, refuse
 from lance_stream.expressions.numbers import (
     INTEGER_DIGITS,
     is_float,
@@ -32,7 +31,8 @@ from lance_stream.expressions.numbers import (
 from lance_stream.expressions.patterns import WILDCARDS, parts_of_like
 from lance_stream.expressions.predicates import named_twice
 
-Rule: TypeAlias = Callable[[Node, pa.RecordBatch], Datum]
+Rule: TypeAlias = Callable[[Any, pa.RecordBatch], Datum]
+"""Takes the kind of node that `RULES` has it for."""
 
 
 def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
@@ -58,24 +58,17 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
 
 
 def check_tree(node: Node) -> None:
-    """Raise unless there is a rule for each node and each function, with as many arguments.
-
-    Each IN gets a place in which its constants are kept.
-    """
+    """Raise unless each function exists and has as many arguments, and each IN lists something."""
     for part in node.walk():
-        if isinstance(part, exp.In):
-            if not part.expressions:
-                raise refuse(part, "lists nothing, which is not supported")
-            part.meta[KEPT_MEMBERS] = KeptMembers()
-        if type(part) not in RULES and not isinstance(part, exp.Identifier):
-            raise refuse(part)
-        if isinstance(part, exp.Anonymous) and part.name != "coalesce":
+        if isinstance(part, nodes.In) and not part.members:
+            raise refuse(part, "lists nothing, which is not supported")
+        if isinstance(part, nodes.Call) and part.name != "coalesce":
             function = functions.FUNCTIONS.get(_ALIASES.get(part.name, part.name))
             if function is None:
                 raise refuse(part, f"calls {part.name}, which is not supported")
-            given = len(part.expressions)
-            if given < function.least or (function.most is not None and given > function.most):
-                raise refuse(part, f"has {given} arguments, which is not supported")
+            count = len(part.arguments)
+            if count < function.least or (function.most is not None and count > function.most):
+                raise refuse(part, f"has {count} arguments, which is not supported")
 
 
 def evaluate_node(node: Node, batch: pa.RecordBatch) -> Datum:
@@ -109,9 +102,9 @@ def _scattered(value: pa.Array, mask: Any) -> pa.Array:
     return value.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
 
 
-def _column(node: Node, batch: pa.RecordBatch) -> Datum:
-    if not is_path(node):
-        return functions.field_of(node, evaluate_node(node.this, batch), node.expression.name)
+def _column(node: nodes.Column | nodes.Part, batch: pa.RecordBatch) -> Datum:
+    if isinstance(node, nodes.Part) and not is_path(node):
+        return functions.field_of(node, evaluate_node(node.operand, batch), node.name)
     path = path_of(node)
     field_at(batch.schema, path)
     column = batch.column(path[0])
@@ -127,17 +120,15 @@ def _column(node: Node, batch: pa.RecordBatch) -> Datum:
 # --- literals
 
 
-def _literal(node: Node, _: pa.RecordBatch) -> pa.Scalar:
-    text = str(node.this)
-    return pa.scalar(text) if node.is_string else _number(node, text)
+def _literal(node: nodes.Literal, _: pa.RecordBatch) -> pa.Scalar:
+    return pa.scalar(node.text) if node.is_string else _number(node, node.text)
 
 
-def _number(node: Node, text: str) -> pa.Scalar:
-    is_decimal = bool(node.args.get("is_decimal"))
+def _number(node: nodes.Literal, text: str) -> pa.Scalar:
     try:
-        if "e" in text.lower() and not is_decimal:
+        if "e" in text.lower() and not node.is_decimal:
             return pa.scalar(float(text))
-        if "." in text or is_decimal:
+        if "." in text or node.is_decimal:
             return _decimal(node, Decimal(text))
         number = int(text)
     except (ValueError, ArithmeticError, pa.ArrowInvalid):
@@ -161,15 +152,14 @@ def _decimal(node: Node, number: Decimal) -> pa.Scalar:
 def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
     """Return how many digits an integer has beside a decimal: a literal as many as written."""
     literal = node
-    while isinstance(literal, exp.Paren):
-        literal = literal.this
-    if isinstance(literal, exp.Neg):  # -5 is a literal, and -(5) is none
-        literal = literal.this
-    if isinstance(literal, exp.Cast) and literal.args.get("literal"):  # 5L
-        literal = literal.this
-    if isinstance(literal, exp.Literal) and not literal.is_string and str(literal.this).isdigit():
-        node = literal
-        return len(str(int(str(node.this))))
+    while isinstance(literal, nodes.Parentheses):
+        literal = literal.operand
+    if isinstance(literal, nodes.Negative):  # -5 is a literal, and -(5) is none
+        literal = literal.operand
+    if isinstance(literal, nodes.Cast) and literal.is_literal:  # 5L
+        literal = literal.operand
+    if isinstance(literal, nodes.Literal) and not literal.is_string and literal.text.isdigit():
+        return len(str(int(literal.text)))
     if not pa.types.is_signed_integer(value.type):
         return None
     return INTEGER_DIGITS[_spark_integer(node, batch)]
@@ -177,14 +167,14 @@ def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
 
 def _spark_integer(node: Node, batch: pa.RecordBatch) -> pa.DataType:
     """Return the type that a node of integers has in Spark, where calculating does not widen it."""
-    if isinstance(node, exp.Literal):
-        return pa.int32() if abs(int(str(node.this))) < 1 << 31 else pa.int64()
-    if isinstance(node, exp.Add | exp.Sub | exp.Mul | exp.Mod):
-        operands = [node.this, node.expression]
-    elif isinstance(node, exp.Paren | exp.Neg):
-        operands = [node.this]
-    elif isinstance(node, exp.Anonymous) and node.name in _KEEP_INTEGERS:
-        operands = node.expressions[: 1 if node.name in ("round", "nullif") else None]
+    if isinstance(node, nodes.Literal):
+        return pa.int32() if abs(int(node.text)) < 1 << 31 else pa.int64()
+    if isinstance(node, nodes.Add | nodes.Subtract | nodes.Multiply | nodes.Remainder):
+        operands = [node.left, node.right]
+    elif isinstance(node, nodes.Parentheses | nodes.Negative):
+        operands = [node.operand]
+    elif isinstance(node, nodes.Call) and node.name in _KEEP_INTEGERS:
+        operands = node.arguments[: 1 if node.name in ("round", "nullif") else None]
     else:
         operands = []
     types = [_spark_integer(operand, batch) for operand in operands]
@@ -200,26 +190,26 @@ _KEEP_INTEGERS: Final = frozenset(
 """Functions of integers whose type is that of their arguments."""
 
 
-def _boolean(node: Node, _: pa.RecordBatch) -> pa.Scalar:
-    return pa.scalar(bool(node.this))
+def _boolean(node: nodes.Boolean, _: pa.RecordBatch) -> pa.Scalar:
+    return pa.scalar(node.value)
 
 
-def _null(_node: Node, _: pa.RecordBatch) -> pa.Scalar:
+def _null(_node: nodes.Null, _: pa.RecordBatch) -> pa.Scalar:
     return pa.scalar(None, pa.null())
 
 
-def _bytes(node: Node, _: pa.RecordBatch) -> pa.Scalar:
-    digits = str(node.this)
+def _bytes(node: nodes.Bytes, _: pa.RecordBatch) -> pa.Scalar:
+    digits = node.digits
     try:
         return pa.scalar(bytes.fromhex("0" * (len(digits) % 2) + digits), pa.binary())
     except ValueError:
         raise refuse(node, "is not a string of hexadecimal bytes and not supported") from None
 
 
-def _negated(node: Node, batch: pa.RecordBatch) -> Datum:
-    if isinstance(node.this, exp.Literal) and not node.this.is_string:
-        return _number(node.this, f"-{node.this.this}")
-    value = evaluate_node(node.this, batch)
+def _negated(node: nodes.Negative, batch: pa.RecordBatch) -> Datum:
+    if isinstance(node.operand, nodes.Literal) and not node.operand.is_string:
+        return _number(node.operand, f"-{node.operand.text}")
+    value = evaluate_node(node.operand, batch)
     _demand_number(node, value)
     return arithmetic.negate(value)
 
@@ -235,19 +225,6 @@ def _truth(node: Node, value: Datum) -> Datum:
     return value
 
 
-def _operands(node: Node) -> list[Node]:
-    """Return the operands of a chain of one connective, however long, without recursion."""
-    operands: list[Node] = []
-    pending = [node]
-    while pending:
-        part = pending.pop()
-        if type(part) is type(node):
-            pending += [part.expression, part.this]
-        else:
-            operands.append(part)
-    return operands
-
-
 def _connect(connect: Callable[[Datum, Datum], Datum], decisive: bool) -> Rule:
     """Return the rule of a connective.
 
@@ -256,8 +233,8 @@ def _connect(connect: Callable[[Datum, Datum], Datum], decisive: bool) -> Rule:
         decisive: The truth value of a first operand that decides whatever the others are.
     """
 
-    def evaluate_chain(node: Node, batch: pa.RecordBatch) -> Datum:
-        first, *others = _operands(node)
+    def evaluate_chain(node: nodes.And | nodes.Or, batch: pa.RecordBatch) -> Datum:
+        first, *others = operands_of(node)
         value = _truth(first, evaluate_node(first, batch))
         for other in others:
             is_needed = pc.fill_null(pc.not_equal(value, decisive), True)
@@ -267,50 +244,50 @@ def _connect(connect: Callable[[Datum, Datum], Datum], decisive: bool) -> Rule:
     return evaluate_chain
 
 
-def _not(node: Node, batch: pa.RecordBatch) -> Datum:
-    return pc.invert(_truth(node.this, evaluate_node(node.this, batch)))
+def _not(node: nodes.Not, batch: pa.RecordBatch) -> Datum:
+    return pc.invert(_truth(node.operand, evaluate_node(node.operand, batch)))
 
 
-def _is(node: Node, batch: pa.RecordBatch) -> Datum:
-    value = evaluate_node(node.this, batch)
-    if isinstance(node.expression, exp.Null):
+def _is(node: nodes.Is, batch: pa.RecordBatch) -> Datum:
+    value = evaluate_node(node.operand, batch)
+    if isinstance(node.constant, nodes.Null):
         return pc.is_null(value)
-    wanted = pa.scalar(bool(node.expression.this))
-    return pc.fill_null(pc.equal(_truth(node.this, value), wanted), False)
+    constant = evaluate_node(node.constant, batch)
+    return pc.fill_null(pc.equal(_truth(node.operand, value), constant), False)
 
 
 # --- comparison
 
 
-def _two(node: Node, batch: pa.RecordBatch) -> tuple[Datum, Datum]:
-    left = evaluate_node(node.this, batch)
-    return left, evaluate_where(node.expression, batch, pc.is_valid(left))
+def _two(node: nodes.Binary, batch: pa.RecordBatch) -> tuple[Datum, Datum]:
+    left = evaluate_node(node.left, batch)
+    return left, evaluate_where(node.right, batch, pc.is_valid(left))
 
 
 def _compare(function: Callable[[Datum, Datum], Datum]) -> Rule:
-    def evaluate_comparison(node: Node, batch: pa.RecordBatch) -> Datum:
+    def evaluate_comparison(node: nodes.Comparison, batch: pa.RecordBatch) -> Datum:
         return compared(node, function, *_two(node, batch))
 
     return evaluate_comparison
 
 
-def _null_safe_equal(node: Node, batch: pa.RecordBatch) -> Datum:
-    left, right = evaluate_node(node.this, batch), evaluate_node(node.expression, batch)
+def _null_safe_equal(node: nodes.NullSafeEqual, batch: pa.RecordBatch) -> Datum:
+    left, right = evaluate_node(node.left, batch), evaluate_node(node.right, batch)
     answer = pc.fill_null(compared(node, pc.equal, left, right), False)
     return pc.or_(answer, pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
-def _between(node: Node, batch: pa.RecordBatch) -> Datum:
-    value = evaluate_node(node.this, batch)
-    low = evaluate_where(node.args["low"], batch, pc.is_valid(value))
+def _between(node: nodes.Between, batch: pa.RecordBatch) -> Datum:
+    value = evaluate_node(node.operand, batch)
+    low = evaluate_where(node.low, batch, pc.is_valid(value))
     is_above = compared(node, pc.greater_equal, value, low)
     is_needed = pc.and_(pc.is_valid(value), pc.fill_null(is_above, True))
-    high = evaluate_where(node.args["high"], batch, is_needed)
+    high = evaluate_where(node.high, batch, is_needed)
     return pc.and_kleene(is_above, compared(node, pc.less_equal, value, high))
 
 
-def _in(node: Node, batch: pa.RecordBatch) -> Datum:
-    value = evaluate_node(node.this, batch)
+def _in(node: nodes.In, batch: pa.RecordBatch) -> Datum:
+    value = evaluate_node(node.operand, batch)
     if pa.types.is_null(value.type):
         return pa.scalar(None, pa.bool_())
     members, others = _members(node, value.type)
@@ -339,7 +316,7 @@ def _is_member(value: Datum, members: pa.Array) -> Datum:
     return result
 
 
-def listed_members(node: exp.In, arrow: pa.DataType) -> pa.Array:
+def listed_members(node: nodes.In, arrow: pa.DataType) -> pa.Array:
     """Return the constants of an IN that are of exactly a column's type.
 
     Those of other types, and nulls, are left out.
@@ -347,44 +324,23 @@ def listed_members(node: exp.In, arrow: pa.DataType) -> pa.Array:
     return _members(node, arrow)[0]
 
 
-def _members(node: Node, arrow: pa.DataType) -> tuple[pa.Array, list[Node]]:
+def _members(node: nodes.In, arrow: pa.DataType) -> tuple[pa.Array, list[Node]]:
     """Return the constants of an IN that are of exactly a type, and what else it lists."""
-    kept: KeptMembers | None = node.meta.get(KEPT_MEMBERS)
-    found = None if kept is None else kept.by_type.get(arrow)
-    if found is not None:
-        return found
+    cached = node.constants.get(arrow)
+    if cached is not None:
+        return cached
     plain: list[Any] = []
     others: list[Node] = []
-    for expression in node.expressions:
-        is_constant = isinstance(expression, exp.Literal) or expression.find(exp.Column) is None
-        member = _as_member(arrow, evaluate_node(expression, _NO_ROWS)) if is_constant else None
-        if member is None:
-            others.append(expression)
+    for member in node.members:
+        is_constant = next(member.find_all(nodes.Column), None) is None
+        constant = _as_member(arrow, evaluate_node(member, _NO_ROWS)) if is_constant else None
+        if constant is None:
+            others.append(member)
         else:
-            plain.append(member)
-    found = pa.array(plain, arrow if plain else pa.null()), others
-    if kept is not None:
-        kept.by_type[arrow] = found
-    return found
-
-
-KEPT_MEMBERS: Final = "lance_stream.members"
-"""Where the node of an IN in a parsed filter has its `KeptMembers`."""
-
-
-class KeptMembers:
-    """What an IN lists, by the type of its column: it is evaluated for each batch, in any thread.
-
-    Attributes:
-        by_type: The constants of exactly that type, and all other nodes.
-    """
-
-    def __init__(self) -> None:
-        self.by_type: dict[pa.DataType, tuple[pa.Array, list[Node]]] = {}
-
-    def __deepcopy__(self, _memo: object) -> "KeptMembers":
-        """Return one that has nothing, for the copy of a node."""
-        return KeptMembers()
+            plain.append(constant)
+    constants = pa.array(plain, arrow if plain else pa.null())
+    node.constants[arrow] = constants, others
+    return constants, others
 
 
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
@@ -407,21 +363,23 @@ def _as_member(arrow: pa.DataType, listed: Datum) -> Any:
 
 
 def _like(*, ignore_case: bool) -> Rule:
-    def evaluate_like(node: Node, batch: pa.RecordBatch) -> Datum:
+    def evaluate_like(node: nodes.Pattern, batch: pa.RecordBatch) -> Datum:
         return _matched(node, batch, escape="\\", ignore_case=ignore_case)
 
     return evaluate_like
 
 
-def _like_with_escape(node: Node, batch: pa.RecordBatch) -> Datum:
-    like, escape = node.this, str(node.expression.this)
-    if len(escape) != 1:
+def _like_with_escape(node: nodes.Escape, batch: pa.RecordBatch) -> Datum:
+    if len(node.character) != 1:
         raise refuse(node, "needs one character after ESCAPE; this is not supported")
-    return _matched(like, batch, escape=escape, ignore_case=isinstance(like, exp.ILike))
+    ignore_case = isinstance(node.operand, nodes.ILike)
+    return _matched(node.operand, batch, escape=node.character, ignore_case=ignore_case)
 
 
-def _matched(node: Node, batch: pa.RecordBatch, *, escape: str, ignore_case: bool) -> Datum:
-    value, pattern = evaluate_node(node.this, batch), evaluate_node(node.expression, batch)
+def _matched(
+    node: nodes.Pattern, batch: pa.RecordBatch, *, escape: str, ignore_case: bool
+) -> Datum:
+    value, pattern = evaluate_node(node.operand, batch), evaluate_node(node.pattern, batch)
     if pa.types.is_null(value.type) or pa.types.is_null(pattern.type):
         return pa.scalar(None, pa.bool_())
     if not isinstance(pattern, pa.Scalar) or kind_of(pattern.type) != "string":
@@ -460,10 +418,10 @@ def _arithmetic(
     *,
     divides: bool = False,
 ) -> Rule:
-    def evaluate_arithmetic(node: Node, batch: pa.RecordBatch) -> Datum:
+    def evaluate_arithmetic(node: nodes.Arithmetic, batch: pa.RecordBatch) -> Datum:
         if divides:  # the divisor first
-            right = evaluate_node(node.expression, batch)
-            left = evaluate_where(node.this, batch, pc.is_valid(right))
+            right = evaluate_node(node.right, batch)
+            left = evaluate_where(node.left, batch, pc.is_valid(right))
         else:
             left, right = _two(node, batch)
         _demand_number(node, left, right)
@@ -475,7 +433,7 @@ def _arithmetic(
             return function(left, right, (None, None))
         both = pc.and_(pc.is_valid(left), pc.is_valid(right))
         left, right = null_where_not(left, both), null_where_not(right, both)
-        digits = _digits_of(node.this, left, batch), _digits_of(node.expression, right, batch)
+        digits = _digits_of(node.left, left, batch), _digits_of(node.right, right, batch)
         return function(left, right, digits)
 
     return evaluate_arithmetic
@@ -488,22 +446,22 @@ def _typed(value: Datum, other: Datum) -> Datum:
     return value.cast(pa.float64() if pa.types.is_null(other.type) else other.type)
 
 
-def _cast(node: Node, batch: pa.RecordBatch) -> Datum:
-    return casts.cast(node, evaluate_node(node.this, batch), node.args["to"])
+def _cast(node: nodes.Cast, batch: pa.RecordBatch) -> Datum:
+    return casts.cast(node, evaluate_node(node.operand, batch), node.to)
 
 
-def _try_cast(node: Node, batch: pa.RecordBatch) -> Datum:
-    return casts.try_cast(node, evaluate_node(node.this, batch), node.args["to"])
+def _try_cast(node: nodes.TryCast, batch: pa.RecordBatch) -> Datum:
+    return casts.try_cast(node, evaluate_node(node.operand, batch), node.to)
 
 
-def _concatenate(node: Node, batch: pa.RecordBatch) -> Datum:
-    operands = (evaluate_node(operand, batch) for operand in (node.this, node.expression))
+def _concatenate(node: nodes.Concatenate, batch: pa.RecordBatch) -> Datum:
+    operands = (evaluate_node(operand, batch) for operand in (node.left, node.right))
     return functions.concatenated(node, tuple(operands))
 
 
-def _subscript(node: Node, batch: pa.RecordBatch) -> Datum:
-    value = evaluate_node(node.this, batch)
-    key = evaluate_where(node.expressions[0], batch, pc.is_valid(value))
+def _subscript(node: nodes.Subscript, batch: pa.RecordBatch) -> Datum:
+    value = evaluate_node(node.operand, batch)
+    key = evaluate_where(node.key, batch, pc.is_valid(value))
     return functions.subscript(node, value, key)
 
 
@@ -514,13 +472,13 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 
 
-def _call(node: Node, batch: pa.RecordBatch) -> Datum:
+def _call(node: nodes.Call, batch: pa.RecordBatch) -> Datum:
     name = _ALIASES.get(node.name, node.name)
     if name == "coalesce":
         return _coalesce(node, batch)
     values: list[Datum] = []
     is_needed: Datum = pa.scalar(True)
-    for argument in node.expressions:
+    for argument in node.arguments:
         values.append(evaluate_where(argument, batch, is_needed))
         if name in _NEED_ALL:
             is_needed = pc.and_(is_needed, pc.is_valid(values[-1]))
@@ -531,57 +489,57 @@ _NEED_ALL: Final = frozenset({"array_contains", "get", "nullif", "substring"})
 """Functions that do not evaluate further arguments where one is null."""
 
 
-def _coalesce(node: Node, batch: pa.RecordBatch) -> Datum:
+def _coalesce(node: nodes.Call, batch: pa.RecordBatch) -> Datum:
     values: list[Datum] = []
     is_needed: Datum = pa.scalar(True)
-    for argument in node.expressions:
+    for argument in node.arguments:
         values.append(evaluate_where(argument, batch, is_needed))
         is_needed = pc.and_(is_needed, pc.is_null(values[-1]))
     types = [value.type for value in values]
     if any(map(pa.types.is_decimal, types)):
         types = [
             _spark_integer(argument, batch) if pa.types.is_signed_integer(arrow) else arrow
-            for argument, arrow in zip(node.expressions, types, strict=True)
+            for argument, arrow in zip(node.arguments, types, strict=True)
         ]
     arrow = functions.common_type(node, types)
     return pc.coalesce(*(functions.converted(value, arrow) for value in values))
 
 
-RULES: Mapping[type[Any], Rule] = {
-    exp.Column: _column,
-    exp.Dot: _column,
-    exp.Bracket: _subscript,
-    exp.Literal: _literal,
-    exp.HexString: _bytes,
-    exp.Boolean: _boolean,
-    exp.Null: _null,
-    exp.Paren: lambda node, batch: evaluate_node(node.this, batch),
-    exp.Neg: _negated,
-    exp.And: _connect(pc.and_kleene, decisive=False),
-    exp.Or: _connect(pc.or_kleene, decisive=True),
-    exp.Not: _not,
-    exp.Is: _is,
-    exp.EQ: _compare(pc.equal),
-    exp.NullSafeEQ: _null_safe_equal,
-    exp.NEQ: _compare(pc.not_equal),
-    exp.LT: _compare(pc.less),
-    exp.LTE: _compare(pc.less_equal),
-    exp.GT: _compare(pc.greater),
-    exp.GTE: _compare(pc.greater_equal),
-    exp.In: _in,
-    exp.Between: _between,
-    exp.Like: _like(ignore_case=False),
-    exp.ILike: _like(ignore_case=True),
-    exp.Escape: _like_with_escape,
-    exp.Add: _arithmetic(arithmetic.add),
-    exp.Sub: _arithmetic(arithmetic.subtract),
-    exp.Mul: _arithmetic(arithmetic.multiply),
-    exp.Div: _arithmetic(arithmetic.divide, divides=True),
-    exp.Mod: _arithmetic(arithmetic.remainder, divides=True),
-    exp.IntDiv: _arithmetic(arithmetic.whole_quotient, divides=True),
-    exp.DPipe: _concatenate,
-    exp.Cast: _cast,
-    exp.TryCast: _try_cast,
-    exp.Anonymous: _call,
+RULES: Mapping[type[Node], Rule] = {
+    nodes.Column: _column,
+    nodes.Part: _column,
+    nodes.Subscript: _subscript,
+    nodes.Literal: _literal,
+    nodes.Bytes: _bytes,
+    nodes.Boolean: _boolean,
+    nodes.Null: _null,
+    nodes.Parentheses: lambda node, batch: evaluate_node(node.operand, batch),
+    nodes.Negative: _negated,
+    nodes.And: _connect(pc.and_kleene, decisive=False),
+    nodes.Or: _connect(pc.or_kleene, decisive=True),
+    nodes.Not: _not,
+    nodes.Is: _is,
+    nodes.Equal: _compare(pc.equal),
+    nodes.NullSafeEqual: _null_safe_equal,
+    nodes.NotEqual: _compare(pc.not_equal),
+    nodes.Less: _compare(pc.less),
+    nodes.LessOrEqual: _compare(pc.less_equal),
+    nodes.Greater: _compare(pc.greater),
+    nodes.GreaterOrEqual: _compare(pc.greater_equal),
+    nodes.In: _in,
+    nodes.Between: _between,
+    nodes.Like: _like(ignore_case=False),
+    nodes.ILike: _like(ignore_case=True),
+    nodes.Escape: _like_with_escape,
+    nodes.Add: _arithmetic(arithmetic.add),
+    nodes.Subtract: _arithmetic(arithmetic.subtract),
+    nodes.Multiply: _arithmetic(arithmetic.multiply),
+    nodes.Divide: _arithmetic(arithmetic.divide, divides=True),
+    nodes.Remainder: _arithmetic(arithmetic.remainder, divides=True),
+    nodes.WholeDivide: _arithmetic(arithmetic.whole_quotient, divides=True),
+    nodes.Concatenate: _concatenate,
+    nodes.Cast: _cast,
+    nodes.TryCast: _try_cast,
+    nodes.Call: _call,
 }
 """Every supported kind of node."""

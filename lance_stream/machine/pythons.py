@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 _SECONDS: Final = 20.0
 
-_NEEDED: Final = ("lance_stream", "pyarrow", "numpy", "google.protobuf", "pyroaring", "sqlglot")
+_NEEDED: Final = ("lance_stream", "pyarrow", "numpy", "google.protobuf", "pyroaring")
 
 _QUESTION: Final = f"""
 import json, sys

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.expressions.nodes import Node, is_path, path_of
+from lance_stream.expressions import nodes
+from lance_stream.expressions.nodes import Node, is_path, operands_of, path_of
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
 from lance_stream.expressions.rules import evaluate_node, listed_members
 from lance_stream.file.v0_1.statistics import PageBounds
@@ -55,12 +55,12 @@ class ValueBounds(NamedTuple):
 
 Known: TypeAlias = Mapping[Path, ValueBounds]
 
-_MIRRORED: dict[Node, Node] = {
-    exp.LT: exp.GT,
-    exp.LTE: exp.GTE,
-    exp.GT: exp.LT,
-    exp.GTE: exp.LTE,
-    exp.EQ: exp.EQ,
+_MIRRORED: dict[type[nodes.Comparison], type[nodes.Comparison]] = {
+    nodes.Less: nodes.Greater,
+    nodes.LessOrEqual: nodes.GreaterOrEqual,
+    nodes.Greater: nodes.Less,
+    nodes.GreaterOrEqual: nodes.LessOrEqual,
+    nodes.Equal: nodes.Equal,
 }
 
 
@@ -125,30 +125,31 @@ def may_match(
 def pages_that_may_match(node: Node, known: Known, num_pages: int) -> Mask:
     """Return the pages in which a node may be true, (num_pages,)."""
     everywhere = np.ones(num_pages, np.bool_)
-    if isinstance(node, exp.Paren):
-        return pages_that_may_match(node.this, known, num_pages)
-    if isinstance(node, exp.And | exp.Or):
-        combine = np.logical_and if isinstance(node, exp.And) else np.logical_or
-        parts = [pages_that_may_match(each, known, num_pages) for each in node.flatten()]
+    if isinstance(node, nodes.Parentheses):
+        return pages_that_may_match(node.operand, known, num_pages)
+    if isinstance(node, nodes.And | nodes.Or):
+        combine = np.logical_and if isinstance(node, nodes.And) else np.logical_or
+        parts = [pages_that_may_match(each, known, num_pages) for each in operands_of(node)]
         return np.asarray(combine.reduce(parts))
-    if isinstance(node, exp.Between):
-        low, high = node.args["low"], node.args["high"]
-        return _compared(exp.GTE, node.this, low, known, everywhere) & _compared(
-            exp.LTE, node.this, high, known, everywhere
+    if isinstance(node, nodes.Between):
+        return _compared(
+            nodes.GreaterOrEqual, node.operand, node.low, known, everywhere
+        ) & _compared(nodes.LessOrEqual, node.operand, node.high, known, everywhere)
+    if isinstance(node, nodes.Is) and isinstance(node.constant, nodes.Null):
+        has_nulls = (
+            known[path_of(node.operand)].has_nulls if _is_known(node.operand, known) else None
         )
-    if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-        has_nulls = known[path_of(node.this)].has_nulls if _is_known(node.this, known) else None
         return everywhere if has_nulls is None else has_nulls
-    if isinstance(node, exp.In):
-        if len(node.expressions) > _FEW_MEMBERS:
+    if isinstance(node, nodes.In):
+        if len(node.members) > _FEW_MEMBERS:
             return _listed(node, known, everywhere)
         found = [
-            _compared(exp.EQ, node.this, expression, known, everywhere)
-            for expression in node.expressions
+            _compared(nodes.Equal, node.operand, member, known, everywhere)
+            for member in node.members
         ]
         return np.asarray(np.logical_or.reduce(found)) if found else everywhere
-    if type(node) in _MIRRORED:
-        left, right = node.this, node.expression
+    if isinstance(node, nodes.Comparison) and type(node) in _MIRRORED:
+        left, right = node.left, node.right
         if _is_column(left):
             return _compared(type(node), left, right, known, everywhere)
         return _compared(_MIRRORED[type(node)], right, left, known, everywhere)
@@ -156,7 +157,7 @@ def pages_that_may_match(node: Node, known: Known, num_pages: int) -> Mask:
 
 
 def _compared(
-    kind: Node,
+    kind: type[nodes.Comparison],
     column: Node,
     value: Node,
     known: Known,
@@ -168,32 +169,35 @@ def _compared(
     path = path_of(column)
     least, most, is_nan_outside, _ = known[path]
     is_float = is_nan_outside and pa.types.is_floating(most.type)
-    if is_float and (kind in (exp.GT, exp.GTE) or (kind is exp.EQ and not _is_number(value))):
+    if is_float and (
+        kind in (nodes.Greater, nodes.GreaterOrEqual)
+        or (kind is nodes.Equal and not _is_number(value))
+    ):
         return everywhere
     asked = {
-        exp.LT: ((exp.LT, least),),
-        exp.LTE: ((exp.LTE, least),),
-        exp.GT: ((exp.GT, most),),
-        exp.GTE: ((exp.GTE, most),),
-        exp.EQ: ((exp.LTE, least), (exp.GTE, most)),
+        nodes.Less: ((nodes.Less, least),),
+        nodes.LessOrEqual: ((nodes.LessOrEqual, least),),
+        nodes.Greater: ((nodes.Greater, most),),
+        nodes.GreaterOrEqual: ((nodes.GreaterOrEqual, most),),
+        nodes.Equal: ((nodes.LessOrEqual, least), (nodes.GreaterOrEqual, most)),
     }[kind]
     may = everywhere
     for comparison, bound in asked:
-        node = comparison(this=column.copy(), expression=value.copy())
+        node = comparison(column, value)
         may = may & _true_or_unknown(node, path, bound)
     return may
 
 
-def _listed(node: Node, known: Known, everywhere: Mask) -> Mask:
+def _listed(node: nodes.In, known: Known, everywhere: Mask) -> Mask:
     """Return the pages in which a column may be one of many constants."""
-    if not _is_known(node.this, known):
+    if not _is_known(node.operand, known):
         return everywhere
-    least, most, *_ = known[path_of(node.this)]
+    least, most, *_ = known[path_of(node.operand)]
     try:
         members = listed_members(node, least.type)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
         return everywhere
-    if len(members) < len(node.expressions):
+    if len(members) < len(node.members):
         return everywhere  # some are of another type, or null
     ordered = members.unique().take(pc.sort_indices(members.unique()))
     values = ordered.to_numpy(zero_copy_only=False)
@@ -241,4 +245,4 @@ def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:
 
 
 def _is_column(node: Node) -> bool:
-    return isinstance(node, exp.Column | exp.Dot) and is_path(node)
+    return isinstance(node, nodes.Column | nodes.Part) and is_path(node)

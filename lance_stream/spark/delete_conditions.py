@@ -16,17 +16,17 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.types import CharType, StructField, StructType
-from sqlglot import exp
 
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.expressions import nodes
 from lance_stream.expressions.nodes import Node, is_path, path_of
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.spark.column_names import settle_filter
 from lance_stream.spark.sink.batch_types import collation_in
 from lance_stream.spark.spark_types import stored_schema
 
-_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.In, exp.Between)
-_ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg)
+_COMPARISONS = (nodes.Comparison, nodes.NullSafeEqual, nodes.In, nodes.Between)
+_ARITHMETIC = (nodes.Arithmetic, nodes.Negative)
 _SAME_IN_EVERY_SESSION = frozenset(
     [
         *("lower", "lcase", "upper", "ucase", "trim", "btrim", "ltrim", "rtrim", "length", "len"),
@@ -77,15 +77,15 @@ def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -
 def _differences(node: Node, columns: StructType) -> Iterator[str]:
     """Yield why Spark may evaluate a condition differently."""
     kinds = {each.name: each.dataType for each in columns}
-    for call in node.find_all(exp.Anonymous):
+    for call in node.find_all(nodes.Call):
         if call.name not in _SAME_IN_EVERY_SESSION:
             yield f"calls {call.name}, which Spark may evaluate differently by its settings"
-    if any(not is_path(part) for part in node.find_all(exp.Dot, exp.Bracket)):
+    if any(not is_path(part) for part in node.find_all(nodes.Part, nodes.Subscript)):
         yield "has a subscript, and Spark's settings decide what a missing item is"
     for field in columns:
         if _is_padded(field):
             yield f"names {field.name!r}, a CHAR, beside which Spark pads literals with blanks"
-    for each in node.find_all(exp.Cast):
+    for each in node.find_all(nodes.Cast):
         if not _is_date(each):
             yield "has a cast or a time, which Spark may evaluate differently"
     if any(not _is_negative_number(each) for each in node.find_all(*_ARITHMETIC)):
@@ -98,9 +98,9 @@ def _differences(node: Node, columns: StructType) -> Iterator[str]:
         has_times = any(
             kinds[path_of(column)[0]].typeName().startswith("timestamp")
             or kinds[path_of(column)[0]].typeName() in ("struct", "time")
-            for column in comparison.find_all(exp.Column)
+            for column in comparison.find_all(nodes.Column)
         )
-        if has_times and any(literal.is_string for literal in comparison.find_all(exp.Literal)):
+        if has_times and any(literal.is_string for literal in comparison.find_all(nodes.Literal)):
             yield "compares a time with a literal, which Spark reads in the session's time zone"
 
 
@@ -111,9 +111,9 @@ def _is_padded(field: StructField) -> bool:
 
 
 def _is_negative_number(node: Node) -> bool:
-    return isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
+    return isinstance(node, nodes.Negative) and isinstance(node.operand, nodes.Literal)
 
 
 def _is_date(node: Node) -> bool:
     """Return whether a node is a literal such as DATE '2026-01-02'."""
-    return bool(node.args.get("literal") and node.args["to"] == pa.date32())
+    return isinstance(node, nodes.Cast) and node.is_literal and node.to == pa.date32()

@@ -49,7 +49,7 @@ TESTS = "not spark and not slow and not server and not cluster and not recipes"
 FIRST_TESTS = 8
 FIRST_CASES = 2
 PRELOADED = (
-    "pytest", "hypothesis", "pandas", "pyarrow.compute", "pyarrow.parquet", "sqlglot",
+    "pytest", "hypothesis", "pandas", "pyarrow.compute", "pyarrow.parquet",
     "google.protobuf.message", "pyroaring", "fsspec", "cachetools", "click", "rich",
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from lance_stream.spark.registration import _source
 from lance_stream.spark.session_options import SessionOptions
 
 NOT_FOR_A_LOCAL_TABLE = (
-    "asyncio", "azure", "botocore", "fsspec", "obstore", "pandas", "rich", "sqlglot", "sqlite3",
+    "asyncio", "azure", "botocore", "fsspec", "obstore", "pandas", "rich", "sqlite3",
     "lance_stream.dataset", "lance_stream.commit.committer", "lance_stream.commit.opening",
     "lance_stream.file.v0_1.reader", "lance_stream.file.v2_0", "lance_stream.maintenance",
     "lance_stream.spark.loads", "lance_stream.spark.options", "lance_stream.spark.sink",
@@ -107,7 +107,7 @@ print(json.dumps([num_partitions, sorted(set(sys.modules) - before)]))
 """
 
 NOT_FOR_PLANNING = (
-    "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlglot", "sqlite3",
+    "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlite3",
     "lance_stream.dataset", "lance_stream.maintenance.compaction", "lance_stream.spark.sink",
     "lance_stream.spark.writers", "lance_stream.storage.object_store", "lance_stream.upsert",
     "lance_stream.verbs",
@@ -137,7 +137,7 @@ print(json.dumps([0, sorted(set(sys.modules) - before)]))
 """
 
 NOT_FOR_A_SINK = (
-    "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlglot", "sqlite3",
+    "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlite3",
     "lance_stream.dataset", "lance_stream.feed", "lance_stream.maintenance.compaction",
     "lance_stream.quarantine.setting_aside", "lance_stream.spark.loads",
 )  # fmt: skip

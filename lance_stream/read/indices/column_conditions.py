@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from sqlglot import exp
-
-from lance_stream.expressions.nodes import Node, is_path, path_of
+from lance_stream.expressions import nodes
+from lance_stream.expressions.nodes import Node, is_path, operands_of, path_of
 from lance_stream.read.row_ranges import Path
 
 
@@ -61,22 +60,22 @@ class AllOf:
 Condition: TypeAlias = ColumnCondition | AnyOf | AllOf
 
 _NEVER_FAIL: Final = (
-    exp.Column,
-    exp.Dot,
-    exp.Paren,
-    exp.And,
-    exp.Or,
-    exp.Not,
-    exp.EQ,
-    exp.NEQ,
-    exp.LT,
-    exp.LTE,
-    exp.GT,
-    exp.GTE,
-    exp.In,
-    exp.Between,
-    exp.Is,
-    exp.Like,
+    nodes.Column,
+    nodes.Part,
+    nodes.Parentheses,
+    nodes.And,
+    nodes.Or,
+    nodes.Not,
+    nodes.Equal,
+    nodes.NotEqual,
+    nodes.Less,
+    nodes.LessOrEqual,
+    nodes.Greater,
+    nodes.GreaterOrEqual,
+    nodes.In,
+    nodes.Between,
+    nodes.Is,
+    nodes.Like,
 )
 
 
@@ -94,17 +93,17 @@ def condition_of(node: Node, indexed: Iterable[Path]) -> Condition | None:
 
 
 def _condition_of(node: Node, indexed: frozenset[Path]) -> Condition | None:
-    while type(node) is exp.Paren:
-        node = node.this
+    while isinstance(node, nodes.Parentheses):
+        node = node.operand
     path = _only_column_of(node)
     if path is not None:
         return ColumnCondition(path, (node,)) if path in indexed else None
-    if type(node) not in (exp.And, exp.Or):
+    if not isinstance(node, nodes.And | nodes.Or):
         return None
-    is_and = type(node) is exp.And
+    is_and = isinstance(node, nodes.And)
     by_path: dict[Path, list[Node]] = {}
     parts: list[Condition] = []
-    for each in node.flatten():
+    for each in operands_of(node):
         own = _only_column_of(each)
         if own is not None and own in indexed:
             by_path.setdefault(own, []).append(each)
@@ -124,7 +123,7 @@ def _only_column_of(node: Node) -> Path | None:
     pending = [node]
     while pending:
         each = pending.pop()
-        if isinstance(each, exp.Column | exp.Dot):
+        if isinstance(each, nodes.Column | nodes.Part):
             if not is_path(each):
                 return None
             path = path_of(each)
@@ -132,9 +131,11 @@ def _only_column_of(node: Node) -> Path | None:
                 return None
             found = path
         elif isinstance(each, _NEVER_FAIL):
-            if isinstance(each, exp.In) and not isinstance(each.this, exp.Column | exp.Dot):
+            if isinstance(each, nodes.In) and not isinstance(
+                each.operand, nodes.Column | nodes.Part
+            ):
                 return None
-            pending.extend(each.iter_expressions())
-        elif any(isinstance(inner, exp.Column | exp.Dot) for inner in each.walk()):
+            pending.extend(each.children())
+        elif any(isinstance(inner, nodes.Column | nodes.Part) for inner in each.walk()):
             return None
     return found
