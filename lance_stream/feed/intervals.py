@@ -65,15 +65,25 @@ def version_of_interval(
         return table.read_at(version)
     except NotFoundError as error:
         versions = [each for each in table.log.versions() if each <= through]
-        there = f"{versions[0]} to {versions[-1]}" if versions else "none"
         gone = "which has been cleaned up"
         if table.manifest.base_paths:
             gone += ", or is in the history that this branch or clone started from"
         raise NotFoundError(
             f"the changes after version {after} and through version {through} need "
             f"version {version}, {gone}; existing versions through {through}: "
-            f"{there}. {_start_that_works(versions, through)}"
+            f"{_as_ranges(versions)}. {_start_that_works(versions, through)}"
         ) from error
+
+
+def _as_ranges(versions: Sequence[int]) -> str:
+    """Return ascending versions in words: "1, 5 to 7"; a tag keeps one whose neighbors are gone."""
+    ranges: list[list[int]] = []
+    for version in versions:
+        if ranges and ranges[-1][-1] == version - 1:
+            ranges[-1] = [ranges[-1][0], version]
+        else:
+            ranges.append([version])
+    return ", ".join(" to ".join(map(str, ends)) for ends in ranges) or "none"
 
 
 def _start_that_works(versions: Sequence[int], through: int) -> str:

@@ -156,7 +156,9 @@ def test_a_missing_version_is_named(ds: Dataset) -> None:
         ds.changes(2)
     assert feed(ds, 3) == [(4, "insert", 4)]
     ds.table.store.delete(manifest_path(4))  # what is left of versions need not be adjacent
-    with pytest.raises(NotFoundError, match=r"need version 4, .* Start after version 5, "):
+    with pytest.raises(
+        NotFoundError, match=r"need version 4, .* through 5: 3, 5\. Start after version 5, "
+    ):
         ds.changes(3)
 
 
