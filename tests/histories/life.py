@@ -180,7 +180,7 @@ class Line:
                 return self.life.draw_new_rows(self.now, dice, 2)
             case "delete":
                 return self.life.draw_keys(dice, 3)
-            case "configure":
+            case "configure" | "restore":
                 return dice.randrange(100)
             case _:
                 return dice.choice([5, 1000])
@@ -228,12 +228,22 @@ class Line:
             case "delete":
                 theirs.delete(in_list(details))
                 self.advance(lambda state, _: state.without(details), look=False)
-            case "configure":
+            case "restore" if alike := self._versions_with_these_columns():
+                version = alike[details % len(alike)]
+                self.pylance(version).restore()
+                self.advance(lambda *_: self.states[version], look=False)
+                self.restored.add(self.newest)
+                self.memory["restored by pylance"] = True
+            case "configure" | "restore":
                 theirs.update_config({"rival": str(details)})
                 self.advance(unchanged, look=False)
             case _:
                 theirs.optimize.compact_files(target_rows_per_fragment=details)
                 self.advance(unchanged, look=False)
+
+    def _versions_with_these_columns(self) -> list[int]:
+        columns = self.now.columns
+        return sorted(v for v in self.existing if self.states[v].columns == columns)
 
     def advance(self, build: Build, *, may_stay: bool = False, look: bool = True) -> None:
         """Compare the versions that were committed since with the model.

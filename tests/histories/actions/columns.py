@@ -157,7 +157,7 @@ def widen_column(life: Life, choose: Choices) -> None:
         lambda ds: ds.alter_columns(change),
         build,
         pylance=lambda ds: ds.alter_columns(change),
-        rivals=("configure",),
+        rivals=("configure", "restore"),
     )
 
 

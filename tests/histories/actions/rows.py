@@ -313,10 +313,22 @@ def overwrite(life: Life, choose: Choices) -> None:
 
     rows = life.fitting_rows(empty, choose("rows", draw))
     data = empty.table(rows)
+
+    def build(state: State, at: int) -> State:
+        new = life.inserted(empty, rows, at)
+        is_same = [(c.name, c.kind) for c in state.columns] == [
+            (c.name, c.kind) for c in new.columns
+        ]
+        if not is_same or choose.recorded["by"] == ["pylance"]:
+            return new
+        # we keep what rows of the same columns do not declare
+        pairs = zip(new.columns, state.columns, strict=True)
+        return replace(new, columns=tuple(replace(c, note=c.note or old.note) for c, old in pairs))
+
     line.write(
         choose,
         lambda ds: ds.overwrite(data),
-        lambda _, at: life.inserted(empty, rows, at),
+        build,
         pylance=lambda ds: lance.write_dataset(data, ds, mode="overwrite"),
         rivals=("configure", "compact", "delete"),
     )

@@ -32,11 +32,12 @@ def same_rows_for_pylance(life: Life, choose: Choices) -> None:
 
 @check(weight=2)
 def valid(life: Life, choose: Choices) -> None:
-    """The version violates no rule of the format."""
+    """The version violates no rule of the format, as we know them and as pylance does."""
     line = life.line(choose)
     deep = choose.happens("deep", 0.3)
     findings = line.ours().verify(deep=deep)
     assert findings == [], findings
+    line.pylance().validate()
 
 
 @check(weight=1.5)
