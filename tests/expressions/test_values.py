@@ -66,6 +66,11 @@ VALUES = {
     "trim(s)": "Straße",
     "ltrim(s) || rtrim(s)": "Straße  Straße",
     "TRIM(BOTH ' S' FROM s)": "traße",
+    "TRIM('' FROM s)": " Straße ",
+    "TRIM(BOTH FROM s)": "Straße",
+    "TRIM(LEADING FROM s)": "Straße ",
+    "TRIM(TRAILING FROM s)": " Straße",
+    "concat()": "",
     "length(s)": 8,
     "length(x)": 2,
     "substring(s, 2, 3)": "Str",
@@ -80,6 +85,8 @@ VALUES = {
     "'a\nb' RLIKE 'a.b'": False,
     "'a\u2028b' RLIKE 'a.b'": False,
     r"'a\n' RLIKE 'a$'": True,
+    "'xb' RLIKE 'a$|b'": True,
+    "'xa' RLIKE '(a$)'": True,
     # nulls
     "coalesce(n, s)": " Straße ",
     "coalesce(n, 'x') = 'x'": True,
@@ -100,6 +107,14 @@ VALUES = {
     "i * coalesce(0.00000000000000001, abs(-i))": Decimal("7E-17"),
     "coalesce(p, i + i)": Decimal("2.55"),
     "-7 % 3": -1,
+    "5.5D % 2D": 1.5,
+    "-5.5D % i": -5.5,
+    "d % 7D": 2.0,
+    "CAST(NULL AS double) % 2D": None,
+    "nullif(d, d) % 2D": None,
+    "i IN (8, CAST(NULL AS int))": None,
+    "i IN (big, 7)": True,
+    "i IN (128, 9999999999, 7)": True,
     "i DIV 2": 3,
     "f = 0.1": False,
     "f = CAST(0.1 AS float)": True,
@@ -132,6 +147,10 @@ VALUES = {
     "try_cast('x' AS int)": None,
     "try_cast(big AS int)": None,
     "CAST(at AS date)": date(2024, 2, 29),
+    "CAST(at AS timestamp_ntz)": datetime(2024, 2, 29, 12, 30, 15, 120000),
+    "CAST(day AS timestamp_ntz)": datetime(2024, 2, 29),
+    "CAST(n AS date)": None,
+    "CAST(n AS timestamp)": None,
     # times
     "date_trunc('MONTH', at)": datetime(2024, 2, 1, tzinfo=UTC),
     "trunc(day, 'year')": date(2024, 1, 1),
@@ -185,6 +204,7 @@ def test_values_are_those_of_spark(text: str) -> None:
         ("CAST(1e300 * i AS decimal(10, 2))", "does not fit"),
         ("CAST('1e99999' AS decimal(10, 2))", "does not fit"),
         ("CAST(s AS int)", "is no int32"),
+        ("CAST('\u0661' AS int)", "is no int32"),
         ("CAST(s AS date)", "is no date"),
         ("l[3]", "no item at that position"),
     ],
@@ -240,6 +260,57 @@ def test_what_cannot_be_matched_is_refused_without_rows(text: str, why: str) -> 
     """A refusal after some rows would leave a stream stuck."""
     with pytest.raises(InvalidInputError, match=why):
         parse_value(text, SCHEMA)
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
+    ("text", "is_true"),
+    [
+        ("s < ns", True),
+        ("ns > s", True),
+        ("s = ns", False),
+        ("ms = s", True),
+        ("ms <= ns", True),
+        ("day < s", True),
+        ("day = days", True),
+        ("days >= day", True),
+        ("days < ms", True),
+        ("late > ns", True),
+        ("ns < late", True),
+        ("late > day", True),
+        ("zone = s", True),
+    ],
+)
+def test_times_of_all_units_compare_exactly(text: str, is_true: bool) -> None:
+    """Rounded to the coarser unit, a delete would take rows of the same second or day."""
+    noon = 1_709_208_000
+    batch = pa.record_batch(
+        {
+            "s": pa.array([noon], pa.timestamp("s")),
+            "ms": pa.array([noon * 1000], pa.timestamp("ms")),
+            "ns": pa.array([noon * 10**9 + 1], pa.timestamp("ns")),
+            "late": pa.array([datetime(9999, 12, 31)], pa.timestamp("s")),
+            "zone": pa.array([noon * 10**6], pa.timestamp("us", "Europe/Berlin")),
+            "day": pa.array([date(2024, 2, 29)], pa.date32()),
+            "days": pa.array([date(2024, 2, 29)], pa.date64()),
+        }
+    )
+    assert evaluate(parse_value(text, batch.schema), batch)[0].as_py() is is_true
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("trim(both)", "x"),
+        ("trim(leading.part)", "y"),
+        ("trim(LEADING FROM both)", "x "),
+        ("trim(TRAILING 'y ' FROM leading.part)", " "),
+    ],
+)
+def test_columns_may_be_named_like_keywords(text: str, expected: str) -> None:
+    """The words of TRIM are not reserved in Spark."""
+    batch = pa.record_batch({"both": pa.array([" x "]), "leading": pa.array([{"part": " y "}])})
+    assert evaluate(parse_value(text, batch.schema), batch)[0].as_py() == expected
 
 
 def test_names_in_another_case_must_be_unambiguous() -> None:

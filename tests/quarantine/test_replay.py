@@ -251,6 +251,18 @@ def test_rows_of_a_table_that_was_here_before_are_never_replayed(uri, batches):
     assert left_in(uri) == 4
 
 
+def test_good_batches_delete_no_rows_of_former_tables(uri: str) -> None:
+    """A sink without a quarantine wrote the new table's first batch, so the second marks them."""
+    for number in (1, 3):
+        take_in(uri, number, bad(number), ends=True)
+    shutil.rmtree(uri)
+    lance_stream.create_dataset(uri, COLUMNS)
+    identity = MicroBatch("app", 0, digest=digest_of(pa.table({"id": [0]})))
+    append(lance_stream.open_dataset(uri).table, pa.table({"id": [0]}), identity)
+    take_in(uri, 1, [{"id": 1, "x": 0}], ends=True)
+    assert [(number, state) for number, _, state in states_of(uri)] == [(1, "stale"), (3, "stale")]
+
+
 @pytest.mark.parametrize("batch", ["bad", "good"])
 def test_the_same_rows_of_a_table_created_anew_count_once(uri, batch):
     """All is computed again, and some of the old rows had been replayed."""

@@ -280,6 +280,15 @@ def test_rule_breaking_segments_are_corrupt(
         decode_row_ids(message_of(*segments))
 
 
+def test_holes_may_begin_and_end_ranges() -> None:
+    """pylance cuts no range when its first or last row is deleted."""
+    holed = Segment.RangeWithHoles(start=4, end=9, holes=u16(0, [4, 6, 8]))
+    assert decode_row_ids(message_of(Segment(range_with_holes=holed)), 2).to_array().tolist() == [
+        5,
+        7,
+    ]
+
+
 def test_any_bytes_read_or_are_bad_data() -> None:
     num_read = 0
 

@@ -243,6 +243,13 @@ def test_equal_sequences_let_the_later_win(
     assert ds.to_table()["x"].to_pylist() == ([4.0] if tombstones is None else [])
 
 
+def test_equal_sequences_of_one_batch_are_refused() -> None:
+    """Only a change feed says that a delete is the later one of two rows."""
+    rows = [{"id": 1, "seq": 5, "x": 1.0, "tags": None, "op": op} for op in "ud"]
+    with pytest.raises(InvalidInputError, match="seq"):
+        upsert(new_table(), pa.Table.from_pylist(rows, WITH_OP), CDC)
+
+
 def test_later_calls_win_over_newer_versions() -> None:
     """Versions are compared within one call only."""
 

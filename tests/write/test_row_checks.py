@@ -174,3 +174,14 @@ def test_conditions_that_do_not_fit_the_columns_are_refused(condition, problem):
     schema = pa.schema([("a", pa.int64())])
     with pytest.raises(InvalidInputError, match=problem):
         RowRules(schema, as_checks(condition)).check_batch(schema)
+
+
+@pytest.mark.parametrize(
+    ("ids", "counted"), [([1, None], "1 of 2 rows does not"), ([None, None], "2 of 2 rows do not")]
+)
+def test_errors_count_rows_in_words(ids: list[int | None], counted: str) -> None:
+    """The first words of the message are what a log shows."""
+    table = pa.schema([pa.field("id", pa.int32(), nullable=False)])
+    checked = CheckedBatches([pa.RecordBatch.from_pydict({"id": ids}, table)], RowRules(table))
+    assert len(list(checked)) == 1
+    assert counted in str(checked.bad.error("t", 2))

@@ -18,7 +18,12 @@ from lance_stream.errors import (
     NotFoundError,
     RetryableConflictError,
 )
-from lance_stream.maintenance.compaction.compact import Compacted, commit_prepared, compact
+from lance_stream.maintenance.compaction.compact import (
+    Compacted,
+    _ids_are_free,
+    commit_prepared,
+    compact,
+)
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
 from lance_stream.maintenance.verify import verify
@@ -424,6 +429,17 @@ def test_uncertain_commits_keep_their_files() -> None:
         )
     left = files_of_no_version(checkout(table, None))
     assert {each.split("/")[0] for each in left} == {"data", "_deletions"}
+
+
+def test_ids_of_removed_fragments_stay_taken() -> None:
+    """An index may still name a fragment that was added and emptied meanwhile."""
+    table = new_table()
+    check = _ids_are_free(table)
+    assert check(table.manifest) is None
+    emptied = Dataset(table).append(rows(99)).delete("id = 99").table
+    assert emptied.manifest.fragments.ids == table.manifest.fragments.ids
+    with pytest.raises(RetryableConflictError, match="taken the fragment ids"):
+        check(emptied.manifest)
 
 
 def test_a_lost_response_is_no_failure() -> None:

@@ -1,11 +1,14 @@
 """When an index is brought up to date."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from lance_stream import IndexCoverage, InvalidInputError
+from lance_stream.environment import MACHINE
+from lance_stream.maintenance.indices.background import BackgroundIndexing
 from lance_stream.maintenance.indices.policy import FEW_ROWS, USUAL, FreshIndices, as_policy
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -53,6 +56,18 @@ def test_an_age_is_reached_without_batches(
     policy: FreshIndices, states: list[IndexCoverage], seconds: float | None
 ) -> None:
     assert policy.seconds_until_due(states, NOW) == seconds
+
+
+def test_threads_look_again_when_due() -> None:
+    """A thread that looks late leaves an index old; one that looks early does so in vain."""
+    now = round(NOW.timestamp()) * 10**9 + 999
+    indexing = BackgroundIndexing(
+        FreshIndices(age=timedelta(minutes=10)), environment=replace(MACHINE, now_nanos=lambda: now)
+    )
+    assert indexing._seconds_until_due([index(100, 1, 7), index(100, 1, 9)]) == 60.0
+    assert indexing._seconds_until_due([index(100, 0, 7)]) is None
+    assert not indexing._reasons([index(100, 1, 9)])
+    assert indexing._reasons([index(100, 1, 10)])
 
 
 def test_the_reason_names_the_index_and_its_rows() -> None:

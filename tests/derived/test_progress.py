@@ -1,0 +1,60 @@
+"""How far a derivation has come is recorded in the table's config."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lance_stream.derived.progress import (
+    PREFIX,
+    Progress,
+    Span,
+    config_key,
+    encode,
+    read_all,
+    read_progress,
+)
+from lance_stream.errors import CorruptDataError
+
+PROGRESS = Progress("f", "1", 0, (Span(0, 0, (5,)), Span(4)), (8,), (1, 2), "m", (3,), True, "s")
+ENTRY = encode(PROGRESS)
+
+
+def test_entries_are_read_as_written() -> None:
+    assert read_progress({config_key("a b"): ENTRY}, "a b") == PROGRESS
+
+
+def test_entries_without_renewal_renew_nothing() -> None:
+    """Dropping the column of states must not be repeated."""
+    entry = {name: value for name, value in json.loads(ENTRY).items() if name != "renews"}
+    progress = read_progress({config_key("a"): json.dumps(entry)}, "a")
+    assert progress == replace(PROGRESS, renews=False)
+
+
+def test_damaged_entries_hide_no_others() -> None:
+    """Each derivation needs the columns of all others, whichever entry comes first."""
+    config = {config_key("a"): "{", f"{PREFIX}not quoted": ENTRY, config_key("b"): ENTRY}
+    assert read_all(config, "b") == {"b": PROGRESS}
+    with pytest.raises(CorruptDataError, match=r"derived\.a"):
+        read_all(config, "a")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"through": -1},
+        {"through": True},
+        {"through": "7"},
+        {"pending": [{"after": -1, "below": None, "skip": []}]},
+        {"pending": [{"after": 1, "below": -1, "skip": []}]},
+        {"pending": [{"after": 1, "below": None, "skip": [-1]}]},
+        {"fields": [-1]},
+        {"own": None},
+    ],
+)
+def test_damaged_entries_name_their_remedy(change: dict[str, Any]) -> None:
+    """A wrong number would leave rows out of all later runs."""
+    config = {config_key("a"): json.dumps({**json.loads(ENTRY), **change})}
+    with pytest.raises(CorruptDataError, match=r"update_config\(\{'lance_stream\.derived\.a'"):
+        read_progress(config, "a")
