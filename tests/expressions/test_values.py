@@ -304,7 +304,7 @@ def test_times_of_all_units_compare_exactly(text: str, is_true: bool) -> None:
         ("trim(both)", "x"),
         ("trim(leading.part)", "y"),
         ("trim(LEADING FROM both)", "x "),
-        ("trim(TRAILING 'y ' FROM leading.part)", " "),
+        ("trim(TRAILING 'y ' FROM leading.part)", ""),
     ],
 )
 def test_columns_may_be_named_like_keywords(text: str, expected: str) -> None:
