@@ -327,7 +327,7 @@ def test_an_older_replacement_table_is_noticed() -> None:
     ("operation", "error", "match"),
     [
         (Merge((), SCHEMA), InvalidInputError, "are missing"),
-        (Rewrite((RewriteGroup((), (new_fragment(3),)),)), InvalidInputError, "the id 0"),
+        (Rewrite((RewriteGroup((), (new_fragment(3),)),)), InvalidInputError, r"the ids \[0\]"),
         (DataOverlay(()), UnsupportedFeatureError, "cannot be committed"),
         (UnknownOperation(199), UnsupportedFeatureError, "cannot be committed"),
         (Restore(7), NotFoundError, "7"),
