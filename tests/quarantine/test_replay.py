@@ -251,14 +251,41 @@ def test_rows_of_a_table_that_was_here_before_are_never_replayed(uri, batches):
     assert left_in(uri) == 4
 
 
+def test_a_commit_deletes_rows_of_other_attempts(uri: str) -> None:
+    """The driver crashed after the first attempt, and the query computed other rows."""
+    take_in(uri, 0, bad(1), commits=False)
+    take_in(uri, 0, bad(2), ends=True)
+    assert [(json.loads(row)["x"], state) for _, row, state in states_of(uri)] == [(302, "ready")]
+
+
+@pytest.mark.parametrize(
+    ("committed", "remaining"), [("bad", [302]), ("good", []), ("later", [301, 302])]
+)
+def test_repeated_batches_keep_the_named_attempt(
+    uri: str, committed: str, remaining: list[int]
+) -> None:
+    """A sink finds that the table has the batch, and cannot tell who has written it."""
+    take_in(uri, 0, bad(1), commits=False)
+    take_in(uri, 0, bad(2), commits=committed == "bad")
+    if committed == "good":  # by a sink without a quarantine
+        append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(0))
+    if committed == "later":
+        append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(1))
+    SettingAside(quarantine_uri(uri), {}, uri, "app", 0).keep_committed()
+    assert [json.loads(row)["x"] for _, row, _ in states_of(uri)] == remaining
+
+
+def micro_batch(number: int) -> MicroBatch:
+    return MicroBatch("app", number, digest=digest_of(pa.table({"id": [7]})))
+
+
 def test_good_batches_delete_no_rows_of_former_tables(uri: str) -> None:
     """A sink without a quarantine wrote the new table's first batch, so the second marks them."""
     for number in (1, 3):
         take_in(uri, number, bad(number), ends=True)
     shutil.rmtree(uri)
     lance_stream.create_dataset(uri, COLUMNS)
-    identity = MicroBatch("app", 0, digest=digest_of(pa.table({"id": [0]})))
-    append(lance_stream.open_dataset(uri).table, pa.table({"id": [0]}), identity)
+    append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(0))
     take_in(uri, 1, [{"id": 1, "x": 0}], ends=True)
     assert [(number, state) for number, _, state in states_of(uri)] == [(1, "stale"), (3, "stale")]
 

@@ -8,7 +8,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.extension_types import batch_with_extensions
-from lance_stream.schema.json_columns import as_jsonb, with_text
+from lance_stream.schema.json_columns import as_jsonb, is_json, text_schema, with_text
 from lance_stream.write.casting import cast_batch
 
 JSON = pa.field("item", pa.string(), metadata={"ARROW:extension:name": "arrow.json"})
@@ -55,6 +55,36 @@ def test_values_behind_nulls_are_not_read() -> None:
     assert with_text(batch).column(0).to_pylist() == [None, {"item": "[]"}]
 
 
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_json_in_vectors_is_text(start: int) -> None:
+    """Other writers may store it there; items behind a null vector may be anything."""
+    item = to_arrow(from_arrow(pa.schema([JSON]))).field(0)
+    data = [b"\x80\0\0\0", None, b"no JSONB", b"no JSONB", b"\x40\0\0\0", b"\x80\0\0\0"]
+    vectors = pa.FixedSizeListArray.from_arrays(
+        pa.array(data, pa.large_binary()),
+        type=pa.list_(item, 2),
+        mask=pa.array([False, True, False]),
+    )
+    batch = pa.RecordBatch.from_arrays([vectors], schema=pa.schema([("x", vectors.type)]))
+    shown = with_text(batch.slice(start))
+    shown.validate(full=True)
+    assert shown.column(0).to_pylist() == [["[]", None], None, ["{}", "[]"]][start:]
+
+
+def test_only_marked_large_bytes_are_json() -> None:
+    """Bytes of users stay bytes, whatever their metadata."""
+    marked = to_arrow(from_arrow(pa.schema([JSON]))).field(0)
+    assert is_json(marked)
+    assert not is_json(marked.with_type(pa.binary()))
+    assert not is_json(marked.remove_metadata())
+    other = marked.with_metadata({**marked.metadata, b"ARROW:extension:name": b"lance.blob.v2"})
+    assert not is_json(other)
+    schema = pa.schema([other, pa.field("x", pa.list_(marked))], metadata={"k": "v"})
+    assert text_schema(schema).field("x").type.value_type == pa.string()
+    assert text_schema(schema).field(0) == other
+    assert text_schema(schema).metadata == {b"k": b"v"}
+
+
 @pytest.mark.parametrize(
     "texts",
     [
@@ -72,7 +102,18 @@ def test_all_kinds_of_text_are_encoded(texts: pa.Array) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [[b'{"a":1}'], [b" 1"], [b""], [b"\x20\x00"], [None, b"[1,2,3]"], [b"\x80\0\0\0", b"7"]],
+    [
+        [b'{"a":1}'],
+        [b" 1"],
+        [b""],
+        [b"\x20\x00"],
+        [None, b"[1,2,3]"],
+        [b"\x80\0\0\0", b"7"],
+        [b"\x20\0\0\0"],
+        [b"\x80\0\0\x02\0\0\0\0"],
+        [b"\x40\0\0\x01\0\0\0\0"],
+        [b"\x20\0\0\x01\0\0\0\0"],
+    ],
 )
 def test_text_in_bytes_is_no_binary_json(values: Any) -> None:
     """Otherwise nobody could read the column."""
@@ -84,6 +125,8 @@ def test_text_in_bytes_is_no_binary_json(values: Any) -> None:
 def test_binary_json_is_kept_as_it_is() -> None:
     """It may contain values that JSON text cannot express."""
     infinity = bytes.fromhex("200000002000000120")
+    fixed = pa.array([b"\x40\0\0\0", None], pa.binary(4))
+    assert as_jsonb(fixed).equals(fixed.cast(pa.large_binary()))
     values = pa.array([infinity, None, b"\x40\0\0\0"], pa.large_binary())
     assert as_jsonb(values).equals(values)
     assert as_jsonb(values.slice(1)).equals(values.slice(1))

@@ -88,6 +88,7 @@ def test_numbers_that_json_lacks_are_null() -> None:
         ("20000000", "CorruptDataError"),
         ("2000000000", "CorruptDataError"),
         ("20000001 00000000 00000000", "CorruptDataError"),
+        ("20000001 00000000", "CorruptDataError"),
         ("20000000 00000001 00", "CorruptDataError"),
         ("20000000 10000002 78", "CorruptDataError"),
         ("20000000 10000001 ff", "CorruptDataError"),
@@ -105,6 +106,14 @@ def test_damaged_bytes_are_named(data: str, error: str) -> None:
     with pytest.raises(LanceStreamError) as raised:
         decode_jsonb(bytes.fromhex(data))
     assert type(raised.value).__name__ == error
+
+
+def test_nesting_is_limited_alike_both_ways() -> None:
+    """What is stored can be read again."""
+    text = "[" * 400 + "]" * 400
+    assert decode_jsonb(encode_jsonb(text)) == text
+    with pytest.raises(InvalidInputError, match="more than 400 arrays"):
+        encode_jsonb(f"[{text}]")
 
 
 def test_deep_nesting_is_no_crash() -> None:
