@@ -239,6 +239,20 @@ def test_a_function_that_fails_for_all_rows_is_an_error(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(uri).to_table()["length"].type == pa.string()
 
 
+@pytest.mark.parametrize(("num_rows", "is_refused"), [(1, False), (2, True)])
+def test_two_failures_of_two_rows_are_the_functions(
+    tmp_path: Path, num_rows: int, is_refused: bool
+) -> None:
+    """One row alone may be bad."""
+    uri = new_table(tmp_path, (0, num_rows))
+    column = derive(uri, LENGTH, lambda _: 1 / 0, "text", function_version="1")
+    if is_refused:
+        with pytest.raises(DerivedFunctionError, match="for all 2 rows"):
+            column.run()
+    else:
+        assert column.run().num_failed == 1
+
+
 def test_a_function_that_has_never_succeeded_is_wrong_not_the_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

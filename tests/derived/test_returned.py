@@ -296,3 +296,11 @@ def test_arrays_of_numpy_become_their_values_or_are_refused(array: npt.NDArray[A
             else:
                 assert stored == value.item(), kind
     assert num_accepted
+
+
+def test_parts_of_structured_arrays_keep_their_unit() -> None:
+    """As plain numbers, a nanosecond would become a microsecond."""
+    rows = np.array([(np.datetime64(1, "ns"),)], [("t", "M8[ns]")])
+    assert returned([rows], pa.list_(POINT_OF_TIME)) == [[{"t": pd.Timestamp(1)}]]
+    with pytest.raises(InvalidInputError, match="do not fit"):
+        returned([rows], pa.list_(pa.struct([("t", pa.timestamp("us"))])))

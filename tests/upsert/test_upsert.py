@@ -1,4 +1,5 @@
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -241,6 +242,17 @@ def test_equal_sequences_let_the_later_win(
     assert ds.to_table()["x"].to_pylist() == []
     ds = put(ds, batch(4.0))
     assert ds.to_table()["x"].to_pylist() == ([4.0] if tombstones is None else [])
+
+
+def test_only_skipped_rows_count_as_unchanged() -> None:
+    """Without skip_unchanged, rows are written again even if they are the same."""
+    rows = pa.Table.from_pylist([{"id": 1, "seq": 5, "x": 1.0, "tags": None}], SCHEMA)
+    rules = UpsertRules(("id",))
+    table = upsert(new_table(), rows, rules).table
+    done = upsert(table, rows, rules)
+    assert (done.num_updated, done.num_unchanged) == (1, 0)
+    done = upsert(done.table, rows, replace(rules, skip_unchanged=True))
+    assert (done.num_updated, done.num_unchanged) == (0, 1)
 
 
 def test_equal_sequences_of_one_batch_are_refused() -> None:

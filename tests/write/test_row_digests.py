@@ -266,3 +266,6 @@ def test_a_digest_is_read_from_its_text() -> None:
     for text in ("", "0" * 31, "G" * 32, "A" * 32):
         with pytest.raises(InvalidInputError, match="not a digest"):
             RowsDigest.parse(1, text)
+    with pytest.raises(InvalidInputError, match="-1 rows"):
+        RowsDigest.parse(-1, found.text)
+    assert RowsDigest.parse(0, NO_ROWS.text) == NO_ROWS
