@@ -149,6 +149,8 @@ VALUES = {
     "CAST(at AS date)": date(2024, 2, 29),
     "CAST(at AS timestamp_ntz)": datetime(2024, 2, 29, 12, 30, 15, 120000),
     "CAST(day AS timestamp_ntz)": datetime(2024, 2, 29),
+    "CAST('2024' AS date)": date(2024, 1, 1),
+    "CAST('2024-3' AS date)": date(2024, 3, 1),
     "CAST(n AS date)": None,
     "CAST(n AS timestamp)": None,
     # times
