@@ -51,7 +51,7 @@ from lance_stream.upsert.staged_files import (
     write_sorted,
 )
 from lance_stream.upsert.upsert import upsert
-from lance_stream.write.arrow_input import one_batch
+from lance_stream.write.arrow_input import one_batch, without_views
 from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 
@@ -126,7 +126,7 @@ def stage_rows(
     keys = pa.schema([table.field(name) for name in rules.on if name in table.names])
     first: list[pa.RecordBatch] = []
     num_bytes = 0
-    rest = iter(batches)
+    rest = map(_plain, batches)
     for batch in rest:
         if batch.num_rows:
             first.append(batch)
@@ -149,6 +149,12 @@ def _with_words(
     for batch in _joined(batches):
         keys = key_rows(batch, table, rules).columns
         yield batch, first_words([without_dictionary(key) for key in keys], seed)
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch without views, whose size older versions of pyarrow cannot tell."""
+    plain = without_views(batch.schema)
+    return batch if plain.equals(batch.schema) else batch.cast(plain)
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
