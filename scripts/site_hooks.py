@@ -4,7 +4,6 @@
 - `examples.md` shows the programs of examples/, and `notes.md` lists docs/notes.
 - A line `<!-- table: errors -->` becomes a table made from the code (scripts/reference_tables.py).
 - Links that are right in the repository lead to the right page of the site.
-- A page of docs/ that mkdocs.yml does not mention is added to the end of the guide.
 """
 
 import ast
@@ -24,16 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 ABOVE = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 TABLE = re.compile(r"^<!-- table: ([\w ]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(\]\()(?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add pages that the navigation lacks."""
-    named = re.findall(r"[\w/-]+\.md", str(config.nav))
-    assert config.nav is not None
-    (guide,) = (part["Guide"] for part in config.nav if "Guide" in part)
-    pages = Path(config.docs_dir).glob("*.md")
-    guide += sorted(page.name for page in pages if page.name not in named)
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

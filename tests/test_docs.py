@@ -1,3 +1,5 @@
+"""The documents name files, pages and arguments that exist."""
+
 import inspect
 import re
 from pathlib import Path
@@ -10,6 +12,15 @@ PATHS = re.compile(
     r"(?<![\w./])(?:tests|lance_stream|benchmarks|examples|scripts|docs)/[\w./-]+\.(?:py|md|svg)"
 )
 LINKS = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+def test_the_navigation_has_every_page() -> None:
+    """A page outside of the navigation is found by its links only."""
+    navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
+    listed_elsewhere = {page for page in pages if page.startswith("notes/")}
+    missing = [page for page in pages - listed_elsewhere if page not in navigation]
+    assert missing == []
 
 
 def test_documents_name_files_that_exist() -> None:

@@ -28,32 +28,36 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ANY_BLOCK = re.compile(r"^( *```\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 WITHOUT_SPARK = [
-    "docs/upserts.md",
-    "docs/slowly-changing.md",
-    "docs/branches.md",
-    "docs/report.md",
+    "docs/guides/upserts.md",
+    "docs/guides/slowly-changing.md",
+    "docs/guides/branches.md",
+    "docs/operations/report.md",
 ]
 DOCUMENTS = [
     "README.md",
-    "docs/sink.md",
-    "docs/feed.md",
-    "docs/sql.md",
-    "docs/stores.md",
-    "docs/care.md",
-    "docs/metrics.md",
-    "docs/several-tables.md",
-    "docs/search.md",
-    "docs/derived-columns.md",
+    "docs/guides/sink.md",
+    "docs/guides/feed.md",
+    "docs/guides/sql.md",
+    "docs/operations/stores.md",
+    "docs/operations/maintenance.md",
+    "docs/operations/metrics.md",
+    "docs/guides/several-tables.md",
+    "docs/guides/search.md",
+    "docs/guides/derived-columns.md",
 ]
-MORE_DOCUMENTS = ["docs/quickstart.md", "docs/ends.md", "docs/retention.md"]
+MORE_DOCUMENTS = [
+    "docs/get-started/quickstart.md",
+    "docs/reference/version-ranges.md",
+    "docs/guides/retention.md",
+]
 RECIPES: dict[str, list[str]] = {
-    "docs/recipes/data-frames.md": ["polars", "duckdb", "pandas", "daft"],
-    "docs/recipes/imports.md": ["deltalake"],
-    "docs/recipes/ray.md": ["ray"],
-    "docs/recipes/connect.md": ["grpc_status", "zstandard"],
+    "docs/guides/recipes/data-frames.md": ["polars", "duckdb", "pandas", "daft"],
+    "docs/guides/recipes/imports.md": ["deltalake"],
+    "docs/guides/recipes/ray.md": ["ray"],
+    "docs/guides/recipes/connect.md": ["grpc_status", "zstandard"],
 }
 """Recipes, and the modules that they need beside those of the tests."""
-RECIPES_WITH_KAFKA = ["docs/recipes/kafka.md", "docs/recipes/debezium.md"]
+RECIPES_WITH_KAFKA = ["docs/guides/recipes/kafka.md", "docs/guides/recipes/debezium.md"]
 ALL_DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 RUNNER = """
@@ -140,7 +144,7 @@ def test_a_pipeline_is_shown_as_its_example_has_it() -> None:
     example = ROOT / "examples" / "pipelines" / "transformations" / "customers.py"
     lines = example.read_text().splitlines()
     blocks = re.findall(
-        r"^```py\n(.*?)^```$", (ROOT / "docs/pipelines.md").read_text(), re.M | re.S
+        r"^```py\n(.*?)^```$", (ROOT / "docs/guides/pipelines.md").read_text(), re.M | re.S
     )
     assert len(blocks) == 3
     assert {line for block in blocks for line in block.splitlines()} <= {*lines, ""}

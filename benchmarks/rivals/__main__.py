@@ -27,7 +27,7 @@ from benchmarks.sinks.contenders import CONTENDERS, Delta, Iceberg, Ours, Parque
 from benchmarks.sinks.turns import VERBS, Figures
 
 ROOT = Path(__file__).parents[2]
-PICTURE = ROOT / "docs" / "rivals.svg"
+PICTURE = ROOT / "docs" / "assets" / "rivals.svg"
 
 
 def run(python: str, names: list[str], more: list[str], folder: Path) -> tuple[str, Figures]:

@@ -37,7 +37,7 @@ def changes(spark: SparkSession, kafka: str) -> DataFrame:
     """Return the topic as rows of the database's table, with their position in its log.
 
     Rows of the connector's first snapshot come before all changes: `position` is then negative, see
-    docs/recipes/debezium.md.
+    docs/guides/recipes/debezium.md.
     """
     records = (
         spark.readStream.format("kafka")

@@ -130,7 +130,7 @@ def check_checkpoints() -> Check:
         OK,
         "the default of Spark, which starts about 32 processes for each micro-batch if the "
         "checkpoint is on a local disk. Where batches are small and rows have to be fresh, set "
-        f"{_CHECKPOINT_MANAGER}, at a price: docs/tuning.md, Small batches, soon",
+        f"{_CHECKPOINT_MANAGER}, at a price: docs/operations/tuning.md, Small batches, soon",
     )
 
 
@@ -199,7 +199,8 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
             "create once",
             FAILURE,
             "two creates of one name both succeeded: this store does not keep the condition that "
-            "commits rely on. Publish versions in DynamoDB, PostgreSQL or SQLite: docs/stores.md",
+            "commits rely on. Publish versions in DynamoDB, PostgreSQL or SQLite: "
+            "docs/operations/stores.md",
         )
         return
     yield Check("create once", OK, "of two creates of one name, the first succeeded")

@@ -68,8 +68,8 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
                 f"several tables cannot be committed together, or opened together: {name!r}, "
                 f"{log.store.uri}, publishes its versions in its own directory, where no two "
                 "tables change at once. Give all of them one manifest store in SQLite, PostgreSQL "
-                "or DynamoDB, by the storage option manifest_store (docs/stores.md); or write and "
-                "read them one after the other"
+                "or DynamoDB, by the storage option manifest_store (docs/operations/stores.md); or "
+                "write and read them one after the other"
             )
         first = next(iter(stores), name)
         if log.manifests != stores.get(first, log.manifests):
@@ -102,7 +102,7 @@ def _check_store_is_given(name: str, log: VersionLog) -> None:
             f"several tables cannot be committed together, or opened together, without their "
             f"manifest store: the versions of {name!r}, {log.store.uri}, are published in one, "
             f"{mark!r}, but no storage option manifest_store was given. Give it in "
-            "storage_options, as the other writers do (docs/stores.md)"
+            "storage_options, as the other writers do (docs/operations/stores.md)"
         )
 
 

@@ -218,7 +218,7 @@ class _Parser:
     def _unsupported(self, what: str) -> InvalidInputError:
         return InvalidInputError(
             f"{what} is not supported in an expression, at character {self._token.start + 1} of "
-            f"{self._text!r:.2000}; docs/expressions.md lists what is"
+            f"{self._text!r:.2000}; docs/reference/expressions.md lists what is"
         )
 
     def _node(self, start: int, node: NodeT) -> NodeT:

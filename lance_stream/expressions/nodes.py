@@ -316,7 +316,8 @@ def source_of(node: Node) -> str:
 def refuse(node: Node, why: str = "is not supported") -> InvalidInputError:
     """Return the error for a node that cannot be evaluated, and why."""
     return InvalidInputError(
-        f"{source_of(node)[:200]!r} {why} in an expression; docs/expressions.md lists what is"
+        f"{source_of(node)[:200]!r} {why} in an expression; "
+        "docs/reference/expressions.md lists what is"
     )
 
 

@@ -1,4 +1,4 @@
-"""How many requests each action sends to an object store: fixed here, described in docs/stores.md.
+"""How many requests each action sends to an object store: docs/operations/stores.md describes them.
 
 The service counts (`contracts.object_service`); tests/oracle/test_requests.py asks the same of a
 server, beside pylance.

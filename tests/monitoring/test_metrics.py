@@ -114,7 +114,9 @@ def test_names_follow_the_conventions_of_both_systems() -> None:
 
 
 def test_the_documentation_lists_all_metrics() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "operations" / "metrics.md").read_text(
+        encoding="utf-8"
+    )
     listed = {name.removesuffix("_total") for name in re.findall(r"`(lance_stream_[a-z_]+)`", text)}
     assert listed == {prometheus.name_of(each) for each in ALL}
 

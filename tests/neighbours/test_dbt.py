@@ -74,6 +74,6 @@ def test_runs_of_dbt_append_what_changed(project: Path) -> None:
 
 
 def test_the_page_shows_the_project() -> None:
-    page = (ROOT / "docs" / "recipes" / "dbt.md").read_text()
+    page = (ROOT / "docs" / "guides" / "recipes" / "dbt.md").read_text()
     for name in ("models/order_log.sql", "models/orders_now.sql", "profiles.yml"):
         assert (PROJECT / name).read_text() in page, name

@@ -33,7 +33,7 @@ def recipe(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a program of the recipe's blocks, with a topic and a slot of its own."""
     program = folder / "recipe.py"
-    text = "\n".join([*blocks_of("docs/recipes/debezium.md"), SERVE])
+    text = "\n".join([*blocks_of("docs/guides/recipes/debezium.md"), SERVE])
     program.write_text(text.replace("shop", name_of(folder)))
     variables = {
         "KAFKA": kafka.address,

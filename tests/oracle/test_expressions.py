@@ -1,6 +1,7 @@
 """Random conditions whose meaning pylance and Spark share select the same rows in both of us.
 
-docs/expressions.md lists what means something else to pylance; such conditions are not asked here.
+docs/reference/expressions.md lists what means something else to pylance; such conditions are not
+asked here.
 """
 
 import random

@@ -24,7 +24,7 @@ from lance_stream.spark.metrics import FeedListener
 
 pytestmark = pytest.mark.spark
 
-BOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
+BOARD = Path(__file__).parents[2] / "docs" / "operations" / "grafana.json"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -353,7 +353,7 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         if code in _AGAIN or status >= 500 or status == 429:
             raise TryAgainError(f"{status} {code}: {message}") from error
         hint = (
-            ". Create the table as docs/stores.md describes"
+            ". Create the table as docs/operations/stores.md describes"
             if code == "ResourceNotFoundException"
             else ""
         )

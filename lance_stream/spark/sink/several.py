@@ -85,11 +85,11 @@ def lance_sinks(
         targets: The sinks, by names for logs and errors; with a function before it, a sink gets
             what this returns for the batch, a DataFrame: the rows of its table. The function may be
             called again when Spark repeats the batch, and has to return the same rows then.
-        atomic: Commit each batch to all tables or to none. The versions of all have to be published
-            in one manifest store (SQLite, PostgreSQL, DynamoDB; docs/stores.md). Readers that open
-            the tables with `open_together` see each batch in all tables or in none. By default, the
-            tables are committed one after the other, in the order given, and readers may see a
-            batch in the first tables before it is in the others.
+        atomic: Commit each batch to all tables or to none. All tables must publish their versions
+            in one manifest store (SQLite, PostgreSQL, DynamoDB; docs/operations/stores.md). Readers
+            that open the tables with `open_together` see each batch in all tables or in none. By
+            default, the tables are committed one after the other, in the order given, and readers
+            may see a batch in the first tables before it is in the others.
 
     Raises:
         InvalidInputError: An argument is invalid.

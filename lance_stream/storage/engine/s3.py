@@ -333,7 +333,7 @@ def _take(
     if left:
         raise InvalidInputError(
             f"{option}[{left[0]!r}] has no counterpart here: leave it out. Known are "
-            f"{', '.join(sorted(known))}; docs/stores.md lists all storage options of S3"
+            f"{', '.join(sorted(known))}; docs/operations/stores.md lists all storage options of S3"
         )
 
 

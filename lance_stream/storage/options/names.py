@@ -364,7 +364,11 @@ def _unknown(name: str, store: str) -> str:
         name.lower(), everywhere, 1
     )
     if store == "manifest store":  # these are asked first, whatever store there is
-        hint = f"did you mean {near[0]!r}?" if near else "docs/stores.md lists those that are"
+        hint = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else "docs/operations/stores.md lists those that are"
+        )
         return f"the storage option {name!r} is not known for any store: {hint}"
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(of_store)}"
     return f"the storage option {name!r} is not known for {_CALLED[store]}: {hint}"

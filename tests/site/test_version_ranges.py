@@ -1,0 +1,39 @@
+"""The page about the ends of intervals: what it says of the command line."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.cli.main import main
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/reference/version-ranges.md").read_text()
+
+
+def test_the_command_line_excludes_the_start_and_includes_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ds = lance_stream.create_dataset("tables/ranges.lance", pa.table({"id": [1]}))
+    for number in (2, 3, 4):
+        ds = ds.append(pa.table({"id": [number]}))
+    (command,) = re.findall(r"^\$ lance-stream (.*)$", PAGE, re.MULTILINE)
+    assert "--after 1 --through 3" in command
+    assert main(shlex.split(command)) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["_commit_version"] for row in printed] == [2, 3]
+
+
+def test_each_row_of_the_table_is_checked_by_the_page() -> None:
+    code = "\n".join(re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    for each in (
+        "startingVersion=2, endingVersion=3",
+        "after=1, through=3",
+        "--after 1 --through 3",
+    ):
+        assert each in PAGE.split("## Checked")[0]
+        assert each in code
