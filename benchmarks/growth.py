@@ -33,13 +33,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from benchmarks.sinks.session import make_session
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import lance_sink
 from lance_stream.table.manifest import encode_manifest
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import create_table, plan_table
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.float64())])
 ROWS_PER_FRAGMENT = 50

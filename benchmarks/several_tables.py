@@ -24,9 +24,9 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.commit.commit_groups import Member, run_together
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 
 ROWS = pa.table({"id": np.arange(10), "name": [f"name {each}" for each in range(10)]})
 

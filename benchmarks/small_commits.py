@@ -37,12 +37,12 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.paths import LATEST_VERSION_HINT, manifest_path
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
-from lance_stream.write.row_digests import digest_of
 
 ROWS = 10
 

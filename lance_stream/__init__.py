@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         UnsupportedFeatureError,
         UntrustedLocationError,
     )
+    from lance_stream.ledger.row_digests import RowsDigest
     from lance_stream.maintenance.indices.coverage import IndexCoverage
     from lance_stream.maintenance.manifest_paths import migrate_manifest_paths
     from lance_stream.maintenance.manifest_store_moves import (
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
         replay_quarantine,
     )
     from lance_stream.upsert.change_rules import history_schema
-    from lance_stream.write.row_digests import RowsDigest, digest_rows
+    from lance_stream.write.arrow_input import digest_rows
 
 __version__ = VERSION
 
@@ -135,7 +136,8 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "replay_quarantine",
         ),
         "lance_stream.upsert.change_rules": ("history_schema",),
-        "lance_stream.write.row_digests": ("RowsDigest", "digest_rows"),
+        "lance_stream.ledger.row_digests": ("RowsDigest",),
+        "lance_stream.write.arrow_input": ("digest_rows",),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -12,6 +12,7 @@ from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed import changes, row_counts
 from lance_stream.feed.rules import FeedRules
+from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.maintenance import cleanup, stable_row_ids, verify
 from lance_stream.maintenance.branches import Branches
 from lance_stream.maintenance.compaction import compact
@@ -35,7 +36,7 @@ from lance_stream.snapshot.opening import VersionSpec
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.trust import with_trusted
-from lance_stream.table.ledger import LedgerEntry, read_entries
+from lance_stream.table.ledger_entries import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.change_rules import ChangeRules, check_has_sequence
@@ -57,7 +58,6 @@ from lance_stream.verbs import (
 )
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.row_checks import as_checks
-from lance_stream.write.row_digests import RowsDigest
 
 Expectations: TypeAlias = str | Iterable[str] | Mapping[str, str] | None
 """Conditions that rows have to meet: one, several, or a mapping from a name to each."""

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from benchmarks.sinks.workload import SCHEMA, Sums
+from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.spark import LanceSink, lance_sink, load_changes, register
 from lance_stream.spark.sink import batch_writing
-from lance_stream.write.row_digests import RowsDigest
 
 MERGE = """
     MERGE INTO {table} AS stored USING batch ON stored.id = batch.id

@@ -22,6 +22,7 @@ from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import quote_path
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.scan import scan
 from lance_stream.snapshot.opening import open_table
@@ -34,7 +35,6 @@ from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.create import create_table, plan_table
 from lance_stream.verbs.drop_columns import drop_columns
-from lance_stream.write.micro_batches import MicroBatch
 
 _DELETES = "_lance_stream_deletes"
 

@@ -52,6 +52,7 @@ from lance_stream.errors import (
     TableReplacedError,
 )
 from lance_stream.expressions.predicates import quote_path
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
@@ -68,7 +69,6 @@ from lance_stream.verbs.add_columns import add_columns
 from lance_stream.verbs.configure import update_config
 from lance_stream.verbs.delete import delete
 from lance_stream.verbs.drop_columns import drop_columns
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.planning import commit_planned
 from lance_stream.write.row_checks import BadRows
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.write.row_digests import row_hashes
+from lance_stream.ledger.row_digests import row_hashes
 
 Fingerprints: TypeAlias = npt.NDArray[np.int64]
 

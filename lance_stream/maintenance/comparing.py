@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.write.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
+from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest, add_up, digest_of
 
 Rows = Callable[[], Iterable[pa.RecordBatch]]
 """Returns the rows of one side, on each call."""

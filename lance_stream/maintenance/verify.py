@@ -36,7 +36,7 @@ from lance_stream.table.feature_flags import (
 )
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.indices import decode_index_section
-from lance_stream.table.ledger import read_entries
+from lance_stream.table.ledger_entries import read_entries
 from lance_stream.table.operations import Clone
 from lance_stream.table.tombstones import read_tombstones
 from lance_stream.table.transaction import decode_transaction

@@ -29,6 +29,8 @@ from lance_stream.errors import (
     OtherBatchError,
 )
 from lance_stream.expressions.predicates import evaluate, parse_predicate, parse_value
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import NO_ROWS, digest_of
 from lance_stream.quarantine.table import (
     READY,
     TABLE_KEY,
@@ -42,7 +44,7 @@ from lance_stream.read.take import take
 from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.opening import branch_uri, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append, append_fragments
@@ -50,9 +52,7 @@ from lance_stream.verbs.delete import delete
 from lance_stream.verbs.update import update
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import check_castable
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import Check, RowRules, as_checks
-from lance_stream.write.row_digests import NO_ROWS, digest_of
 from lance_stream.write.rows_as_json import CORRUPT_WAY_OUT, rows_from_json
 
 APP_ID: Final = "lance_stream.quarantine"
@@ -281,13 +281,13 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
     newest = append_fragments(
         newest_of_same(table), [], fence, environment=environment, even_without_rows=True
     ).table
-    entry = ledger.read_entry(newest.manifest.config, APP_ID)
+    entry = ledger_entries.read_entry(newest.manifest.config, APP_ID)
     known = () if entry is None else (entry, *entry.recent)
     for each in known:
         if each.batch_id == number:
             return bool(each.num_rows)
-    is_shortened = len(known) == 1 and ledger.is_silent(known[0], newest.version)
-    is_complete = len(known) <= ledger.MAX_RECENT and not is_shortened
+    is_shortened = len(known) == 1 and ledger_entries.is_silent(known[0], newest.version)
+    is_complete = len(known) <= ledger_entries.MAX_RECENT and not is_shortened
     if is_complete or not known or known[-1].batch_id < number:
         return False
     raise InvalidInputError(
@@ -384,7 +384,7 @@ class _Replay:
     def _next_number(self) -> int:
         """Return a number that no replay has had: ascending, and different in each process."""
         newest = newest_of_same(self._table)
-        entry = ledger.read_entry(newest.manifest.config, APP_ID)
+        entry = ledger_entries.read_entry(newest.manifest.config, APP_ID)
         after = -1 if entry is None else entry.batch_id
         return max(self._environment.now_nanos(), after + 1 + self._environment.random_id() % 1024)
 

@@ -35,6 +35,8 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, OtherBatchError, TableReplacedError
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine.table import (
     QUARANTINE_SCHEMA,
     TABLE_KEY,
@@ -46,15 +48,13 @@ from lance_stream.read.scan import count_rows
 from lance_stream.schema.system_columns import ROW_CREATED_AT_VERSION
 from lance_stream.snapshot.opening import newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.verbs.append import append_fragments, write_input
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.delete import delete
 from lance_stream.verbs.update import update
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import BadRows
-from lance_stream.write.row_digests import digest_of
 
 _DIGESTED: Final = ("reason", "column", "row", "types", "deletes", "rules")
 
@@ -130,7 +130,7 @@ class SettingAside:
         """Delete the rows of other attempts; the batch is committed, with this one."""
         assert self._target is not None  # `begin` was called
         if _may_have_attempts(self._before, self.app_id, self.batch_id):
-            entry = ledger.read_entry(self._target.manifest.config, self.app_id)
+            entry = ledger_entries.read_entry(self._target.manifest.config, self.app_id)
             is_first = entry is None or entry.newest_quarantined is None
             _drop_others(self._before, self.app_id, self.batch_id, self.attempt, is_first=is_first)
 
@@ -140,7 +140,7 @@ class SettingAside:
         if not _may_have_attempts(table, self.app_id, self.batch_id):
             return
         target = open_table(self.table_uri, storage_options=dict(self.storage_options))
-        entry = ledger.read_entry(target.manifest.config, self.app_id)
+        entry = ledger_entries.read_entry(target.manifest.config, self.app_id)
         if entry is None or entry.batch_id <= self.batch_id:
             is_own = entry is not None and entry.batch_id == self.batch_id
             attempt = entry.quarantined if entry is not None and is_own else ""
@@ -276,7 +276,7 @@ def _append_unless_overtaken(
     for _ in range(_MAX_LOOKS):
         table = newest_of_same(table)
         seen = _entries(table.manifest, own.app_id)
-        entry = ledger.read_entry(newest_of_same(target).manifest.config, own.app_id)
+        entry = ledger_entries.read_entry(newest_of_same(target).manifest.config, own.app_id)
         if entry is not None and entry.batch_id >= own.batch_id:
             return None
 
@@ -352,7 +352,7 @@ def _mark_unnamed(table: TableVersion, own: _Own, target: TableVersion) -> None:
     """
     app_id, batch_id = own.app_id, own.batch_id
     newest = newest_of_same(target)
-    entry = ledger.read_entry(newest.manifest.config, app_id)
+    entry = ledger_entries.read_entry(newest.manifest.config, app_id)
     if entry is not None and entry.batch_id >= batch_id:
         return  # another driver was faster
     last, attempt = (-1, "") if entry is None else entry.newest_quarantined or (-1, "")
@@ -400,7 +400,7 @@ def _forget_other_tables(table: TableVersion, app_id: str, batch_id: int, attemp
         batch_id: The batch under way: other batches belong to a table before.
         attempt: The attempt under way. Other attempts at the batch may be of a table before, too.
     """
-    known = ledger.read_entry(table.manifest.config, app_id)
+    known = ledger_entries.read_entry(table.manifest.config, app_id)
     is_only = known is not None and known.batch_id == batch_id and not known.recent
     if is_only or not count_rows(table, f"{_open_rows(app_id)} AND batch_id <> {batch_id}"):
         return False
@@ -423,7 +423,7 @@ def _may_have_attempts(table: TableVersion | None, app_id: str, batch_id: int) -
     """Return whether a quarantine may have rows of a batch that is not committed yet."""
     if table is None:
         return False
-    entry = ledger.read_entry(table.manifest.config, app_id)
+    entry = ledger_entries.read_entry(table.manifest.config, app_id)
     return entry is not None and entry.batch_id >= batch_id
 
 
@@ -433,7 +433,7 @@ def _batch_before(table: TableVersion, app_id: str, batch_id: int) -> int | None
     Returns:
         None if it is unknown: the quarantine has had later batches.
     """
-    entry = ledger.read_entry(table.manifest.config, app_id)
+    entry = ledger_entries.read_entry(table.manifest.config, app_id)
     if entry is None or entry.batch_id != batch_id:
         return None
     return entry.recent[0].batch_id if entry.recent else -1
@@ -441,13 +441,13 @@ def _batch_before(table: TableVersion, app_id: str, batch_id: int) -> int | None
 
 def _has_others(table: TableVersion, app_id: str, batch_id: int) -> bool:
     """Return whether there was more than one attempt at a batch; see `_commit`."""
-    others = ledger.config_key(f"{app_id} {batch_id} ")
+    others = ledger_entries.config_key(f"{app_id} {batch_id} ")
     return any(each.startswith(others) for each in table.manifest.config)
 
 
 def _entries(manifest: Manifest, app_id: str) -> dict[str, str]:
     """Return the ledger's entries of a stream, and of its attempts."""
-    prefix = ledger.config_key(app_id)
+    prefix = ledger_entries.config_key(app_id)
     return {key: text for key, text in manifest.config.items() if key.startswith(prefix)}
 
 

@@ -18,7 +18,7 @@ from lance_stream.errors import (
 )
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 
 QUARANTINE_SCHEMA: Final = pa.schema(
     [
@@ -127,7 +127,7 @@ def state_of(table: TableVersion, app_id: str, batch_id: int, attempt: str) -> s
     """
     if attempt == UNNAMED or not app_id:  # no stream is without a name: another program's rows
         return STALE
-    entry = ledger.read_entry(table.manifest.config, app_id)
+    entry = ledger_entries.read_entry(table.manifest.config, app_id)
     if entry is None or entry.batch_id < batch_id:
         return UNCOMMITTED
     last = entry.newest_quarantined

@@ -18,6 +18,8 @@ from pyspark.sql.types import StructType
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.snapshot.opening import open_table
@@ -27,14 +29,12 @@ from lance_stream.spark.options import WriteOptions
 from lance_stream.spark.sink.bad_rows import recorded_rules, setting_aside
 from lance_stream.spark.spark_types import stored_schema
 from lance_stream.spark.upsert_writer import UpsertJob
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.upsert.incoming import UpsertRules, which_delete
 from lance_stream.upsert.upsert import DELETES
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.jobs import WriteJob
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
-from lance_stream.write.row_digests import RowsDigest
 
 Job: TypeAlias = WriteJob | UpsertJob
 
@@ -124,7 +124,7 @@ class RowChecks:
             return None
         aside = setting_aside(self.asked, batch)
         target = _target(job)
-        entry = ledger.read_entry(target.manifest.config, batch.app_id)
+        entry = ledger_entries.read_entry(target.manifest.config, batch.app_id)
         if entry is None or entry.batch_id < batch.batch_id:  # else another driver was faster
             aside.begin(target)
             aside.keep(bad, recorded_rules(self.asked))

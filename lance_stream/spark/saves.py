@@ -5,12 +5,12 @@ from dataclasses import replace
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.spark.checked_rows import Job, RowChecks, plan_checks
 from lance_stream.spark.options import WriteOptions, parse_write_options
 from lance_stream.spark.plain_errors import plainly
 from lance_stream.spark.sources import LanceSource
 from lance_stream.spark.writers import BatchWriter, StreamWriter, check_mode, plan
-from lance_stream.write.micro_batches import MicroBatch
 
 
 @plainly

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.column_names import find_column, names_in_table
@@ -39,10 +40,9 @@ from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_ro
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table
-from lance_stream.verbs.jobs import check_is_asked_for, is_committed, ledger_entries
+from lance_stream.verbs.jobs import check_is_asked_for, is_committed, ledger_config
 from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_rows_fit
-from lance_stream.write.micro_batches import MicroBatch
 
 _log = logging.getLogger("lance_stream.spark.writers")
 
@@ -143,7 +143,7 @@ def plan_upsert(
         job,
         store=table.store,
         schema=table.arrow_schema,
-        config=ledger_entries(table),
+        config=ledger_config(table),
         is_new=not table.version,
     )
 

@@ -39,6 +39,15 @@ from pyspark.sql.types import StructType
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
+from lance_stream.ledger.micro_batches import check_may_create
+from lance_stream.ledger.replay_check import MicroBatch, fingerprint
+from lance_stream.ledger.row_digests import (
+    NO_ROWS,
+    DigestingBatches,
+    RowsDigest,
+    add_up,
+    digest_of,
+)
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.spark.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.column_names import (
@@ -55,17 +64,8 @@ from lance_stream.spark.upsert_writer import discard as discard_staged
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 from lance_stream.upsert.staged_rows import StagedRows
 from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
-from lance_stream.write.batch_proofs import MicroBatch, fingerprint
 from lance_stream.write.fragments import write_fragments
-from lance_stream.write.micro_batches import check_may_create
 from lance_stream.write.row_checks import BadRows
-from lance_stream.write.row_digests import (
-    NO_ROWS,
-    DigestingBatches,
-    RowsDigest,
-    add_up,
-    digest_of,
-)
 
 _log = logging.getLogger("lance_stream.spark.writers")
 

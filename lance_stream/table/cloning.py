@@ -20,7 +20,7 @@ from dataclasses import replace
 from lance_stream.table.feature_flags import flags_for
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.indices import decode_index_section, encode_index_section
-from lance_stream.table.ledger import PREFIX as LEDGER_PREFIX
+from lance_stream.table.ledger_entries import PREFIX as LEDGER_PREFIX
 from lance_stream.table.manifest import BasePath, FragmentList, Manifest
 from lance_stream.table.tombstones import CONFIG_KEY as TOMBSTONES_KEY
 

@@ -26,6 +26,7 @@ from lance_stream.errors import (
     CommitConflictError,
     InvalidInputError,
 )
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.read.changed_rows import Addresses, read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
@@ -69,7 +70,6 @@ from lance_stream.upsert.written_rows import ChangedRows, Written, write_rows, w
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch, check_known
 from lance_stream.write.fragments import delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 
 _LEAVE_OUT: Final = (

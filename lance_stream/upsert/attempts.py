@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.snapshot.opening import newest_of_same, newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.planned_update import PlannedUpdate
-from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import commit_planned, joined, planning_again
 

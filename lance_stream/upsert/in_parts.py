@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.read.changed_rows import Addresses
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
@@ -43,7 +44,6 @@ from lance_stream.upsert.written_rows import ChangedRows, Written, write_rows, w
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 
 

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
@@ -52,7 +53,6 @@ from lance_stream.upsert.staged_files import (
 )
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.arrow_input import one_batch, without_views
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 
 MAX_ROWS: Final = 500_000

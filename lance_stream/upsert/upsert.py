@@ -23,6 +23,7 @@ import pyarrow as pa
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitAbortedError, CommitConflictError, InvalidInputError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.apply_events import upsert_events
@@ -41,7 +42,6 @@ from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.upsert.written_rows import Written, write_rows, written_order
 from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
 from lance_stream.write.fragments import delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import WAY_OUT_OF_VERBS, BadRows, Check, RowRules, settled_by
 

@@ -1,7 +1,7 @@
 """Appends rows as new fragments.
 
 Rows from a stream carry the batch id of their micro-batch, and are in the table exactly once or not
-at all (see `micro_batches`).
+at all (see `ledger`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +21,7 @@ from lance_stream.errors import (
     RetryableConflictError,
     TableReplacedError,
 )
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.projections import ids_by_path
 from lance_stream.snapshot.opening import newest_of_same, newest_to_write
@@ -31,7 +32,6 @@ from lance_stream.table.operations import Append
 from lance_stream.write.arrow_input import ArrowInput, can_be_read_twice, read_input
 from lance_stream.write.casting import check_rows_fit
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome, commit_planned, planning_again
 from lance_stream.write.row_checks import Check, refuse_bad_rows
 from lance_stream.write.uploads import Uploads

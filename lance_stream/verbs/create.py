@@ -16,6 +16,7 @@ from lance_stream.file.blobs import with_blobs_of
 from lance_stream.file.encoding_options import check_encoding_options
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
+from lance_stream.ledger.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.schema.arrow_schemas import (
     PRIMARY_KEY_METADATA,
     PRIMARY_KEY_POSITION_METADATA,
@@ -28,7 +29,7 @@ from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.primary_keys import check_primary_key
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.auto_cleanup import check_auto_cleanup
 from lance_stream.table.lineage_limits import check_entries
@@ -37,7 +38,6 @@ from lance_stream.table.operations import Overwrite
 from lance_stream.verbs.append import write_input
 from lance_stream.write.arrow_input import ArrowInput
 from lance_stream.write.fragments import check_dictionaries, delete_files
-from lance_stream.write.micro_batches import MicroBatch, entries_of, properties_of
 from lance_stream.write.planning import commit_operation
 from lance_stream.write.row_checks import Check
 
@@ -175,7 +175,7 @@ def create_with_fragments(
             None,
             first,
             transaction_uuid=(
-                ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
+                ledger_entries.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
                 if micro_batch
                 else None
             ),

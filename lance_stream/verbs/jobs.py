@@ -30,11 +30,12 @@ from lance_stream.errors import (
 )
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Overwrite
 from lance_stream.table.version_marks import mark_of
@@ -50,7 +51,6 @@ from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable, check_rows_fit
 from lance_stream.write.fragments import WriteTarget, delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome
 
 NameRule: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
@@ -107,8 +107,10 @@ def is_committed(config: Mapping[str, str], micro_batch: MicroBatch) -> bool:
     Raises:
         InvalidInputError: The batch id belongs to another query's batch.
     """
-    found = ledger.decide(config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id)
-    return isinstance(found, ledger.AlreadyCommitted)
+    found = ledger_entries.decide(
+        config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id
+    )
+    return isinstance(found, ledger_entries.AlreadyCommitted)
 
 
 def plan_job(
@@ -181,7 +183,7 @@ def plan_job(
             target = write_target(table)
     mark = mark_of(table.manifest)
     return WriteJob(
-        uri, options, target, table.version, overwrite, ledger_entries(table), mark, names
+        uri, options, target, table.version, overwrite, ledger_config(table), mark, names
     )
 
 
@@ -240,7 +242,7 @@ class Placed(Protocol):
     def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102  # as in the class it stands for
 
 
-def check_is_in(job: Placed, micro_batch: MicroBatch) -> ledger.LedgerEntry:
+def check_is_in(job: Placed, micro_batch: MicroBatch) -> ledger_entries.LedgerEntry:
     """Return the ledger's entry of a micro-batch whose batch id was in it at the plan.
 
     Args:
@@ -354,7 +356,7 @@ def _columns_after(
     return schema
 
 
-def ledger_entries(table: TableVersion) -> dict[str, str]:
+def ledger_config(table: TableVersion) -> dict[str, str]:
     """Return the ledger's entries in a version's config."""
     config = table.manifest.config
-    return {key: text for key, text in config.items() if key.startswith(ledger.PREFIX)}
+    return {key: text for key, text in config.items() if key.startswith(ledger_entries.PREFIX)}

@@ -19,6 +19,7 @@ from lance_stream.errors import (
     InvalidInputError,
 )
 from lance_stream.file.type_support import check_types
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.declarations import with_declarations
@@ -32,7 +33,6 @@ from lance_stream.verbs.append import check_is_compatible
 from lance_stream.verbs.create import new_schema, numbered_schema
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome, Staged, commit_planned, planning_again
 from lance_stream.write.row_checks import Check, refuse_bad_rows
 

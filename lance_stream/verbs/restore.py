@@ -6,12 +6,12 @@ reading its manifest and publishing the new one.
 
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.micro_batches import KEEPS_LEDGER
 from lance_stream.snapshot.opening import VersionSpec, checkout, newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.operations import Restore
-from lance_stream.write.micro_batches import KEEPS_LEDGER
 from lance_stream.write.planning import commit_planned, planning_again
 
 

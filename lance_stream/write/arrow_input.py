@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.row_digests import RowsDigest, add_up, digest_of
 from lance_stream.write.dictionary_nulls import with_nulls_of_rows
 
 ArrowInput: TypeAlias = Any
@@ -27,6 +28,22 @@ def read_input(data: ArrowInput) -> pa.RecordBatchReader:
         InvalidInputError: It has no rows and columns, or its batches differ in schema.
     """
     return with_nulls_of_rows(_reader_of(data))
+
+
+def digest_rows(data: ArrowInput) -> RowsDigest:
+    """Return the count of some rows, and a number that identifies them in any order.
+
+    Args:
+        data: A pyarrow Table, RecordBatches, a RecordBatchReader, or a pandas or polars frame.
+
+    Returns:
+        `num_rows`, and the digest as `text`; digests of parts add up to that of the whole.
+
+    Raises:
+        InvalidInputError: The data has no rows and columns.
+        UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
+    """
+    return add_up(map(digest_of, read_input(data)))
 
 
 def _reader_of(data: ArrowInput) -> pa.RecordBatchReader:

@@ -33,9 +33,15 @@ from lance_stream.errors import (
     RetryableConflictError,
     TableReplacedError,
 )
+from lance_stream.ledger.micro_batches import (
+    MicroBatch,
+    entries_of,
+    find_committed,
+    properties_of,
+)
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.apply import Creation
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
@@ -43,12 +49,6 @@ from lance_stream.table.operations import Append, Operation, Overwrite, Update, 
 from lance_stream.table.transaction import Transaction
 from lance_stream.write.after_commit import after_commit
 from lance_stream.write.fragments import delete_files
-from lance_stream.write.micro_batches import (
-    MicroBatch,
-    entries_of,
-    find_committed,
-    properties_of,
-)
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ def commit_planned(
             committed.
         CommitUncertainError: It is unknown whether it was committed.
     """
-    committed: list[ledger.LedgerEntry] = []
+    committed: list[ledger_entries.LedgerEntry] = []
 
     def look_up(newest: Manifest | None) -> str | None:
         if newest is None:
@@ -208,7 +208,7 @@ def commit_planned(
             table.manifest,
             operation,
             transaction_uuid=(
-                ledger.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
+                ledger_entries.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
                 if micro_batch
                 else None
             ),

@@ -35,9 +35,9 @@ from lance_stream.expressions.predicates import (
     spelled_name,
     with_fixed_time,
 )
+from lance_stream.ledger.row_digests import NO_ROWS, digest_of
 from lance_stream.write.arrow_input import without_views
 from lance_stream.write.casting import ForbiddenNullError, cast_column, check_castable
-from lance_stream.write.row_digests import NO_ROWS, digest_of
 from lance_stream.write.rows_as_json import rows_to_json
 
 NULL_KEY: Final = "null key"

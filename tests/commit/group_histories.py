@@ -41,11 +41,11 @@ from lance_stream.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
+from lance_stream.ledger.replay_check import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
-from lance_stream.write.batch_proofs import MicroBatch
 from tests import seeded_runs as histories
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 

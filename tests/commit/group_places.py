@@ -11,10 +11,10 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.commit.commit_groups import Member, run_together
 from lance_stream.errors import NotFoundError
+from lance_stream.ledger.replay_check import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.verbs.append import append
-from lance_stream.write.batch_proofs import MicroBatch
 from lance_stream.write.planning import Outcome
 
 APP_ID = "stream"

@@ -110,9 +110,9 @@ def test_tables_are_created_together(tmp_path: Path) -> None:
             stopped.set()
             raise InvalidInputError("no")
 
+    from lance_stream.ledger.replay_check import MicroBatch
     from lance_stream.verbs.append import append_fragments, write_input
     from lance_stream.verbs.create import plan_table
-    from lance_stream.write.batch_proofs import MicroBatch
 
     def create(name: str, prepare: Prepare, member: Member) -> None:
         table = plan_table(place.uris[name], SCHEMA, storage_options=place.options)

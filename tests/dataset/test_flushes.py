@@ -11,9 +11,9 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit import committer
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch
 
 ROWS = pa.table({"id": list(range(10)), "name": [f"n{each}" for each in range(10)]})
 

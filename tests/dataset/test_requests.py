@@ -23,6 +23,7 @@ from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.newest_version import LOOKS_PER_LISTING
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage import locations
@@ -31,7 +32,6 @@ from lance_stream.upsert import known_key_bounds
 from lance_stream.upsert.remembered_keys import forget_keys
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
 from tests.contracts.object_service import ObjectService
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -5,12 +5,12 @@ import sys
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from lance_stream.write.micro_batches import MicroBatch
 
 NUM_OLD_KEYS = 400
 

@@ -17,17 +17,17 @@ import pyarrow as pa
 from lance_stream import create_dataset, open_dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.environment import MACHINE
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.paths import deletion_file_path
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from lance_stream.verbs.overwrite import overwrite
-from lance_stream.write.micro_batches import MicroBatch
 from tests.contracts.watched_stores import WatchedStore
 from tests.faults import places
 
@@ -201,7 +201,7 @@ def versions_of(uri: str) -> int:
 
 
 def newest_batch(uri: str, app_id: str = APP) -> int | None:
-    entry = ledger.read_entry(open_table(uri).manifest.config, app_id)
+    entry = ledger_entries.read_entry(open_table(uri).manifest.config, app_id)
     return entry and entry.batch_id
 
 

@@ -24,10 +24,10 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
-from lance_stream.table import ledger
-from lance_stream.write.micro_batches import MicroBatch
+from lance_stream.table import ledger_entries
 from tests.faults.drivers import (
     APP,
     FIRST_VERSION,
@@ -207,7 +207,7 @@ def check_done(action: Action, uri: str, options: Options, context: str) -> None
     table = open_dataset(uri, storage_options=options)
     assert rows_there(uri, options) == action.after, context
     assert table.version == action.version, context
-    entry = ledger.read_entry(table.table.manifest.config, APP)
+    entry = ledger_entries.read_entry(table.table.manifest.config, APP)
     assert (entry and entry.batch_id) == action.batch_id, context
     assert table.verify() == [], context
     assert named_files(table.table) <= {each.path for each in table.table.store.list()}, context

@@ -6,12 +6,12 @@ Run by a test, which kills it.
 import os
 import sys
 
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.maintenance.indices import background
 from lance_stream.maintenance.indices.policy import FreshIndices
 from lance_stream.maintenance.upkeep import Upkeep
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from lance_stream.write.micro_batches import MicroBatch
 from tests.oracle.indexed_table import IndexedTable
 
 

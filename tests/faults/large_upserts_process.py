@@ -18,12 +18,12 @@ from unittest import mock
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.upsert import in_place_costs, staged_files, staged_rows
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.staged_rows import discard_staged, stage_rows, upsert_staged
-from lance_stream.write.micro_batches import MicroBatch
-from lance_stream.write.row_digests import digest_of
 
 NUM_KEYS = 400
 ROWS_A_BATCH = 150

@@ -41,6 +41,7 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.version_marks import is_same_version
@@ -49,7 +50,6 @@ from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.jobs import commit_job, plan_job
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch
 from tests import seeded_runs as histories
 
 STEPS: Final = 25

@@ -29,11 +29,11 @@ import pyarrow as pa
 
 from lance_stream import create_dataset, open_dataset
 from lance_stream.errors import LanceStreamError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 from tests import seeded_runs as histories
 from tests.faults.drivers import SCHEMA
 from tests.faults.faulty_places import Options, through

@@ -11,12 +11,12 @@ import pytest
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 from tests.contracts.watched_stores import WatchedStore
 from tests.faults.drivers import check_sound, make_table, open_dataset
 

@@ -19,7 +19,7 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import Store
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Append
 from lance_stream.table.transaction import Transaction
@@ -53,17 +53,17 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
 
     def is_in(manifest: Manifest | None) -> str | None:
         assert manifest is not None
-        decision = ledger.decide(manifest.config, APP, batch_id, QUERY)
-        return "taken in" if isinstance(decision, ledger.AlreadyCommitted) else None
+        decision = ledger_entries.decide(manifest.config, APP, batch_id, QUERY)
+        return "taken in" if isinstance(decision, ledger_entries.AlreadyCommitted) else None
 
     done = commit(
         log,
         Transaction(
-            version or log.latest(), ledger.derive_uuid(APP, batch_id), Append((fragment,))
+            version or log.latest(), ledger_entries.derive_uuid(APP, batch_id), Append((fragment,))
         ),
         before_attempt=is_in,
-        config_entries=lambda _newest, made: ledger.config_entries(
-            APP, ledger.LedgerEntry(batch_id, QUERY, made)
+        config_entries=lambda _newest, made: ledger_entries.config_entries(
+            APP, ledger_entries.LedgerEntry(batch_id, QUERY, made)
         ),
         environment=make_environment(),
     )
@@ -114,7 +114,7 @@ def check_whole(store: Store, num_batches: int) -> None:
     assert versions == list(range(1, len(versions) + 1))
     for version in versions:
         live_ids(log, version)
-    entry = ledger.read_entry(log.read_latest().config, APP)
+    entry = ledger_entries.read_entry(log.read_latest().config, APP)
     assert (entry.batch_id if entry else -1) == num_batches - 1
 
 

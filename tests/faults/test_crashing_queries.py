@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from lance_stream.write.micro_batches import MicroBatch
 from tests.faults.changing_tables import SCHEMA, Writer, content, follows, states_of
 from tests.faults.killed_processes import NUM_ROUNDS
 from tests.faults.micro_batch_engine import Checkpoint, Crashed, Engine

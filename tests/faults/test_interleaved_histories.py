@@ -9,12 +9,12 @@ import pytest
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.upsert import upsert
-from lance_stream.write.micro_batches import MicroBatch
 from tests.faults.drivers import WITHOUT_WAITING, Driver, check_sound, copy_table
 from tests.sampling import some_of
 from tests.upsert import dimension_models as model

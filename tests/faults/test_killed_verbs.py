@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.snapshot.history import read_transaction
@@ -24,8 +26,6 @@ from lance_stream.table.operations import Update, UpdateMode
 from lance_stream.upsert.in_place_costs import FragmentCosts
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from lance_stream.write.micro_batches import MicroBatch
-from lance_stream.write.row_digests import digest_of
 from tests.faults.verbs_process import FIRST_KEPT_KEY
 from tests.upsert.keyed_tables import use_small_runs
 

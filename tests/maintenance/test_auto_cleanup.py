@@ -11,6 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.maintenance import auto_cleanup
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.auto_cleanup import (
@@ -21,7 +22,6 @@ from lance_stream.table.auto_cleanup import (
     due_cleanup,
 )
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 
 ROWS = pa.table({"id": [1], "v": [1]})
 

@@ -11,13 +11,14 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.maintenance.verify import RULES
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.write_ahead_logs import FOLDER
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.indices import IndexMetadata, encode_index_section
-from lance_stream.table.ledger import LedgerEntry, config_entries
+from lance_stream.table.ledger_entries import LedgerEntry, config_entries
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import (
     TOMBSTONES_DIRECTORY,
@@ -33,7 +34,6 @@ from lance_stream.table.tombstones import CONFIG_KEY
 from lance_stream.table.transaction import decode_transaction, encode_transaction
 from lance_stream.table.write_ahead_logs import WRITE_AHEAD_LOG
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 
 
 @pytest.fixture

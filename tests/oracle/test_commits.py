@@ -16,12 +16,12 @@ import lance_stream
 from lance_stream.commit.committer import Committed, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Append, Overwrite
 from lance_stream.table.transaction import Transaction, decode_transaction
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 from tests.commit.tables import (
     CREATION,
     commit_to,

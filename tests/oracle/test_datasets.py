@@ -322,8 +322,8 @@ def test_stale_writers_rebase_on_each_other(uri: str) -> None:
 
 
 def test_both_read_each_others_transaction_properties(uri: str) -> None:
+    from lance_stream.ledger.micro_batches import MicroBatch
     from lance_stream.verbs.append import append
-    from lance_stream.write.micro_batches import MicroBatch
 
     ds = lance_stream.create_dataset(uri, SCHEMA)
     append(ds.table, make_rows(1), MicroBatch("my app", 7, "query"))

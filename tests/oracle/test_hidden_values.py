@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.write.casting import cast_batch
-from lance_stream.write.row_digests import digest_of
 
 pytestmark = pytest.mark.oracle
 

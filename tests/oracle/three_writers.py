@@ -30,12 +30,12 @@ import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.store import Store
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 from tests import seeded_runs as histories
 from tests.contracts.watched_stores import Watch, WatchedStore
 

@@ -13,17 +13,17 @@ import pytest
 import lance_stream
 from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
+from lance_stream.ledger.replay_check import MicroBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine import replay as replaying
 from lance_stream.quarantine import setting_aside
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.verbs.append import append, append_fragments
-from lance_stream.write.batch_proofs import MicroBatch
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
-from lance_stream.write.row_digests import digest_of
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.uint8())])
 WIDE = pa.schema([("id", pa.int64()), ("x", pa.int16())])
@@ -452,7 +452,7 @@ def test_a_replay_that_the_ledger_no_longer_knows_is_not_repeated(
     table = lance_stream.open_dataset(uri).table
     late = MicroBatch(replaying.APP_ID, 1 << 62, digest=digest_of(row))
     append(table, row, late)
-    monkeypatch.setattr(ledger, "MAX_SILENT_VERSIONS", 0)
+    monkeypatch.setattr(ledger_entries, "MAX_SILENT_VERSIONS", 0)
     append(table, row, MicroBatch("other", 0, digest=digest_of(row)))
     append(table, row, MicroBatch("other", 1, digest=digest_of(row)))
     with pytest.raises(InvalidInputError, match="unknown whether"):

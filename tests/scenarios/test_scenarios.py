@@ -35,7 +35,7 @@ from lance_stream.errors import (
     IncompatibleConflictError,
     RetryableConflictError,
 )
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import (
     Append,
@@ -126,18 +126,20 @@ class Story:
         batch_id, app_id = int(match[1]), match[2]
         planned = Transaction(
             version,
-            ledger.derive_uuid(app_id, batch_id),
+            ledger_entries.derive_uuid(app_id, batch_id),
             Append(tuple(map(tables.new_fragment, numbers(match[3])))),
         )
 
         def is_in(manifest: Manifest | None) -> str | None:
             assert manifest is not None
-            decision = ledger.decide(manifest.config, app_id, batch_id, "query")
-            taken = isinstance(decision, ledger.AlreadyCommitted)
+            decision = ledger_entries.decide(manifest.config, app_id, batch_id, "query")
+            taken = isinstance(decision, ledger_entries.AlreadyCommitted)
             return f"batch {batch_id} of {app_id} is in the table" if taken else None
 
         def entries(_newest: Manifest | None, made: int) -> dict[str, str]:
-            return ledger.config_entries(app_id, ledger.LedgerEntry(batch_id, "query", made))
+            return ledger_entries.config_entries(
+                app_id, ledger_entries.LedgerEntry(batch_id, "query", made)
+            )
 
         return planned, {"before_attempt": is_in, "config_entries": entries}
 
@@ -253,7 +255,8 @@ class Story:
         parts += [
             f"{key}={newer.config.get(key, '-')}"
             for key in sorted({*config, *newer.config})
-            if config.get(key) != newer.config.get(key) and not key.startswith(ledger.PREFIX)
+            if config.get(key) != newer.config.get(key)
+            and not key.startswith(ledger_entries.PREFIX)
         ]
         return f"version {newer.version}: {'; '.join(parts) or 'as before'}"
 

@@ -23,6 +23,7 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage import locations
 from lance_stream.table.fragment_list import FragmentNumbers
@@ -31,7 +32,6 @@ from lance_stream.table.paths import manifest_path
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
 from tests.contracts.object_service import ObjectService
 from tests.sampling import ALL_CASES
 from tests.servers.fault_proxy import FaultProxy

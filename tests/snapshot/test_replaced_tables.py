@@ -13,6 +13,7 @@ import pytest
 import lance_stream
 from lance_stream import TableReplacedError
 from lance_stream.commit import same_table
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.maintenance.compaction import compact
 from lance_stream.snapshot.opening import open_table
 from lance_stream.upsert.incoming import UpsertRules
@@ -22,7 +23,6 @@ from lance_stream.verbs.jobs import commit_job, plan_job
 from lance_stream.verbs.overwrite import overwrite
 from lance_stream.write import planning
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 BATCH = MicroBatch("app", 7, "query")

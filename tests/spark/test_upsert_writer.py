@@ -13,16 +13,16 @@ from pyspark.sql.types import CharType, StringType, StructField, StructType
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchError
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.delete_conditions import settle_condition
 from lance_stream.spark.options import parse_write_options
 from lance_stream.spark.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.spark.writers import BatchWriter, Part, StreamWriter, plan
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert import staged_rows
-from lance_stream.write.micro_batches import MicroBatch
 
 CDC = {
     "mode": "upsert",
@@ -208,7 +208,7 @@ def test_format_and_sink_take_turns(session: Any, file_stream: Any, uri: str) ->
     ds = lance_stream.open_dataset(uri)
     assert rows_of(uri) == [(1, "A", 5), (3, "c", 3), (4, "d", 6)]
     assert (ds.version, ds.verify()) == (3, [])
-    entry = ledger.read_entry(ds.config, "mine")
+    entry = ledger_entries.read_entry(ds.config, "mine")
     assert entry is not None
     assert (entry.batch_id, entry.query_id, entry.num_rows) == (2, query_id, 2)
 

@@ -11,13 +11,13 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import NotFoundError
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.writers import BatchWriter, Part, StreamWriter
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.verbs.jobs import plan_job
-from lance_stream.write.micro_batches import MicroBatch
-from lance_stream.write.row_digests import digest_of
 
 pytestmark = pytest.mark.spark
 
@@ -211,7 +211,7 @@ def test_numbered_writes_are_idempotent(session: Any, uri: str) -> None:
     after = lance_stream.open_dataset(uri)
     assert (after.version, ids_of(uri)) == (2, [*range(5), *range(10, 15)])
     assert files_of(uri) == files_named(uri)
-    entries = ledger.read_entries(after.config)
+    entries = ledger_entries.read_entries(after.config)
     assert {app: entry.batch_id for app, entry in entries.items()} == {"nightly": 4}
 
 
@@ -382,7 +382,7 @@ def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri:
     assert [version.num_rows for version in after.versions()] == [3, 4, 6]
     assert ids_of(uri) == list(range(6))
     assert after.verify() == []
-    entry = ledger.read_entry(after.config, query_id)
+    entry = ledger_entries.read_entry(after.config, query_id)
     assert entry is not None
     assert (entry.batch_id, entry.query_id, entry.version, entry.num_rows) == (2, query_id, 3, 2)
     assert entry.digest == digest_of(rows(4, 5)).text

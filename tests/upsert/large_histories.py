@@ -32,6 +32,8 @@ import pyarrow as pa
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CommitError, InvalidInputError
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.named_files import nameable, names_of
@@ -43,8 +45,6 @@ from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.shared_index import shared_index
 from lance_stream.upsert.staged_rows import RANGE_THREADS, discard_staged, upsert_staged
 from lance_stream.upsert.upsert import upsert
-from lance_stream.write.micro_batches import MicroBatch
-from lance_stream.write.row_digests import digest_of
 from tests import seeded_runs as histories
 from tests.upsert.keyed_tables import use_small_runs
 from tests.upsert.running_parts import RangeProcesses

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert import staged_files, staged_rows
@@ -27,7 +28,6 @@ from lance_stream.upsert.staged_rows import (
     stage_rows,
     upsert_staged,
 )
-from lance_stream.write.micro_batches import MicroBatch
 
 
 class RangeProcesses:

@@ -14,6 +14,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import CommitConflictError, CommitUncertainError, InvalidInputError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
@@ -22,7 +23,6 @@ from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
-from lance_stream.write.micro_batches import MicroBatch
 from tests.commit.tables import make_environment
 from tests.contracts.watched_stores import WatchedStore
 

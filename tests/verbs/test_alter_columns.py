@@ -12,8 +12,8 @@ import pytest
 import lance_stream
 from lance_stream import ColumnsChangedError, Dataset, InvalidInputError, NotFoundError
 from lance_stream.errors import CommitError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.verbs.append import append_fragments, write_input
-from lance_stream.write.micro_batches import MicroBatch
 from tests.verbs.test_add_columns import in_the_way
 
 SCHEMA = pa.schema(

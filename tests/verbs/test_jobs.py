@@ -19,6 +19,7 @@ from lance_stream.errors import (
     CommitUncertainError,
     TableReplacedError,
 )
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import Fragment
@@ -26,7 +27,6 @@ from lance_stream.table.paths import NamingScheme, manifest_path
 from lance_stream.verbs import jobs
 from lance_stream.verbs.jobs import WriteJob, commit_job, discard, plan_job
 from lance_stream.write.fragments import write_fragments
-from lance_stream.write.micro_batches import MicroBatch
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.write.row_checks import (
     BadRows,
     CheckedBatches,
     RowRules,
     as_checks,
 )
-from lance_stream.write.row_digests import digest_of
 
 TABLE = pa.schema(
     [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.write.row_digests import digest_of
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.write.rows_as_json import rows_from_json, rows_to_json
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -14,6 +14,7 @@ from pyspark.sql.utils import is_remote
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
+from lance_stream.ledger.replay_check import fingerprint
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.spark.row_modes import (
     BAD_ROWS,
@@ -36,7 +37,6 @@ from lance_stream.upsert.incoming import (
     check_conditions,
     with_one_time,
 )
-from lance_stream.write.batch_proofs import fingerprint
 from lance_stream.write.row_checks import Check
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.sink.arguments import SinkArguments, WritingRules
 from lance_stream.spark.spark_types import stored_schema
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import BadRows, RowRules
-from lance_stream.write.row_digests import NO_ROWS, RowsDigest
 
 if TYPE_CHECKING:
     from lance_stream.quarantine.setting_aside import SettingAside

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
 from lance_stream.spark.arrow_jobs import (
     RECORDS_PER_BATCH,
     ArrowFunction,
@@ -29,7 +30,6 @@ from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
-from lance_stream.write.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
 
 BYTES_PER_TASK: Final = 32 << 20
 """Less data is not worth a second task: each task costs a round trip through Python."""

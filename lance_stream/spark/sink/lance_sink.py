@@ -20,6 +20,8 @@ from lance_stream.errors import (
     OtherBatchError,
     TableReplacedError,
 )
+from lance_stream.ledger.micro_batches import find_committed
+from lance_stream.ledger.replay_check import has_other_rules
 from lance_stream.snapshot.opening import branch_uri, open_table
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
@@ -53,9 +55,7 @@ from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.ledger import read_entry
-from lance_stream.write.batch_proofs import has_other_rules
-from lance_stream.write.micro_batches import find_committed
+from lance_stream.table.ledger_entries import read_entry
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import as_checks
 

@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
+from lance_stream.ledger.micro_batches import MicroBatch, check_may_create
+from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest, digest_of
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.snapshot.table_version import TableVersion
@@ -51,11 +53,9 @@ from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable, check_rows_fit
 from lance_stream.write.fragments import delete_files, write_target
-from lance_stream.write.micro_batches import MicroBatch, check_may_create
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import Outcome
 from lance_stream.write.row_checks import CheckedBatches
-from lance_stream.write.row_digests import NO_ROWS, RowsDigest, digest_of
 
 DELETES: Final = "_lance_stream_deletes"
 """A column of an upsert's batch that is not stored: whether the row is a delete."""

@@ -2,7 +2,7 @@
 
 Properties of the thread that runs foreachBatch identify the stream. Whether a batch is the
 committed one is decided by its rows: Spark's tasks compute them once, and their digest is compared
-with the ledger's (`write.batch_proofs`). Computing them also lets the state stores of a stateful
+with the ledger's (`ledger.replay_check`). Computing them also lets the state stores of a stateful
 query commit the batch; otherwise they refuse the next one.
 
 Some plans return different rows each time: those that Spark calls nondeterministic, and those
@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_stream.errors import InvalidInputError, OtherBatchError
+from lance_stream.ledger.micro_batches import find_committed
+from lance_stream.ledger.replay_check import MicroBatch, has_other_rows, second_rows
+from lance_stream.ledger.row_digests import RowsDigest, add_up, digest_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import map_in_arrow
 from lance_stream.spark.sink.runs import Call
-from lance_stream.table.ledger import LedgerEntry
-from lance_stream.write.batch_proofs import MicroBatch, has_other_rows, second_rows
-from lance_stream.write.micro_batches import find_committed
-from lance_stream.write.row_digests import RowsDigest, add_up, digest_of
+from lance_stream.table.ledger_entries import LedgerEntry
 
 _log = logging.getLogger("lance_stream.sink")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from lance_stream.caches import Cache
-from lance_stream.write.row_digests import RowsDigest
+from lance_stream.ledger.row_digests import RowsDigest
 
 MAX_BATCHES: Final = 1024
 """How many of the newest batches are remembered; one for each query and table suffices."""

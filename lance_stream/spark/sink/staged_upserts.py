@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arrow_jobs import (
     RECORDS_PER_BATCH,
@@ -43,10 +45,8 @@ from lance_stream.upsert.staged_rows import (
     stage_rows,
     upsert_staged,
 )
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
-from lance_stream.write.row_digests import DigestingBatches, RowsDigest, add_up
 
 _OUTCOME: Final = StructType(
     [

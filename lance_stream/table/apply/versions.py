@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.table import ledger, manifest_store_mark
+from lance_stream.table import ledger_entries, manifest_store_mark
 from lance_stream.table.apply.new_fragments import max_fragment_id
 from lance_stream.table.feature_flags import (
     FRAGMENT_REUSE_INDEX,
@@ -53,7 +53,7 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
         next_row_id=max(start.next_row_id, restored.next_row_id),
         config={
             **manifest_store_mark.carried(restored.config, start.config),
-            **ledger.newest_entries(restored.config, start.config),
+            **ledger_entries.newest_entries(restored.config, start.config),
         },
         reader_feature_flags=restored.reader_feature_flags | start.reader_feature_flags & _STICKY,
         writer_feature_flags=restored.writer_feature_flags | start.writer_feature_flags & _STICKY,

@@ -12,11 +12,11 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.derived.derivation import derive
 from lance_stream.errors import TableReplacedError, UnsupportedFeatureError
+from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.verbs.append import append, append_fragments
-from lance_stream.write.micro_batches import MicroBatch
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
 from tests.histories.life import Life, Line, in_list
 from tests.histories.model import KEY

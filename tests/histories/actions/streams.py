@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.staged_rows import RANGE_THREADS
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from lance_stream.verbs.overwrite import overwrite
-from lance_stream.write.micro_batches import MicroBatch
-from lance_stream.write.row_digests import digest_of
 from tests.histories.life import Build, Life, Line, unchanged
 from tests.histories.model import KEY, State
 from tests.histories.steps import Choices, DoesNotFit, action

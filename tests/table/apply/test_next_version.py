@@ -9,7 +9,7 @@ from lance_stream.table import tombstones
 from lance_stream.table.apply import APPLY, Commit, Creation, apply
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS, TABLE_CONFIG
 from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
-from lance_stream.table.ledger import LedgerEntry, config_entries
+from lance_stream.table.ledger_entries import LedgerEntry, config_entries
 from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest, WriterVersion
 from lance_stream.table.operations import (
     OPERATIONS,

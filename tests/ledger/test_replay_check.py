@@ -9,14 +9,14 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, OtherBatchError
+from lance_stream.ledger.micro_batches import find_committed
+from lance_stream.ledger.replay_check import MicroBatch, fingerprint
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.verbs.append import append
-from lance_stream.write.batch_proofs import MicroBatch, fingerprint
-from lance_stream.write.micro_batches import find_committed
 from lance_stream.write.planning import Outcome
-from lance_stream.write.row_digests import digest_of
 from tests.remedies import follow
 
 QUERY = "the query"
@@ -50,9 +50,9 @@ def table(tmp_path: Path) -> TableVersion:
 
 def test_an_entry_records_the_rows(table: TableVersion) -> None:
     done = take_in(table, 3, rows(1, 2))
-    entry = ledger.read_entry(done.table.manifest.config, QUERY)
+    entry = ledger_entries.read_entry(done.table.manifest.config, QUERY)
     digest = digest_of(rows(2, 1))
-    assert entry == ledger.LedgerEntry(3, QUERY, 2, 2, digest.text, RULES)
+    assert entry == ledger_entries.LedgerEntry(3, QUERY, 2, 2, digest.text, RULES)
 
 
 def test_reordered_rows_are_a_replay(table: TableVersion) -> None:
@@ -104,7 +104,9 @@ def test_concurrent_batches_are_compared(table: TableVersion) -> None:
     assert lance_stream.open_dataset(table.uri).verify() == []
 
 
-@pytest.mark.parametrize("back", [1, 5, ledger.MAX_RECENT, ledger.MAX_RECENT + 1, 24])
+@pytest.mark.parametrize(
+    "back", [1, 5, ledger_entries.MAX_RECENT, ledger_entries.MAX_RECENT + 1, 24]
+)
 def test_older_batches_are_compared(table: TableVersion, back: int) -> None:
     for number in range(30):
         take_in(table, number, rows(number))
@@ -275,9 +277,9 @@ def test_empty_rules_do_not_change_fingerprints() -> None:
 
 
 def test_entries_keep_few_recent_batches(table: TableVersion) -> None:
-    for number in range(ledger.MAX_RECENT + 3):
+    for number in range(ledger_entries.MAX_RECENT + 3):
         take_in(table, number, rows(number))
-    entry = ledger.read_entry(checkout(table, None).manifest.config, QUERY)
+    entry = ledger_entries.read_entry(checkout(table, None).manifest.config, QUERY)
     assert entry is not None
     assert [each.batch_id for each in entry.recent] == list(range(9, 1, -1))
     assert entry == replace(entry, recent=entry.recent)
@@ -286,12 +288,12 @@ def test_entries_keep_few_recent_batches(table: TableVersion) -> None:
 def test_long_silent_streams_keep_their_batches(
     table: TableVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "MAX_SILENT_VERSIONS", 3)
+    monkeypatch.setattr(ledger_entries, "MAX_SILENT_VERSIONS", 3)
     for number in range(4):
         take_in(table, number, rows(number))
     for number in range(5):
         take_in(table, number, rows(100 + number), "busy", query_id="busy")
-    silent = ledger.read_entry(checkout(table, None).manifest.config, QUERY)
+    silent = ledger_entries.read_entry(checkout(table, None).manifest.config, QUERY)
     assert silent is not None
     assert (silent.batch_id, silent.version, silent.recent) == (3, 5, ())
     for number in (3, 2, 0):  # also those that older manifests know

@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.table import ledger
-from lance_stream.table.ledger import AlreadyCommitted, LedgerEntry, New, decide
+from lance_stream.table import ledger_entries
+from lance_stream.table.ledger_entries import AlreadyCommitted, LedgerEntry, New, decide
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 ENTRY = LedgerEntry(41, "query-1", 97)
-CONFIG = {"lance.auto": "1", **ledger.config_entries("app", ENTRY)}
+CONFIG = {"lance.auto": "1", **ledger_entries.config_entries("app", ENTRY)}
 
 
 @given(texts, st.builds(LedgerEntry, st.integers(0, 1 << 62), texts, st.none() | st.just(3)))
 def test_entries_of_any_app_id_round_trip(app_id: str, entry: LedgerEntry) -> None:
-    config = ledger.config_entries(app_id, entry)
-    assert ledger.read_entry(config, app_id) == entry
-    assert ledger.read_entries(config) == {app_id: entry}
+    config = ledger_entries.config_entries(app_id, entry)
+    assert ledger_entries.read_entry(config, app_id) == entry
+    assert ledger_entries.read_entries(config) == {app_id: entry}
     ((key, value),) = config.items()
     assert (key + value).isascii()
     assert key.isprintable()
@@ -26,16 +26,18 @@ def test_entries_of_any_app_id_round_trip(app_id: str, entry: LedgerEntry) -> No
 
 @given(texts, texts)
 def test_app_ids_share_no_entry_or_uuid(one: str, other: str) -> None:
-    assert (ledger.config_key(one) == ledger.config_key(other)) == (one == other)
-    assert (ledger.derive_uuid(one, 1) == ledger.derive_uuid(other, 1)) == (one == other)
+    assert (ledger_entries.config_key(one) == ledger_entries.config_key(other)) == (one == other)
+    assert (ledger_entries.derive_uuid(one, 1) == ledger_entries.derive_uuid(other, 1)) == (
+        one == other
+    )
 
 
 def test_an_entry_has_a_fixed_form() -> None:
-    assert ledger.config_entries("a b/ü.1", LedgerEntry(3, "q")) == {
+    assert ledger_entries.config_entries("a b/ü.1", LedgerEntry(3, "q")) == {
         "lance_stream.ledger.a%20b%2F%C3%BC.1": '{"batch": 3, "query": "q"}'
     }
     old = {"lance_stream.ledger.x": '{"query":"q","batch":3,"version":9,"later":[1]}'}
-    assert ledger.read_entry(old, "x") == LedgerEntry(3, "q", 9)
+    assert ledger_entries.read_entry(old, "x") == LedgerEntry(3, "q", 9)
 
 
 numbers = st.integers(0, 1 << 62)
@@ -48,7 +50,7 @@ def test_entries_with_earlier_batches_round_trip(
     entry: LedgerEntry, recent: list[LedgerEntry]
 ) -> None:
     entry = replace(entry, recent=tuple(recent))
-    assert ledger.read_entry(ledger.config_entries("app", entry), "app") == entry
+    assert ledger_entries.read_entry(ledger_entries.config_entries("app", entry), "app") == entry
 
 
 def test_earlier_batches_state_only_differing_rules() -> None:
@@ -57,13 +59,13 @@ def test_earlier_batches_state_only_differing_rules() -> None:
         return LedgerEntry(number, query, number, 5, "d", rules, recent)
 
     entry = batch(9, "r", batch(8, "r"), batch(7, "other"), batch(6, ""))
-    (text,) = ledger.config_entries("x", entry).values()
+    (text,) = ledger_entries.config_entries("x", entry).values()
     assert text.endswith('"recent": [[8,8,5,"d",""],[7,7,5,"d","other"],[6,6,5,"d",null]]}')
     early = (  # as the first entries with earlier batches were written
         '{"batch": 9, "query": "q", "version": 9, "rows": 5, "digest": "d", "rules": "r", '
         '"recent": [[8, 8, 5, "d", "r"], [7, 7, 5, "d", "other"]]}'
     )
-    found = ledger.read_entry({"lance_stream.ledger.x": early}, "x")
+    found = ledger_entries.read_entry({"lance_stream.ledger.x": early}, "x")
     assert found == replace(entry, recent=entry.recent[:2])
 
 
@@ -72,16 +74,19 @@ def test_silent_streams_lose_only_earlier_batches() -> None:
     config = {"other": '"recent" "version": 1', "lance_stream.ledger.bad": '"recent" "version": 1'}
     for app_id, version in (("silent", 100), ("due", 101), ("näme", 2), ('q "version": 1', 101)):
         entry = LedgerEntry(9, 'q "version": 1', version, 3, "d", "r", recent)
-        config |= ledger.config_entries(app_id, entry)
-    short = ledger.silent_entries(config, 101 + ledger.MAX_SILENT_VERSIONS)
+        config |= ledger_entries.config_entries(app_id, entry)
+    short = ledger_entries.silent_entries(config, 101 + ledger_entries.MAX_SILENT_VERSIONS)
     assert {
-        app_id: ledger.read_entry(config | short, app_id) for app_id in ("silent", "näme")
-    } == ledger.read_entries(short)
-    for app_id, entry in ledger.read_entries(short).items():
-        before = ledger.read_entry(config, app_id)
+        app_id: ledger_entries.read_entry(config | short, app_id) for app_id in ("silent", "näme")
+    } == ledger_entries.read_entries(short)
+    for app_id, entry in ledger_entries.read_entries(short).items():
+        before = ledger_entries.read_entry(config, app_id)
         assert before is not None
         assert (before.recent, replace(before, recent=())) == (recent, entry)
-    assert ledger.silent_entries(config | short, 101 + ledger.MAX_SILENT_VERSIONS) == {}
+    assert (
+        ledger_entries.silent_entries(config | short, 101 + ledger_entries.MAX_SILENT_VERSIONS)
+        == {}
+    )
 
 
 def test_an_entry_takes_few_bytes() -> None:
@@ -91,11 +96,11 @@ def test_an_entry_takes_few_bytes() -> None:
         digest = f"{number:032x}"
         return LedgerEntry(number, "", number, 50_000, digest, "0fa944cfd3db0b25")
 
-    recent = tuple(batch(20_000 - each) for each in range(1, ledger.MAX_RECENT + 1))
+    recent = tuple(batch(20_000 - each) for each in range(1, ledger_entries.MAX_RECENT + 1))
     query = str(uuid.UUID(int=1))
     entry = replace(batch(20_000), query_id=query, recent=recent)
-    assert _size(config := ledger.config_entries(query, entry)) <= 710
-    assert _size(ledger.silent_entries(config, 30_000)) <= 230
+    assert _size(config := ledger_entries.config_entries(query, entry)) <= 710
+    assert _size(ledger_entries.silent_entries(config, 30_000)) <= 230
 
 
 def _size(config: dict[str, str]) -> int:
@@ -124,7 +129,7 @@ def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
     text = str(caught.value)
     for part in ("query-2", "query-1", "batch 41", "version 97", "checkpoint", "its own app id"):
         assert part in text
-    assert ledger.config_key("app") in text
+    assert ledger_entries.config_key("app") in text
 
 
 def test_another_query_may_continue_the_stream() -> None:
@@ -139,7 +144,7 @@ def test_batch_ids_out_of_range_are_refused(batch_id: int) -> None:
 
 @pytest.mark.parametrize("app_id", ["", "\ud800"])
 def test_app_ids_must_be_text(app_id: str) -> None:
-    for function in (ledger.config_key, lambda each: ledger.derive_uuid(each, 1)):
+    for function in (ledger_entries.config_key, lambda each: ledger_entries.derive_uuid(each, 1)):
         with pytest.raises(InvalidInputError, match="app id"):
             function(app_id)
 
@@ -158,52 +163,62 @@ def test_invalid_entries_are_refused_by_key(value: str) -> None:
 
 
 def test_uuids_are_version_5_and_stable() -> None:
-    made = uuid.UUID(ledger.derive_uuid("app", 7))
-    assert made == uuid.uuid5(uuid.UUID(bytes=ledger._NAMESPACE), "7:app")
+    made = uuid.UUID(ledger_entries.derive_uuid("app", 7))
+    assert made == uuid.uuid5(uuid.UUID(bytes=ledger_entries._NAMESPACE), "7:app")
     assert made.version == 5
     # Never to change: the transactions of tables in use have uuids made like this one.
-    assert ledger.derive_uuid("app", 7) == "c59f3a3d-55a2-5123-a560-0f53e808ec06"
-    assert ledger.derive_uuid("1:app", 1) != ledger.derive_uuid("app", 11)
+    assert ledger_entries.derive_uuid("app", 7) == "c59f3a3d-55a2-5123-a560-0f53e808ec06"
+    assert ledger_entries.derive_uuid("1:app", 1) != ledger_entries.derive_uuid("app", 11)
 
 
 def test_a_restore_keeps_each_streams_newer_entry() -> None:
     restored = {
         "other": "old",
-        **ledger.config_entries("a", LedgerEntry(1, "q", 2)),
-        **ledger.config_entries("b", LedgerEntry(9, "q", 8)),
-        **ledger.config_entries("gone", LedgerEntry(1, "q", 3)),
+        **ledger_entries.config_entries("a", LedgerEntry(1, "q", 2)),
+        **ledger_entries.config_entries("b", LedgerEntry(9, "q", 8)),
+        **ledger_entries.config_entries("gone", LedgerEntry(1, "q", 3)),
     }
     newest = {
         "other": "new",
-        **ledger.config_entries("a", LedgerEntry(5, "q", 7)),
-        **ledger.config_entries("b", LedgerEntry(2, "q", 3)),
-        **ledger.config_entries("c", LedgerEntry(0, "q", 9)),
+        **ledger_entries.config_entries("a", LedgerEntry(5, "q", 7)),
+        **ledger_entries.config_entries("b", LedgerEntry(2, "q", 3)),
+        **ledger_entries.config_entries("c", LedgerEntry(0, "q", 9)),
     }
-    kept = ledger.newest_entries(restored, newest)
-    batches = {app: entry.batch_id for app, entry in ledger.read_entries(kept).items()}
+    kept = ledger_entries.newest_entries(restored, newest)
+    batches = {app: entry.batch_id for app, entry in ledger_entries.read_entries(kept).items()}
     assert batches == {"a": 5, "b": 9, "c": 0, "gone": 1}
     assert "other" not in kept
 
 
 def test_a_querys_entries_are_found_among_others() -> None:
     config = {
-        **ledger.config_entries("ours", LedgerEntry(4, "q", version=9)),
-        **ledger.config_entries("theirs", LedgerEntry(7, "another", version=8)),
-        **ledger.config_entries("names it", LedgerEntry(1, "another", version=3, rules='"q"')),
-        ledger.config_key("damaged"): "no JSON",
+        **ledger_entries.config_entries("ours", LedgerEntry(4, "q", version=9)),
+        **ledger_entries.config_entries("theirs", LedgerEntry(7, "another", version=8)),
+        **ledger_entries.config_entries(
+            "names it", LedgerEntry(1, "another", version=3, rules='"q"')
+        ),
+        ledger_entries.config_key("damaged"): "no JSON",
     }
-    assert ledger.read_entries_of_query(config, "q") == {"ours": LedgerEntry(4, "q", version=9)}
+    assert ledger_entries.read_entries_of_query(config, "q") == {
+        "ours": LedgerEntry(4, "q", version=9)
+    }
 
 
-@pytest.mark.parametrize("key", ["lance_stream.derived.x", "ledger.x", f"a.{ledger.PREFIX}x"])
+@pytest.mark.parametrize(
+    "key", ["lance_stream.derived.x", "ledger.x", f"a.{ledger_entries.PREFIX}x"]
+)
 def test_foreign_keys_are_no_entries(key: str) -> None:
     """The config belongs to the user, too: other keys may have values that look like entries."""
     entry = LedgerEntry(4, "q", 9, 1, "d", recent=(LedgerEntry(3, version=8),))
-    (text,) = ledger.config_entries("x", entry).values()
+    (text,) = ledger_entries.config_entries("x", entry).values()
     foreign = {key: text}
-    assert ledger.read_entry(foreign, "x") is None
-    assert ledger.read_entries(foreign) == {}
-    assert ledger.read_entries_of_query(foreign, "q") == {}
-    assert ledger.silent_entries(foreign, 9 + 2 * ledger.MAX_SILENT_VERSIONS) == {}
-    assert ledger.newest_entries(foreign, {}) == ledger.newest_entries({}, foreign) == {}
+    assert ledger_entries.read_entry(foreign, "x") is None
+    assert ledger_entries.read_entries(foreign) == {}
+    assert ledger_entries.read_entries_of_query(foreign, "q") == {}
+    assert ledger_entries.silent_entries(foreign, 9 + 2 * ledger_entries.MAX_SILENT_VERSIONS) == {}
+    assert (
+        ledger_entries.newest_entries(foreign, {})
+        == ledger_entries.newest_entries({}, foreign)
+        == {}
+    )
     assert decide(foreign, "x", 4) == New(None)

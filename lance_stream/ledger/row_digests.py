@@ -37,7 +37,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.write.arrow_input import ArrowInput, read_input
 
 U64: TypeAlias = npt.NDArray[np.uint64]
 """Codes: (n,) if both lanes agree, or (2, n)."""
@@ -124,22 +123,6 @@ def row_hashes(rows: pa.RecordBatch) -> U64:
         for each in [rows.slice(start, ROWS_AT_ONCE)]
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
-
-
-def digest_rows(data: ArrowInput) -> RowsDigest:
-    """Return the count of some rows, and a number that identifies them in any order.
-
-    Args:
-        data: A pyarrow Table, RecordBatches, a RecordBatchReader, or a pandas or polars frame.
-
-    Returns:
-        `num_rows`, and the digest as `text`; digests of parts add up to that of the whole.
-
-    Raises:
-        InvalidInputError: The data has no rows and columns.
-        UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
-    """
-    return add_up(map(digest_of, read_input(data)))
 
 
 class DigestingBatches:

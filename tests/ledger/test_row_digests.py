@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.write.row_digests import (
+from lance_stream.ledger.row_digests import (
     NO_ROWS,
     ROWS_AT_ONCE,
     DigestingBatches,
@@ -17,8 +17,8 @@ from lance_stream.write.row_digests import (
     add_up,
     digest_of,
 )
+from tests.ledger.digest_by_definition import digest
 from tests.oracle.type_cases import COLUMNS, SHAPES, Column
-from tests.write.digest_by_definition import digest
 
 ROWS = 16
 

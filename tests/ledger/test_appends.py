@@ -13,9 +13,10 @@ import pytest
 import lance_stream
 from lance_stream import CommitUncertainError, InvalidInputError
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.ledger.micro_batches import LOOKED_AT, MicroBatch, _forgets, find_committed
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ledger import config_key
+from lance_stream.table.ledger_entries import config_key
 from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.operations import MapUpdate, Restore, UpdateConfig
 from lance_stream.table.paths import manifest_path
@@ -26,7 +27,6 @@ from lance_stream.verbs.delete import delete
 from lance_stream.verbs.overwrite import overwrite
 from lance_stream.verbs.restore import restore
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import LOOKED_AT, MicroBatch, _forgets, find_committed
 from lance_stream.write.planning import Outcome
 from tests.contracts.watched_stores import WatchedStore
 

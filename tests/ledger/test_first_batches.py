@@ -11,6 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import InvalidInputError, TableReplacedError
+from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.tombstones import read_tombstones
@@ -21,7 +22,6 @@ from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.jobs import plan_job
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.micro_batches import MicroBatch, find_committed
 from lance_stream.write.planning import Outcome
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("gone", pa.bool_())])

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from lance_stream.commit.commit_groups import Member
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError, OtherBatchError
+from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
-from lance_stream.table.ledger import LedgerEntry
-from lance_stream.write.row_digests import RowsDigest
+from lance_stream.table import ledger_entries
+from lance_stream.table.ledger_entries import LedgerEntry
 
 MAX_READ_MANIFESTS: Final = 200
 """How many older manifests are read to find the entry of an older batch."""
@@ -126,7 +126,7 @@ def find_under_another_name(table: TableVersion, batch: MicroBatch) -> LedgerEnt
     """
     if not batch.query_id:
         return None
-    entries = ledger.read_entries_of_query(table.manifest.config, batch.query_id)
+    entries = ledger_entries.read_entries_of_query(table.manifest.config, batch.query_id)
     if batch.app_id != batch.query_id:
         entries = {each: entries[each] for each in [batch.query_id] if each in entries}
     for name, newest in entries.items():
@@ -203,7 +203,7 @@ def _entries(table: TableVersion, newest: LedgerEntry, app_id: str) -> Iterator[
             return
         try:
             config = table.log.read(oldest.version - 1).config
-            before = ledger.read_entry(config, app_id)
+            before = ledger_entries.read_entry(config, app_id)
         except (NotFoundError, BadDataError):
             return
         if before is None or before.batch_id >= oldest.batch_id:
@@ -316,7 +316,7 @@ def _unknown(table: TableVersion, newest: LedgerEntry, batch: MicroBatch) -> Oth
 
 def _forget(table: TableVersion, app_id: str) -> str:
     """Return a phrase for error messages: how to make a table forget a stream's batches."""
-    key = ledger.config_key(app_id)
+    key = ledger_entries.config_key(app_id)
     return (
         f"make the table forget the stream, open_dataset({table.uri!r}).update_config("
         f"{{{key!r}: None}})"

@@ -1,6 +1,6 @@
 """The digest of rows, computed value by value as docs/notes/024-batch-digests.md defines it.
 
-Slow, and without numpy: it shares nothing with `lance_stream.write.row_digests`.
+Slow, and without numpy: it shares nothing with `lance_stream.ledger.row_digests`.
 """
 
 import hashlib

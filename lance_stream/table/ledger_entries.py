@@ -123,7 +123,7 @@ class New:
     def search_after(self) -> int:
         """The version after which the batch could still have been committed, if one was restored.
 
-        See `write.micro_batches`, which bounds the search.
+        See `ledger.micro_batches`, which bounds the search.
         """
         return (self.entry.version or 0) if self.entry else 0
 

@@ -28,14 +28,14 @@ from typing import Final
 from lance_stream.caches import Cache
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
+from lance_stream.ledger.replay_check import MicroBatch, find_under_another_name, settle
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger
+from lance_stream.table import ledger_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Operation, Restore, UpdateConfig
 from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
 from lance_stream.table.version_marks import mark_of
-from lance_stream.write.batch_proofs import MicroBatch, find_under_another_name, settle
 
 __all__ = ["MicroBatch", "entries_of", "find_committed", "properties_of"]
 
@@ -57,7 +57,9 @@ MAX_STREAMS: Final = 256
 """For how many streams the search progress is remembered."""
 
 
-def find_committed(table: TableVersion, micro_batch: MicroBatch) -> ledger.LedgerEntry | None:
+def find_committed(
+    table: TableVersion, micro_batch: MicroBatch
+) -> ledger_entries.LedgerEntry | None:
     """Return the entry of the version that committed a micro-batch; None if there is none.
 
     It comes from the ledger. After a restore by another program the ledger is as old as the
@@ -65,20 +67,20 @@ def find_committed(table: TableVersion, micro_batch: MicroBatch) -> ledger.Ledge
     has no entry of the stream, the names of transaction files tell whether there is one.
 
     If the batch's digest is unknown, its batch id decides; the entry may then be for other rows
-    (see `batch_proofs`).
+    (see `replay_check`).
 
     Raises:
         InvalidInputError: The batch id belongs to another query's batch, or to other rows.
     """
     app_id, batch_id = micro_batch.app_id, micro_batch.batch_id
-    decision = ledger.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
-    if isinstance(decision, ledger.AlreadyCommitted):
+    decision = ledger_entries.decide(table.manifest.config, app_id, batch_id, micro_batch.query_id)
+    if isinstance(decision, ledger_entries.AlreadyCommitted):
         return settle(table, decision.entry, micro_batch)
     if decision.entry is None:
         found = find_under_another_name(table, micro_batch)
         if found is not None:
             return found
-    uuid = ledger.derive_uuid(app_id, batch_id)
+    uuid = ledger_entries.derive_uuid(app_id, batch_id)
     searched = _SEARCHED.through(table, micro_batch)
     after = max(decision.search_after, searched or 0, micro_batch.planned_on)
     is_unknown = decision.entry is None and searched is None and not micro_batch.planned_on
@@ -119,13 +121,15 @@ def check_may_create(uri: str, micro_batch: MicroBatch, *, late_start: bool) -> 
     )
 
 
-def _entry_at(table: TableVersion, version: int, micro_batch: MicroBatch) -> ledger.LedgerEntry:
+def _entry_at(
+    table: TableVersion, version: int, micro_batch: MicroBatch
+) -> ledger_entries.LedgerEntry:
     """Return the entry of a batch that a version committed; without its rows if it is gone."""
     with suppress(NotFoundError, BadDataError):
-        entry = ledger.read_entry(table.log.read(version).config, micro_batch.app_id)
+        entry = ledger_entries.read_entry(table.log.read(version).config, micro_batch.app_id)
         if entry is not None and entry.batch_id == micro_batch.batch_id:
             return entry
-    return ledger.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version)
+    return ledger_entries.LedgerEntry(micro_batch.batch_id, micro_batch.query_id, version)
 
 
 def properties_of(micro_batch: MicroBatch | None) -> dict[str, str]:
@@ -144,7 +148,7 @@ def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
     if micro_batch is None:
         return None
     digest = micro_batch.digest
-    entry = ledger.LedgerEntry(
+    entry = ledger_entries.LedgerEntry(
         micro_batch.batch_id,
         micro_batch.query_id,
         num_rows=None if digest is None else digest.num_rows,
@@ -154,14 +158,16 @@ def entries_of(micro_batch: MicroBatch | None) -> ConfigEntries | None:
     )
 
     def entries(newest: Manifest | None, version: int) -> dict[str, str]:
-        last = None if newest is None else ledger.read_entry(newest.config, micro_batch.app_id)
+        last = (
+            None if newest is None else ledger_entries.read_entry(newest.config, micro_batch.app_id)
+        )
         is_new_stream = last is None or last.batch_id >= entry.batch_id
         before = None if is_new_stream else last
         recent = () if before is None else before.before()
         named = None if before is None else before.newest_quarantined
-        silent = {} if newest is None else ledger.silent_entries(newest.config, version)
+        silent = {} if newest is None else ledger_entries.silent_entries(newest.config, version)
         own = replace(entry, version=version, recent=recent, last_quarantined=named)
-        return silent | ledger.config_entries(micro_batch.app_id, own)
+        return silent | ledger_entries.config_entries(micro_batch.app_id, own)
 
     return entries
 
@@ -245,6 +251,6 @@ def _forgets(operation: Operation, app_id: str) -> bool:
     """Return whether the stream's entry was removed from the config, so that it starts over."""
     if not isinstance(operation, UpdateConfig):
         return False
-    key = ledger.config_key(app_id)
+    key = ledger_entries.config_key(app_id)
     entries = operation.config.entries if operation.config else ()
     return key in operation.old_delete_keys or (key, None) in entries
