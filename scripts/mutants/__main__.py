@@ -3,36 +3,33 @@
     make mutants                                     300 mutations of all packages
     make mutants MUTANTS="--number 50 upsert feed"   50 of two packages
 
-Each mutation of the sample is made in a copy of the checkout, and the tests that execute its line
-run there, the cheapest first, until one fails. Which they are is recorded once: by a run of the
-quick tests that need neither Spark nor a server. The same seed chooses the same mutations as long
-as their functions stay the same. A mutation that changes nothing observable has a line in
-equivalents.txt, with the reason.
+The tests that execute the line of a mutation run with it, the likeliest and cheapest first, until
+one fails (`warm.py`). Which tests these are is recorded once: by a run of the quick tests that need
+neither Spark nor a server. The same seed chooses the same mutations as long as their functions stay
+the same. A mutation that changes nothing observable has a line in equivalents.txt, with the reason.
 """
 
 import argparse
-import bisect
 import hashlib
 import heapq
 import importlib
-import json
 import os
-import resource
 import shutil
-import signal
+import statistics
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from fnmatch import fnmatch
-from itertools import accumulate
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
-import coverage
+import pytest
 from operators import Mutation, mutations
+from tests_by_line import TestsByLine
+from warm import TESTS, Fate, MutationRunner, Plan, pytest_options
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lance_stream"
@@ -45,11 +42,8 @@ LEFT_OUT = (
     "*/__init__.py", "*/manifest_stores/postgresql.py", "*/manifest_stores/dynamodb.py",
     "snapshot/html.py", "maintenance/indices/child.py",
 )  # fmt: skip
-TESTS = "not spark and not slow and not server and not cluster and not recipes"
-FIRST_TESTS = 8
-FIRST_CASES = 2
 PRELOADED = (
-    "pytest", "hypothesis", "pandas", "pyarrow.compute", "pyarrow.parquet",
+    "hypothesis", "pandas", "pyarrow.compute", "pyarrow.parquet",
     "google.protobuf.message", "pyroaring", "fsspec", "cachetools", "click", "rich",
 )  # fmt: skip
 
@@ -69,8 +63,10 @@ def main() -> None:
     if not any(lines.glob("seconds.*")):
         record(lines, options.processes)
     sample = choose(options.packages, options.number, options.seed, options.only)
-    tests = Tests(lines, options.seconds)
-    report(run(sample, tests, options.folder, options.processes), options.seed)
+    tests = TestsByLine(lines, options.seconds)
+    plans = [tests.plan(mutation) for mutation in sample]
+    with (options.folder / "fates.txt").open("w", buffering=1) as log:
+        report(run(plans, tests.costs, options.folder, options.processes), options.seed, log)
 
 
 def record(folder: Path, processes: int) -> None:
@@ -120,81 +116,48 @@ def equivalents() -> Iterator[tuple[str, str]]:
             yield name, reason
 
 
-class Tests:
-    """Which tests execute a line, and what they cost."""
-
-    def __init__(self, folder: Path, most_seconds: float) -> None:
-        self._most_seconds = most_seconds
-        self._seconds: dict[str, float] = {}
-        for path in folder.glob("seconds.*"):
-            self._seconds |= json.loads(path.read_text())
-        self._data = [coverage.CoverageData(str(path)) for path in folder.glob("lines.*")]
-        self._files: dict[str, list[tuple[coverage.CoverageData, str]]] = defaultdict(list)
-        for data in self._data:
-            data.read()
-            for name in data.measured_files():
-                self._files[name[name.rindex("/lance_stream/") + 1 :]].append((data, name))
-
-    def of(self, mutation: Mutation) -> list[str]:
-        """Return the tests of a mutation; those of its module if none executes its line."""
-        lines: dict[int, set[str]] = defaultdict(set)
-        for data, name in self._files[mutation.path]:
-            for line, tests in data.contexts_by_lineno(name).items():
-                lines[line].update(tests)
-        first, last = mutation.lines
-        names = set().union(*(lines.get(line, ()) for line in range(first, last + 1)))
-        if not names - {""}:
-            names = set().union(*lines.values())
-        ordered = self._in_order(names & self._seconds.keys(), mutation.path.split("/")[1])
-        total = list(accumulate(map(self.seconds, ordered)))
-        return ordered[: max(FIRST_TESTS, bisect.bisect(total, self._most_seconds))]
-
-    def _in_order(self, names: set[str], package: str) -> list[str]:
-        """Return first some cases of each test, and those of the package's own tests first of all.
-
-        Within these the cheapest is first.
-        """
-        num_cases: Counter[str] = Counter()
-        ranks: dict[str, tuple[bool, bool, float]] = {}
-        for name in sorted(names, key=self.seconds):
-            test = name.partition("[")[0]
-            num_cases[test] += 1
-            is_own = name.startswith(f"tests/{package}/")
-            ranks[name] = (num_cases[test] > FIRST_CASES, not is_own, self.seconds(name))
-        return sorted(names, key=lambda name: ranks[name])
-
-    def seconds(self, name: str) -> float:
-        """Return what a test costs."""
-        return self._seconds[name]
-
-
-def run(
-    sample: list[Mutation], tests: Tests, folder: Path, processes: int
-) -> Iterator[tuple[Mutation, str]]:
-    """Yield each mutation with its fate: killed, survived, untested, or killed by its time."""
-    for name in PRELOADED:  # imported once, for all children
+def run(plans: list[Plan], costs: dict[str, float], folder: Path, processes: int) -> Iterator[Fate]:
+    """Yield what becomes of each mutation."""
+    for name in PRELOADED:  # imported once, for all processes
         importlib.import_module(name)
-    free = [folder / f"copy{number}" for number in range(processes)]
-    for copy in free:
+    context = get_context("fork")
+    running: dict[Connection, Path] = {}
+    for number in range(processes):
+        copy = folder / f"copy{number}"
         update_copy(copy)
-    waiting = list(reversed(sample))
-    children: dict[int, _Child] = {}
-    while waiting or children:
-        while waiting and free:
-            mutation = waiting.pop()
-            names = tests.of(mutation)
-            if names:
-                child = _Child(mutation, names, sum(map(tests.seconds, names)), free.pop())
-                children[child.pid] = child
-            else:
-                yield mutation, "untested"
-        time.sleep(0.05)
-        for pid, child in list(children.items()):
-            fate = child.fate()
-            if fate:
-                del children[pid]
-                free.append(child.copy)
-                yield child.mutation, fate
+        receiver, sender = context.Pipe(duplex=False)
+        share = plans[number::processes]
+        context.Process(target=run_share, args=(share, costs, copy, sender)).start()
+        sender.close()
+        running[receiver] = copy
+    while running:
+        for receiver in wait(list(running)):
+            assert isinstance(receiver, Connection)
+            try:
+                fate = receiver.recv()
+            except EOFError:
+                fate = None
+            if isinstance(fate, Fate):
+                yield fate
+                continue
+            copy = running.pop(receiver)
+            if fate != pytest.ExitCode.OK:
+                print((copy / "output.txt").read_text(errors="replace")[-3000:])
+                raise SystemExit(f"pytest ended with {fate}; its output is in {copy}/output.txt")
+
+
+def run_share(plans: list[Plan], costs: dict[str, float], copy: Path, sender: Connection) -> None:
+    """Run the tests of some mutations in one copy of the checkout, and send their fates."""
+    os.chdir(copy)
+    output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.path.insert(0, str(copy))
+    os.environ["PYTHONPATH"] = str(copy)
+    files = dict.fromkeys(name.partition("::")[0] for plan in plans for name in plan.tests)
+    files = {name: None for name in sorted(files) if Path(name).is_file()}
+    runner = MutationRunner(copy, plans, costs, sender.send)
+    sender.send(pytest.main([*pytest_options(copy), *files], plugins=[runner]) if plans else 0)
 
 
 def update_copy(copy: Path) -> None:
@@ -212,111 +175,30 @@ def update_copy(copy: Path) -> None:
             shutil.copy2(new, old)
 
 
-class _Child:
-    """A process that runs the tests of one mutation in a copy of the checkout."""
-
-    newest = 0
-
-    def __init__(self, mutation: Mutation, names: list[str], seconds: float, copy: Path) -> None:
-        self.mutation, self.copy = mutation, copy
-        self._path = copy / mutation.path
-        self._source, self._times = self._path.read_bytes(), self._path.stat()
-        self._path.write_bytes(mutation.apply(self._source))
-        _Child.newest = max(_Child.newest + 1, int(time.time()))
-        os.utime(self._path, (_Child.newest,) * 2)  # by which Python knows what it has compiled
-        self._limit = 60 + 3 * seconds
-        self._stop = time.monotonic() + 120 + 10 * seconds
-        self.pid = os.fork()
-        if not self.pid:
-            self._run(names)
-
-    def _run(self, names: list[str]) -> None:
-        code = 99
-        try:
-            os.setsid()
-            os.chdir(self.copy)
-            output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            resource.setrlimit(resource.RLIMIT_CPU, (int(self._limit),) * 2)
-            sys.path[0] = str(self.copy)
-            os.environ["PYTHONPATH"] = str(self.copy)
-            code = self._test(names)
-        except Exception:  # a module that cannot be imported
-            code = 1
-        finally:
-            os._exit(code)
-
-    def _test(self, names: list[str]) -> int:
-        import pytest
-
-        module = self.mutation.path.removesuffix(".py").replace("/", ".")
-        assert importlib.import_module(module).__file__ == str(self._path)
-        options = [
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "--tb=short",
-            "--quick",
-            "--ci",
-        ]
-        options += [f"--rootdir={self.copy}", f"--basetemp={self.copy / 'temporary'}"]
-        files = dict.fromkeys(name.partition("::")[0] for name in names)
-        return pytest.main([*options, *files], plugins=[_Chosen(names)])
-
-    def fate(self) -> str:
-        """Return what became of it; nothing while its tests run."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        late = time.monotonic() > self._stop
-        if not pid and not late:
-            return ""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        if not pid:
-            os.waitpid(self.pid, 0)
-        self._path.write_bytes(self._source)
-        os.utime(self._path, ns=(self._times.st_atime_ns, self._times.st_mtime_ns))
-        code = os.waitstatus_to_exitcode(status)
-        if late or code < 0:
-            return "killed by its time"
-        output = (self.copy / "output.txt").read_text(errors="replace")
-        if code in {1, 2} or "loading conftest" in output:
-            return "killed"
-        fates = {0: "survived", 5: "untested"}
-        return fates.get(code, f"not run (pytest ended with {code}):\n{output}\n")
-
-
-class _Chosen:
-    """A plugin that runs some tests, in their order. Those that no longer exist are left out."""
-
-    def __init__(self, names: list[str]) -> None:
-        self._places = {name: place for place, name in enumerate(names)}
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        chosen = [item for item in items if item.nodeid in self._places]
-        items[:] = sorted(chosen, key=lambda item: self._places[item.nodeid])
-
-
-def report(fates: Iterator[tuple[Mutation, str]], seed: str) -> None:
+def report(fates: Iterator[Fate], seed: str, log: TextIO) -> None:
     """Print what survives at once, and in the end the score of each package."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for mutation, fate in fates:
-        counts[mutation.path.split("/")[1]][fate] += 1
-        if not fate.startswith("killed"):
-            print(f"{fate}  {mutation.path}:{mutation.lines[0]}\n  {mutation}", flush=True)
+    seconds: list[float] = []
+    for fate in fates:
+        mutation = fate.mutation
+        counts[mutation.path.split("/")[1]][fate.word] += 1
+        seconds.append(fate.seconds)
+        log.write(f"{fate.word}  {fate.seconds:.1f}  {mutation}  {fate.test}\n")
+        if not fate.word.startswith("killed"):
+            print(f"{fate.word}  {mutation.path}:{mutation.lines[0]}\n  {mutation}", flush=True)
     total: Counter[str] = Counter()
-    for package, fate in counts.items():
-        total += fate
-        print(f"{package:<12} {_score(fate)}")
+    for package, words in counts.items():
+        total += words
+        print(f"{package:<12} {_score(words)}")
     print(f"{'all':<12} {_score(total)}, seed {seed}: {dict(total)}")
+    if seconds:
+        median = statistics.median(seconds)
+        print(f"{sum(seconds):.0f} CPU seconds, the median mutation {median:.1f}")
 
 
-def _score(fates: Counter[str]) -> str:
-    killed = fates["killed"] + fates["killed by its time"]
-    return f"{killed} of {fates.total()} killed ({killed / max(fates.total(), 1):.0%})"
+def _score(words: Counter[str]) -> str:
+    killed = words["killed"] + words["killed by its time"]
+    return f"{killed} of {words.total()} killed ({killed / max(words.total(), 1):.0%})"
 
 
 if __name__ == "__main__":

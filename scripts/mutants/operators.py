@@ -101,6 +101,16 @@ def _is_logging(node: Any) -> bool:
     return isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[0] in _LOGGERS
 
 
+def _is_number(node: Any) -> bool:
+    """Whether an expression is a number, such as 64 << 10."""
+    match node:
+        case ast.BinOp(left, _, right):
+            return _is_number(left) and _is_number(right)
+        case ast.Constant(int() | float()):
+            return True
+    return False
+
+
 def _changed(node: Any, scope: str) -> Iterator[Any]:
     """Yield what a node may become: an expression, or the text of statements."""
     match node:
@@ -113,7 +123,9 @@ def _changed(node: Any, scope: str) -> Iterator[Any]:
                 yield rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
         case ast.UnaryOp(ast.Not(), operand):
             yield operand
-        case ast.BinOp(left, op, right) if type(op) in _OTHER_OPERATOR:
+        case ast.BinOp(left, op, right) if type(op) in _OTHER_OPERATOR and (
+            scope or not _is_number(node)
+        ):
             yield ast.BinOp(left, _OTHER_OPERATOR[type(op)](), right)
         case ast.Constant(bool(value)):
             yield ast.Constant(not value)

@@ -1,0 +1,75 @@
+"""Mutations run in memory: whatever this cannot replace must run in a new process instead."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SOURCE = b"""\
+LIMIT = len("ab") < 3
+
+def tagged(number=True):
+    def inner():
+        return number + 1
+    return inner
+
+class Rows(list):
+    is_open = True
+
+    def count(self):
+        return [row for row in self if row > 2]
+"""
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[ModuleType]:
+    """The module that runs mutations; its folder is no package."""
+    folder = str(Path(__file__).parents[1] / "scripts" / "mutants")
+    sys.path.insert(0, folder)
+    try:
+        yield importlib.import_module("warm")
+    finally:
+        sys.path.remove(folder)
+
+
+def replaced(warm: ModuleType, scope: str, before: str) -> Any:
+    operators = importlib.import_module("operators")
+    mutation = next(
+        mutation
+        for mutation in operators.mutations("module.py", SOURCE)
+        if (mutation.scope, mutation.before) == (scope, before)
+    )
+    return warm.replacements(SOURCE, mutation)
+
+
+@pytest.mark.parametrize(
+    ("scope", "before", "call"),
+    [
+        ("tagged.inner", "number + 1", "tagged(5)() == 4"),
+        ("Rows.count", "2", "Rows([3]).count() == []"),
+    ],
+)
+def test_functions_change_wherever_they_are_held(
+    warm: ModuleType, scope: str, before: str, call: str
+) -> None:
+    """Tests and tables have imported a function already, so its code changes and not its name."""
+    module: dict[str, Any] = {}
+    exec(compile(SOURCE, "module.py", "exec"), module)
+    functions = {"tagged": module["tagged"], "Rows.count": module["Rows"].count}
+    assert not eval(call, module)
+    for old, new in replaced(warm, scope, before):
+        if old.co_qualname in functions:
+            functions[old.co_qualname].__code__ = new
+    assert eval(call, module)
+
+
+@pytest.mark.parametrize(
+    ("scope", "before"), [("", 'len("ab") < 3'), ("tagged", "True"), ("Rows", "True")]
+)
+def test_what_runs_at_import_takes_a_new_process(warm: ModuleType, scope: str, before: str) -> None:
+    """A table, a default or a class attribute has its value before the mutation is made."""
+    assert replaced(warm, scope, before) is None
