@@ -277,6 +277,8 @@ def apply_events(
     )
     rows = _arranged_rows(table, events, known, made)
     decision = _decided(known, made, rows)
+    replaced = np.union1d(decision.changed, decision.deleted)
+    decision = decision._replace(untouched=np.setdiff1d(matches.addresses, replaced))
     written = write_rows(
         table,
         ChangedRows(rules, rows, {}),
@@ -289,7 +291,7 @@ def apply_events(
         own = rows.select(list(rules.on)).take(written_order(decision, written))
         found.remember(table, rules, written.fragments, own)
     hidden = made.hidden
-    changed = np.searchsorted(known.addresses, np.union1d(decision.changed, decision.deleted))
+    changed = np.searchsorted(known.addresses, replaced)
     touched = [hidden.keys, known.stored.keys[changed], made.keys[decision.inserted_rows]]
     deletes = new_hidden(
         remembered,
@@ -515,6 +517,7 @@ def _decided(known: _Known, made: Arranged, rows: pa.RecordBatch) -> Decision:
         np.flatnonzero(made.stored == NONE),
         known.addresses[made.gone],
         np.empty(0, np.int64),
+        np.empty(0, np.uint64),
         0,
     )
 

@@ -17,6 +17,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
+from lance_stream.upsert.matching import check_untouched
 from lance_stream.upsert.planned_update import PlannedUpdate
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import commit_planned, joined, planning_again
@@ -138,6 +139,13 @@ class Attempts:
         if not plan.changes_anything:
             return result
         remembering = plan.tombstones
+        are_untouched = check_untouched(self.newest, plan.untouched)
+
+        def check_all(newest: Manifest) -> None:
+            are_untouched(newest)
+            if check is not None:
+                check(newest)
+
         with self.phases("commit"):
             done = commit_planned(
                 self.newest,
@@ -146,7 +154,7 @@ class Attempts:
                 self.micro_batch,
                 properties=remembering.properties if remembering else None,
                 config_entries=joined(remembering.entries if remembering else None, config_entries),
-                check=check,
+                check=check_all,
                 environment=self._environment,
             )
         if not done.is_new:

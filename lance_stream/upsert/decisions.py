@@ -33,6 +33,8 @@ class Decision(NamedTuple):
         inserted_rows: (m,) i64, the incoming rows that are new.
         deleted: (k,) u64 addresses of the rows that are deleted, ascending.
         deleted_keys: (j,) i64, the deleted keys, whether or not the table has them.
+        untouched: (u,) u64 addresses of the rows that have a key of the batch and stay as they are,
+            in any order. The decision holds as long as these rows do not change.
         num_late: How many incoming rows are older than the stored one, or than a delete.
         num_ignored: How many updates and inserts the rules leave out (`when_matched`,
             `when_not_matched`).
@@ -43,6 +45,7 @@ class Decision(NamedTuple):
     inserted_rows: Places
     deleted: Addresses
     deleted_keys: Places
+    untouched: Addresses
     num_late: int
     num_ignored: int = 0
 
@@ -75,6 +78,7 @@ def decide(
         np.sort(incoming.row_of_key[is_new & (incoming.row_of_key >= 0)]),
         matches.addresses[deletes],
         np.flatnonzero((incoming.row_of_key < 0) & ~key_is_late),
+        matches.addresses[is_late],
         int(np.count_nonzero(key_is_late)),
     )
 
@@ -121,6 +125,7 @@ def _without_ignored(
         changed=decision.changed[updates],
         changed_rows=decision.changed_rows[updates],
         inserted_rows=decision.inserted_rows[inserts],
+        untouched=np.concatenate([decision.untouched, decision.changed[~updates]]),
         num_ignored=int(np.count_nonzero(~updates) + np.count_nonzero(~inserts)),
     )
 
@@ -187,5 +192,7 @@ def _without_unchanged(
         differs.append(~same_rows(stored, own))
     changes = np.concatenate(differs)
     return decision._replace(
-        changed=decision.changed[changes], changed_rows=decision.changed_rows[changes]
+        changed=decision.changed[changes],
+        changed_rows=decision.changed_rows[changes],
+        untouched=np.concatenate([decision.untouched, decision.changed[~changes]]),
     )

@@ -163,6 +163,7 @@ class PartedUpsert:
             inserted_rows=_NO_PLACES,
             deleted=_NO_ADDRESSES,
             deleted_keys=_NO_PLACES,
+            untouched=_NO_ADDRESSES,
             num_late=0,
         )
         written = write_rows(

@@ -11,17 +11,18 @@ planned again because the table changed, only fragments that were added or chang
 searched (`Found`): an address stays valid as long as its fragment's files do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.errors import NotFoundError
-from lance_stream.read.changed_rows import Addresses
+from lance_stream.errors import NotFoundError, RetryableConflictError
+from lance_stream.read.changed_rows import Addresses, by_fragment
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.reading_ahead import num_readers
 from lance_stream.read.unit_rows import read_units
@@ -31,6 +32,7 @@ from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import are_among
 from lance_stream.table.fragments import Fragment, decode_fragment
+from lance_stream.table.manifest import Manifest
 from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
 from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
 from lance_stream.upsert.incoming import UpsertRules
@@ -488,17 +490,69 @@ def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Mat
     now = table.manifest.fragments.raw(place)
     if now == raw:
         return matches
-    before, fragment = decode_fragment(raw), decode_fragment(now)
-    if _without_dead(before) != _without_dead(fragment):
+    deleted = _deleted_rows(table, decode_fragment(raw), decode_fragment(now))
+    if deleted is None:
+        return None
+    _, offsets = unpack_addresses(matches.addresses)
+    return matches.where(np.flatnonzero(~are_among(offsets, deleted)))
+
+
+def _deleted_rows(
+    table: TableVersion, before: Fragment, now: Fragment
+) -> npt.NDArray[np.uint32] | None:
+    """Return the offsets of a fragment's deleted rows; None if it has changed in another way.
+
+    Args:
+        table: The version that has the fragment as it is now.
+        before: The fragment as it was.
+        now: The fragment as it is.
+    """
+    if _without_dead(before) != _without_dead(now):
         return None
     try:
-        died_before, dead = table.dead_offsets(before), table.dead_offsets(fragment)
+        deleted_before, deleted = table.dead_offsets(before), table.dead_offsets(now)
     except NotFoundError:
         return None
-    if not bool(are_among(died_before, dead).all()):
-        return None  # a restore: deleted rows that were skipped are live again
-    _, offsets = unpack_addresses(matches.addresses)
-    return matches.where(np.flatnonzero(~are_among(offsets, dead)))
+    if not bool(are_among(deleted_before, deleted).all()):
+        return None  # a restore: deleted rows are live again
+    return deleted
+
+
+def check_untouched(table: TableVersion, untouched: Addresses) -> Callable[[Manifest], None]:
+    """Return a check that rows that an upsert leaves untouched have not changed since its plan.
+
+    It is called with the newest version before each attempt to commit.
+
+    Args:
+        table: The version that the upsert was planned on.
+        untouched: Their addresses, in any order.
+
+    Raises:
+        RetryableConflictError: By the check: another writer has changed, deleted or moved one.
+    """
+    fragments = table.manifest.fragments
+
+    def check(newest: Manifest) -> None:
+        if newest.version == table.version or not len(untouched):
+            return
+        for fragment_id, offsets in by_fragment(np.sort(untouched)):
+            raw = fragments.raw(fragments.place_of[fragment_id])
+            index = newest.fragments.place_of.get(fragment_id)
+            if index is not None and newest.fragments.raw(index) == raw:
+                continue
+            deleted = None
+            if index is not None:
+                now = newest.fragments[index]
+                deleted = _deleted_rows(table.at(newest), decode_fragment(raw), now)
+            if deleted is None or bool(are_among(offsets, deleted).any()):
+                raise RetryableConflictError(
+                    f"this upsert was planned on version {table.version} and leaves rows of "
+                    f"fragment {fragment_id} untouched, which another writer has changed, deleted "
+                    "or moved since. Plan it again on the newest version",
+                    newest.version,
+                )
+
+    return check
 
 
 def _without_dead(fragment: Fragment) -> Fragment:

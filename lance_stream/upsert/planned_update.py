@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.read.changed_rows import kept_lineage, with_kept_lineage, without_rows
+from lance_stream.read.changed_rows import (
+    Addresses,
+    kept_lineage,
+    with_kept_lineage,
+    without_rows,
+)
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
@@ -46,11 +51,13 @@ class PlannedUpdate:
     Attributes:
         operation: What to commit.
         staged: The files that were written for it.
+        untouched: u64 addresses of the rows that it leaves untouched; see `Decision`.
         tombstones: What else is remembered; None if the upsert remembers nothing.
     """
 
     operation: Update
     staged: Staged
+    untouched: Addresses
     tombstones: PlannedTombstones | None = None
 
     @property
@@ -125,12 +132,13 @@ def plan_update(
     key_bounds(table, rules.on).learn(
         file_bounds for each in parts for file_bounds in each.file_bounds
     )
+    untouched = np.concatenate([_NO_ADDRESSES, *(part.decision.untouched for part in parts)])
     if remembered is None or not remembered.is_remembering:
-        return PlannedUpdate(operation, Staged(dying=updated, others=paths))
+        return PlannedUpdate(operation, Staged(dying=updated, others=paths), untouched)
     deletes = [each.deletes for each in parts if each.deletes is not None]
     tombstones = plan_tombstones(remembered, deletes, table.schema, environment)
     others = (*paths, *tombstones.paths)
-    return PlannedUpdate(operation, Staged(dying=updated, others=others), tombstones)
+    return PlannedUpdate(operation, Staged(dying=updated, others=others), untouched, tombstones)
 
 
 _NO_ADDRESSES: Final = np.empty(0, np.uint64)

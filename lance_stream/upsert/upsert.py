@@ -130,6 +130,7 @@ def upsert(
                 rows = incoming.rows.select(list(incoming.scanned_columns))
                 rows = rows.take(written_order(decision, written))
                 found.remember(newest, incoming.rules, written.fragments, rows)
+            written = written._replace(decision=decision)
             plan = plan_update(
                 newest,
                 [written],

@@ -180,6 +180,8 @@ class Line:
                 return self.life.draw_new_rows(self.now, dice, 2)
             case "delete":
                 return self.life.draw_keys(dice, 3)
+            case "update":
+                return [self.life.draw_keys(dice, 5), dice.randrange(100)]
             case "configure" | "restore":
                 return dice.randrange(100)
             case _:
@@ -228,13 +230,20 @@ class Line:
             case "delete":
                 theirs.delete(in_list(details))
                 self.advance(lambda state, _: state.without(details), look=False)
+            case "update" if numbers := [c.name for c in now.columns if KINDS[c.kind].is_number]:
+                keys, value = details
+                theirs.update({numbers[0]: str(value)}, in_list(keys))
+                changes = {key: {numbers[0]: value} for key in keys}
+                self.advance(
+                    lambda state, at: state.updated(changes, at), may_stay=True, look=False
+                )
             case "restore" if alike := self._versions_with_these_columns():
                 version = alike[details % len(alike)]
                 self.pylance(version).restore()
                 self.advance(lambda *_: self.states[version], look=False)
                 self.restored.add(self.newest)
                 self.memory["restored by pylance"] = True
-            case "configure" | "restore":
+            case "configure" | "restore" | "update":
                 theirs.update_config({"rival": str(details)})
                 self.advance(unchanged, look=False)
             case _:

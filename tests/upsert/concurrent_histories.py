@@ -2,7 +2,8 @@
 
     python -m tests.upsert.concurrent_histories --minutes 10 --seed 1
 
-Each thread upserts random rows of the same keys, some without a column. Another one compacts all
+Each thread upserts random rows of the same keys, some without a column, some only where they differ
+or where they are new, and deletes rows now and then. Another one compacts all
 the time; both write, find, merge and lose runs of the index of keys, which have a few rows here.
 Sometimes everything is forgotten, as by a new process, and on a disk side files disappear. Requests
 that are slow now and then, and pauses after runs are written, let other threads come between. Then
@@ -32,12 +33,13 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream import CommitError
+from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import key_index, remembered_keys
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.incoming import IGNORE, UpsertRules
 from lance_stream.upsert.key_index import LostRunError
 from lance_stream.upsert.remembered_keys import Known, RememberedKeys
 from lance_stream.upsert.upsert import upsert
@@ -51,8 +53,17 @@ NUM_THREADS: Final = 3
 _RUNS: Final = "_lance_stream/key_index"
 
 Row = tuple[int, int | None]
-Batch = tuple[int, list[Any], int, bool]
-"""The version, the keys, the value of all its rows, and whether it has the column `w`."""
+Batch = tuple[int, list[Any], int, str]
+"""The version, the keys, the value of all its rows, and one of `KINDS`."""
+
+KINDS: Final[dict[str, UpsertRules]] = {
+    "whole": UpsertRules(("id",)),
+    "without w": UpsertRules(("id",)),
+    "only changes": UpsertRules(("id",), skip_unchanged=True),
+    "only new rows": UpsertRules(("id",), when_matched=IGNORE),
+    "delete": UpsertRules(("id",)),
+}
+"""What a batch does, by its name; a delete is no upsert."""
 
 
 class History:
@@ -140,13 +151,38 @@ class History:
             if self.is_over.is_set():
                 return
             numbers = dice.sample(range(KEYS), dice.choice([3, 30, 80]))
-            value, is_whole = number * 1000 + batch, dice.random() < 0.6
-            rows = self.rows(numbers, value, is_whole=is_whole)
-            done = upsert(self._open(dice), rows, UpsertRules(("id",)))
-            self.batches.append((done.table.version, rows["id"].to_pylist(), value, is_whole))
+            kind, value = dice.choice([*KINDS]), dice.randrange(3)
+            rows = self.rows(numbers, value, is_whole=kind != "without w")
+            keys = rows["id"].to_pylist()
+            table = self._open(dice)
+            self.counts["batches"] += 1
+            if kind == "delete":
+                self._delete(table, keys, number * 1000 + batch)
+            else:
+                done = upsert(table, rows, KINDS[kind])
+                if done.is_new:
+                    self.batches.append((done.table.version, keys, value, kind))
+                    self.counts[kind] += 1
             if dice.random() < 0.1:
                 restart()
                 self.counts["restarts"] += 1
+
+    def _delete(self, table: TableVersion, keys: Sequence[Any], serial: int) -> None:
+        """Delete rows, and record those of the version before: later ones are not deleted."""
+        listed = ", ".join(repr(key) for key in keys if "\0" not in str(key))
+        if not listed:
+            return
+        condition = f"id IN ({listed}) AND v < {1000 + serial}"
+        version = lance_stream.Dataset(table).delete(condition).version
+        ds = lance_stream.open_dataset(self.uri, version)
+        transaction = read_transaction(ds.table.store, ds.table.manifest)
+        assert transaction is not None
+        if getattr(transaction.operation, "predicate", "") != condition:
+            return  # there was nothing to delete
+        before = ds.checkout(version - 1).to_table(["id"])["id"].to_pylist()
+        deleted = set(before) - set(ds.to_table(["id"])["id"].to_pylist())
+        self.batches.append((version, [*deleted], 0, "delete"))
+        self.counts["delete"] += 1
 
     def _compact(self) -> None:
         dice = random.Random(-self.seed)
@@ -163,15 +199,17 @@ class History:
 
     def _check(self) -> None:
         model: dict[Any, Row] = {self.key(each): (0, 0) for each in range(KEYS // 2)}
-        for _, keys, value, is_whole in sorted(self.batches):
+        for _, keys, value, kind in sorted(self.batches, key=lambda batch: batch[0]):
             for key in keys:
-                before = model.get(key, (0, None))[1]
-                model[key] = (value, value if is_whole else before)
+                if kind == "delete":
+                    model.pop(key, None)
+                elif kind != "only new rows" or key not in model:
+                    before = model.get(key, (0, None))[1]
+                    model[key] = (value, before if kind == "without w" else value)
         found = lance_stream.open_dataset(self.uri).to_table().to_pydict()
         rows = list(zip(found["id"], zip(found["v"], found["w"], strict=True), strict=True))
         assert len(rows) == len(dict(rows)), f"{len(rows) - len(dict(rows))} keys occur twice"
         assert dict(rows) == model
-        self.counts["batches"] += len(self.batches)
 
 
 @contextmanager

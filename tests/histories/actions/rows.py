@@ -104,7 +104,14 @@ def upsert(life: Life, choose: Choices) -> None:
         if dice.random() < 0.5:
             keys += life.draw_new_keys(dice, 3)
         columns = [column for column in now.columns if column.name in names]
-        return {key: life.draw_values(columns, dice) for key in keys}
+        repeated = [key for key in keys if key in now.rows and dice.random() < 0.4]
+        stored = {key: now.shown(now.rows[key]) for key in repeated}
+        return {
+            key: {column.name: stored[key][column.name] for column in columns}
+            if key in stored
+            else life.draw_values(columns, dice)
+            for key in keys
+        }
 
     rows = life.fitting_rows(now, choose("rows", draw))
     if not rows:
@@ -113,7 +120,7 @@ def upsert(life: Life, choose: Choices) -> None:
     lacks = any(not required <= values.keys() for values in rows.values())
     if lacks and not rows.keys() <= now.rows.keys():
         raise DoesNotFit("a required column")
-    skips = choose.happens("skip_unchanged", 0.2)
+    skips = choose.happens("skip_unchanged", 0.4)
     data = now.table(rows, names)
 
     def build(state: State, at: int) -> State:
@@ -137,7 +144,7 @@ def upsert(life: Life, choose: Choices) -> None:
         lambda ds: ds.upsert(data, on=KEY, skip_unchanged=skips),
         build,
         pylance=by_pylance if is_whole and not skips else None,
-        rivals=("configure", "compact", "delete") if not lacks else ("configure", "compact"),
+        rivals=("configure", "compact", *(() if lacks else ("delete", "update"))),
     )
 
 
@@ -186,7 +193,7 @@ def merge(life: Life, choose: Choices) -> None:
         ),
         build,
         pylance=by_pylance,
-        rivals=("configure", "compact", "delete"),
+        rivals=("configure", "compact", "delete", "update"),
     )
 
 
