@@ -11,25 +11,35 @@ from lance_stream.version import VERSION
 PROGRAM: Final = "lance-stream"
 
 
+class Section(NamedTuple):
+    """A heading in the list of commands.
+
+    Attributes:
+        title: The heading.
+        package: The package of its commands' modules.
+    """
+
+    title: str
+    package: str
+
+
 class Entry(NamedTuple):
     """A command in the list of commands.
 
     Attributes:
-        section: Under which heading it is listed.
+        section: The heading under which it is listed.
         help: What it does, in a few words.
     """
 
-    section: str
+    section: Section
     help: str
 
 
-_LOOK, _READ, _CARE, _NAMES, _SETUP = (
-    "Look at a table",
-    "Read rows",
-    "Take care of a table",
-    "Tags, branches, readers",
-    "This machine",
-)
+_LOOK = Section("Look at a table", "look")
+_READ = Section("Read rows", "read")
+_MAINTAIN = Section("Maintain a table", "maintain")
+_REFERENCES = Section("Tags, branches, readers", "references")
+_SETUP = Section("This machine", "setup")
 
 COMMANDS: Final[dict[str, Entry]] = {
     "show": Entry(_LOOK, "show columns, sizes, streams, and what the table needs"),
@@ -39,20 +49,20 @@ COMMANDS: Final[dict[str, Entry]] = {
     "head": Entry(_READ, "print the first rows"),
     "query": Entry(_READ, "print rows that a condition selects, sorted, counted"),
     "changes": Entry(_READ, "print inserted, updated and deleted rows"),
-    "compact": Entry(_CARE, "merge small fragments, and drop deleted rows"),
-    "cleanup": Entry(_CARE, "remove old versions, and files that are no longer needed"),
-    "indices": Entry(_CARE, "list what indices cover, or bring them up to date"),
-    "restore": Entry(_CARE, "make the content of an older version the newest"),
-    "quarantine": Entry(_CARE, "list rows that a stream has set aside, or write them"),
-    "migrate": Entry(_CARE, "give a table a newer feature of the format"),
-    "tags": Entry(_NAMES, "list, create, move and delete names for versions"),
-    "branches": Entry(_NAMES, "list, create and delete histories beside the main one"),
-    "clone": Entry(_NAMES, "create a table that starts with the files of another"),
-    "consumers": Entry(_NAMES, "list the consumers of the changes, or drop one"),
+    "compact": Entry(_MAINTAIN, "merge small fragments, and drop deleted rows"),
+    "cleanup": Entry(_MAINTAIN, "remove old versions, and files that are no longer needed"),
+    "indices": Entry(_MAINTAIN, "list what indices cover, or bring them up to date"),
+    "restore": Entry(_MAINTAIN, "make the content of an older version the newest"),
+    "quarantine": Entry(_MAINTAIN, "list rows that a stream has set aside, or write them"),
+    "migrate": Entry(_MAINTAIN, "give a table a newer feature of the format"),
+    "tags": Entry(_REFERENCES, "list, create, move and delete names for versions"),
+    "branches": Entry(_REFERENCES, "list, create and delete histories beside the main one"),
+    "clone": Entry(_REFERENCES, "create a table that starts with the files of another"),
+    "consumers": Entry(_REFERENCES, "list the consumers of the changes, or drop one"),
     "doctor": Entry(_SETUP, "check this machine, and a store, for what a stream needs"),
     "completion": Entry(_SETUP, "print the completion script of a shell"),
 }
-"""Each command by its name: `command` in the module `lance_stream.cli.<name>`."""
+"""Each command by its name: `command` in the module of this name in its section's package."""
 
 _EXIT_CODES: Final = [
     ("0", "success"),
@@ -74,19 +84,21 @@ class Program(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
         """Return a command; None if there is none of this name."""
-        if cmd_name not in COMMANDS:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
             return None
-        found: click.Command = import_module(f"lance_stream.cli.{cmd_name}").command
-        return found
+        module = import_module(f"lance_stream.cli.{entry.section.package}.{cmd_name}")
+        command: click.Command = module.command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the commands under their headings."""
         for section in dict.fromkeys(command.section for command in COMMANDS.values()):
-            with formatter.section(section):
-                formatter.write_dl(
-                    [(name, of.help) for name, of in COMMANDS.items() if of.section == section],
-                    col_max=12,
-                )
+            entries = [
+                (name, entry.help) for name, entry in COMMANDS.items() if entry.section == section
+            ]
+            with formatter.section(section.title):
+                formatter.write_dl(entries, col_max=12)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the exit codes."""

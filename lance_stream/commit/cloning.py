@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lance_stream.backoff import Backoff
-from lance_stream.commit.mending import inlined, with_counts
 from lance_stream.commit.publishing import publish_and_confirm
+from lance_stream.commit.repairs import inlined, with_counts
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError

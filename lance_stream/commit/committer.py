@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from lance_stream.backoff import Backoff
-from lance_stream.commit.mending import with_counts, with_sequences
 from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
+from lance_stream.commit.repairs import with_counts, with_sequences
 from lance_stream.commit.same_table import check_files_are_there, check_is_still_there, replaced
 from lance_stream.commit.version_log import Look, VersionLog
 from lance_stream.environment import MACHINE, Environment

@@ -84,7 +84,7 @@ def _base_uri(store: Store, manifests: ManifestStore) -> str:
     if isinstance(store, LocalStore):
         return f"file://{quote(str(Path(store.root).resolve()))}"
     from lance_stream.storage.engine.azure import AzureSettings
-    from lance_stream.storage.object_store import ObjectStore
+    from lance_stream.storage.objects.object_store import ObjectStore
 
     if isinstance(store, ObjectStore) and isinstance(store.settings, AzureSettings):
         return f"az://{store.settings.account}/{store.container}/{quote(store.root)}"

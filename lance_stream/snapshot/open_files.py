@@ -224,7 +224,7 @@ class OpenFiles:
         if isinstance(stored, LineageColumn):
             return self.hidden_column(stored)
         if isinstance(stored, ExternalFile):
-            from lance_stream.commit.mending import read_external  # few writers store them so
+            from lance_stream.commit.repairs import read_external  # few writers store them so
 
             return read_external(self.store, stored)
         return stored

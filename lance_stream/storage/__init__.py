@@ -1,11 +1,11 @@
 """Where bytes are stored: files below one root, on a local disk, in memory or in object services.
 
 Read `store` first: it defines what a store promises. `locations` turns a URI into a store.
-`local_store` and `memory_store` implement the promises locally; `object_store` does for all object
-services, with the requests of `object_requests` that `engine` sends, retried by `retries`, over the
-connections of `clients`. `create_once` describes how each store keeps the promise that commits
-depend on; `coalesce` combines many ranges into few requests.
+`local_store` and `memory_store` implement the promises on this machine, `objects` for all object
+services, `fsspec_store` for reading only. `create_once` describes how each store keeps the promise
+that commits depend on; `coalesce` combines many ranges into few requests.
 
+    objects     files of object services: requests, concurrency, retries, connections
     engine      S3, Google and Azure by obstore: requests, answers, settings, credentials
     options     the names of settings
 

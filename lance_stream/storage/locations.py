@@ -211,7 +211,7 @@ def _open_registered(protocol: str, rest: str, options: Mapping[str, Any]) -> St
 
 def _open_s3(rest: str, options: Mapping[str, Any]) -> Store:
     from lance_stream.storage.engine.s3 import s3_settings
-    from lance_stream.storage.object_store import ObjectStore
+    from lance_stream.storage.objects.object_store import ObjectStore
 
     bucket, root = split_bucket(f"s3:{rest}")
     return ObjectStore(s3_settings(options), bucket, root)
@@ -241,7 +241,7 @@ def split_bucket(uri: str) -> tuple[str, str]:
 
 def _open_google(rest: str, options: Mapping[str, Any]) -> Store:
     from lance_stream.storage.engine.google import google_settings
-    from lance_stream.storage.object_store import ObjectStore
+    from lance_stream.storage.objects.object_store import ObjectStore
 
     bucket, root = split_bucket(f"gs:{rest}")
     return ObjectStore(google_settings(options), bucket, root)

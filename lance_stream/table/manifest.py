@@ -297,7 +297,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
     # What is unique to a version comes last, as in the reference's files: the last bytes of a
-    # manifest distinguish it from every other one (see `commit.manifest_memory`).
+    # manifest distinguish it from every other one (see `commit.manifest_files`).
     position = add_section(*fragments, rest, manifest.unknown)
     parts.append(FOOTER.pack(position, *_FRAME_VERSION, MAGIC))
     return b"".join(parts)

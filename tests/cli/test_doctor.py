@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.cli import checks as machine
 from lance_stream.cli import main as program
+from lance_stream.cli.setup import checks as machine
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.storage.extras import MODULES
 from lance_stream.storage.locations import open_store
@@ -39,7 +39,7 @@ def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_good_machine_passes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lance_stream.cli.checks.is_installed", lambda _: True)
+    monkeypatch.setattr("lance_stream.cli.setup.checks.is_installed", lambda _: True)
     code, checks = diagnose(capsys)
     assert code == 0
     assert list(checks) == ["Python", "Spark", "Java", "workers", "checkpoints", "extras"]

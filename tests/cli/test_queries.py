@@ -92,7 +92,7 @@ def test_rows_are_sorted(
 def test_a_sort_with_a_limit_keeps_few_rows(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lance_stream.cli import rows_printed
+    from lance_stream.cli.read import rows_printed
 
     most = []
     in_order = rows_printed._in_order

@@ -16,8 +16,9 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.cli import care, output
 from lance_stream.cli import main as program
+from lance_stream.cli import output
+from lance_stream.cli.look import maintenance_advice as care
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table import lineage_limits

@@ -25,7 +25,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
 from lance_stream.cli import output
-from lance_stream.cli.values import rows_of
+from lance_stream.cli.read.values import rows_of
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.ledger_entries import LedgerEntry, config_entries

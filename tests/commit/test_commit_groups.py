@@ -22,7 +22,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
 )
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.storage.object_requests import Patience
+from lance_stream.storage.objects.object_requests import Patience
 from tests.commit.group_places import SCHEMA, GroupPlace, Prepare, in_sqlite
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 from tests.servers.fault_proxy import FaultProxy

@@ -9,7 +9,7 @@ from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError, StoreUnavailableError
-from lance_stream.storage.object_requests import Patience
+from lance_stream.storage.objects.object_requests import Patience
 from tests.contracts.manifest_stores import URI, ManifestStoreContract, item
 
 

@@ -17,7 +17,7 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from lance_stream.storage.object_requests import Patience
+from lance_stream.storage.objects.object_requests import Patience
 from tests.contracts.manifest_stores import NUM_RACERS, URI, ManifestStoreContract, item
 from tests.sampling import ALL_CASES
 from tests.servers.fault_proxy import FaultProxy

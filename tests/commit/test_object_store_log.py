@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lance_stream.commit import manifest_files
-from lance_stream.commit.manifest_memory import ManifestMemory
+from lance_stream.commit.manifest_files import ManifestCache
 from lance_stream.commit.object_store_log import FIRST_NAMES, ObjectStoreLog
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import CorruptDataError
@@ -142,7 +142,7 @@ def test_opening_costs_a_listing_and_a_read(
     log = create(3)
     for version in range(1, 6):
         commit_to(log, append(version, 3))
-    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())  # another process's
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())  # another process's
     store = WatchedStore(log.store)
     assert ObjectStoreLog(store).read_latest().version == 6
     assert [call for call, _ in store.calls] == ["list_files", "read"]

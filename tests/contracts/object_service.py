@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from lance_stream.storage.object_requests import (
+from lance_stream.storage.objects.object_requests import (
     Data,
     MissingError,
     ObjectInfo,
@@ -22,7 +22,7 @@ from lance_stream.storage.object_requests import (
     Patience,
     Upload,
 )
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 
 KEYS_A_PAGE = 1000
 Watch = Callable[[str, str], None]

@@ -34,7 +34,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
 )
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 from lance_stream.storage.store import Store
 from tests.contracts.stores import StoreContract
 from tests.servers.buckets import Bucket

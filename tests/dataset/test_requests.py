@@ -14,7 +14,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.caches import Cache
 from lance_stream.commit import manifest_files
-from lance_stream.commit.manifest_memory import ManifestMemory
+from lance_stream.commit.manifest_files import ManifestCache
 from lance_stream.errors import NotFoundError
 from lance_stream.feed import intervals
 from lance_stream.feed.change_units import read_changes
@@ -56,7 +56,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     known_key_bounds._known.clear()
     forget_keys()
     forget_dead_offsets()
-    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from lance_stream import create_dataset
 from lance_stream.commit.manifest_stores import asking
 from lance_stream.errors import NotFoundError
 from lance_stream.snapshot.opening import open_table
-from lance_stream.storage.object_requests import Patience
+from lance_stream.storage.objects.object_requests import Patience
 from tests.faults.drivers import SCHEMA, START, Change, to_arrow
 from tests.faults.faulty_places import (
     ACTIONS,

@@ -27,7 +27,7 @@ import pytest
 
 from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 from lance_stream.storage.store import Store
 from tests.faults.drivers import (
     MODES,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream import create_dataset, open_dataset
-from lance_stream.commit.manifest_memory import MANIFESTS
+from lance_stream.commit.manifest_files import MANIFESTS
 from lance_stream.errors import (
     LanceStreamError,
     StoreRefusedError,

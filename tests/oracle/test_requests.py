@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit import manifest_files
-from lance_stream.commit.manifest_memory import ManifestMemory
+from lance_stream.commit.manifest_files import ManifestCache
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
@@ -72,7 +72,7 @@ class Beside:
 def beside(
     moto: MotoServer, s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Beside]:
-    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
     with FaultProxy(moto.endpoint) as proxy:
         yield Beside(s3_bucket, proxy)
 

@@ -14,8 +14,9 @@ from lance_stream.byte_ranges import ByteRange
 from lance_stream.file.stored_pages import StoredPage
 from lance_stream.read import fragment, kept_pages, reading_ahead
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
-from lance_stream.storage import locations, object_store
+from lance_stream.storage import locations
 from lance_stream.storage.coalesce import Joining
+from lance_stream.storage.objects import object_store
 from tests.contracts.object_service import ObjectService
 
 URI = "test://bucket/t"

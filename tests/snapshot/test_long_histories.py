@@ -18,7 +18,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit import manifest_files
-from lance_stream.commit.manifest_memory import ManifestMemory
+from lance_stream.commit.manifest_files import ManifestCache
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
@@ -93,7 +93,7 @@ class Place:
 )
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+        patch.setattr(manifest_files, "MANIFESTS", ManifestCache())
         where = counted(patch) if request.param == "counted" else on_moto(request)
         for each in where:
             forge(each)
@@ -183,7 +183,7 @@ def _at(manifest: Manifest, version: int) -> Manifest:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
 
 
 def test_opening_costs_a_listing_and_a_manifest(
@@ -288,7 +288,7 @@ def test_versions_read_each_fragments_rows_once(
     ds = ds.delete("id = -3")
     asked: list[bytes] = []
     real = FragmentNumbers.of
-    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestMemory())
+    monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
     ds = lance_stream.open_dataset(tmp_path / "t")
     monkeypatch.setattr(
         FragmentNumbers, "of", classmethod(lambda _cls, raws: asked.extend(raws) or real(raws))

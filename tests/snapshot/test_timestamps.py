@@ -14,7 +14,7 @@ from pyspark.sql.udtf import AnalyzeArgument
 import lance_stream
 from lance_stream.cli.main import main
 from lance_stream.cli.output import moment, to_json
-from lance_stream.cli.values import rows_of
+from lance_stream.cli.read.values import rows_of
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.timestamps import in_utc, moment_at, nanos_of, parse_moment
 from lance_stream.spark.feed.table_function import changes_function

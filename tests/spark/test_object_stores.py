@@ -175,7 +175,7 @@ def test_workers_reuse_one_client(spark: Any, any_bucket: Bucket) -> None:
     store.write("a", b"written by the driver")
 
     def ask(numbers: Iterator[int]) -> Iterator[tuple[int, bytes, int, int]]:
-        from lance_stream.storage import clients
+        from lance_stream.storage.objects import clients
 
         for _ in numbers:
             yield (

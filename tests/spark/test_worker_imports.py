@@ -20,8 +20,8 @@ NOT_FOR_A_LOCAL_TABLE = (
     "lance_stream.dataset", "lance_stream.commit.committer", "lance_stream.commit.opening",
     "lance_stream.file.v0_1.reader", "lance_stream.file.v2_0", "lance_stream.maintenance",
     "lance_stream.spark.loads", "lance_stream.spark.options", "lance_stream.spark.sink",
-    "lance_stream.spark.writers", "lance_stream.storage.object_store", "lance_stream.upsert",
-    "lance_stream.write",
+    "lance_stream.spark.writers", "lance_stream.storage.objects.object_store",
+    "lance_stream.upsert", "lance_stream.write",
 )  # fmt: skip
 
 _TASK = """
@@ -109,8 +109,8 @@ print(json.dumps([num_partitions, sorted(set(sys.modules) - before)]))
 NOT_FOR_PLANNING = (
     "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlite3",
     "lance_stream.dataset", "lance_stream.maintenance.compaction", "lance_stream.spark.sink",
-    "lance_stream.spark.writers", "lance_stream.storage.object_store", "lance_stream.upsert",
-    "lance_stream.verbs",
+    "lance_stream.spark.writers", "lance_stream.storage.objects.object_store",
+    "lance_stream.upsert", "lance_stream.verbs",
 )  # fmt: skip
 
 

@@ -4,19 +4,19 @@ import pickle
 from typing import Any
 
 import pytest
-
-from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.azure import AzureSettings
-from lance_stream.storage.engine.azure_identities import (
+from lance_stream.storage.engine.azure_login import (
     BearerToken,
     Identity,
     Nobody,
     SharedAccess,
     SharedKey,
 )
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.azure import AzureSettings
 from lance_stream.storage.engine.azure_options import open_azure
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 
 KEY = "c2VjcmV0LWtleQ=="
 SAS = "sv=2023-11-03&sr=c&sp=rwdl&sig=c2VjcmV0%2Bsas%3D"

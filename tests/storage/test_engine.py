@@ -18,8 +18,8 @@ from lance_stream.storage.engine.answers import Dialect, meaning_of
 from lance_stream.storage.engine.aws import AwsCredentials
 from lance_stream.storage.engine.credentials import RenewedCredentials
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.object_requests import RefusedError, TryAgainError
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
+from lance_stream.storage.objects.object_store import ObjectStore
 from lance_stream.storage.store import Store
 from tests.contracts.object_stores import store_at
 from tests.servers.buckets import Bucket

@@ -11,7 +11,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.google import GOOGLES_OWN, GoogleSettings, Login, google_settings
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 
 KEY = {"type": "service_account", "project_id": "p", "private_key": "very secret"}
 EMULATOR = "http://127.0.0.1:4443"

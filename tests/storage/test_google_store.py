@@ -3,7 +3,7 @@
 import pytest
 
 from lance_stream.errors import StoreRefusedError
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 from tests.contracts.object_stores import ObjectStoreContract
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy

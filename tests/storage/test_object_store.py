@@ -19,15 +19,15 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from lance_stream.storage import clients, object_store, object_writer, retries
 from lance_stream.storage import store as store_module
-from lance_stream.storage.object_requests import (
+from lance_stream.storage.objects import clients, object_store, object_writer, retries
+from lance_stream.storage.objects.object_requests import (
     MissingError,
     Patience,
     RefusedError,
     TryAgainError,
 )
-from lance_stream.storage.retries import ask_patiently
+from lance_stream.storage.objects.retries import ask_patiently
 from tests.contracts.object_service import ObjectService, Watch
 from tests.contracts.stores import StoreContract
 

@@ -13,7 +13,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 from tests.contracts.object_stores import ObjectStoreContract, store_at, store_in
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy

@@ -8,7 +8,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.s3 import S3Settings, s3_settings
 from lance_stream.storage.locations import open_store
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 
 FSSPEC: dict[str, Any] = {
     "key": "AK",

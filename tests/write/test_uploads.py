@@ -9,7 +9,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CommitUncertainError
 from lance_stream.storage import locations
-from lance_stream.storage.object_requests import RefusedError
+from lance_stream.storage.objects.object_requests import RefusedError
 from tests.contracts.object_service import ObjectService
 
 ROW = pa.table({"id": [1]})

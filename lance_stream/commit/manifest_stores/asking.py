@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.storage.object_requests import Patience, TryAgainError
-from lance_stream.storage.retries import Attempts
+from lance_stream.storage.objects.object_requests import Patience, TryAgainError
+from lance_stream.storage.objects.retries import Attempts
 
 T = TypeVar("T")
 

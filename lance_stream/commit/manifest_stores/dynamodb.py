@@ -48,7 +48,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
 )
 from lance_stream.storage.extras import brought_by
-from lance_stream.storage.object_requests import TryAgainError
+from lance_stream.storage.objects.object_requests import TryAgainError
 
 T = TypeVar("T")
 

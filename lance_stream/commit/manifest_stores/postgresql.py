@@ -32,7 +32,7 @@ from lance_stream.commit.manifest_stores.kept import Kept
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError
 from lance_stream.storage.extras import brought_by
-from lance_stream.storage.object_requests import TryAgainError
+from lance_stream.storage.objects.object_requests import TryAgainError
 
 _DEFAULTS: Final = {
     "application_name": "lance-stream",

@@ -21,7 +21,7 @@ from typing import Any, Final
 from lance_stream.commit.manifest_stores import asking
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import StoreRefusedError
-from lance_stream.storage.object_requests import TryAgainError
+from lance_stream.storage.objects.object_requests import TryAgainError
 
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 

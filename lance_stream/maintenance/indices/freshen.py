@@ -35,7 +35,7 @@ from lance_stream.maintenance.indices.building import (
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
 from lance_stream.snapshot.opening import newest_to_write
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.storage.in_lances_words import in_lances_words
+from lance_stream.storage.lance_options import in_lances_words
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 

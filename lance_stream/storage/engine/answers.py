@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from lance_stream.storage.object_requests import (
+from lance_stream.storage.objects.object_requests import (
     OTHER_NAME,
     MissingError,
     RefusedError,

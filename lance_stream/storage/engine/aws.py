@@ -14,7 +14,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.session import Session
 
 from lance_stream.storage.engine.credentials import RenewedCredentials
-from lance_stream.storage.object_requests import RefusedError, TryAgainError
+from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
 
 _RENEWED_BEFORE_SECONDS: Final = 600
 _PASSING: Final = (

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lance_stream.storage.engine.answers import Dialect
-from lance_stream.storage.engine.azure_identities import Login, Nobody
-from lance_stream.storage.engine.connection import connection_options
+from lance_stream.storage.engine.azure_login import Login, Nobody
+from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials
-from lance_stream.storage.engine.service import Service
-from lance_stream.storage.object_requests import ObjectRequests, Patience
+from lance_stream.storage.objects.object_requests import ObjectRequests, Patience
 
 MOST_AT_ONCE: Final = 64
 
@@ -82,7 +81,7 @@ _DIALECT: Final = Dialect(
 
 
 @dataclass(frozen=True)
-class AzureSettings(Service):
+class AzureSettings(ObstoreService):
     """How an account is reached.
 
     Attributes:

@@ -1,19 +1,152 @@
-"""Tokens of Microsoft Entra for Azure Blob Storage, fetched and renewed by azure-identity."""
+"""Credentials of Azure: an account's key, a signature, a token, an identity of Entra, or none.
 
+azure-identity fetches the tokens of Microsoft Entra. It is imported when one is needed.
+"""
+
+import base64
+import binascii
 import time
 from collections.abc import Mapping
-from typing import Any, Final
-
-from azure import identity
-from azure.core import exceptions
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.azure_identities import Identity
-from lance_stream.storage.engine.credentials import RenewedCredentials
-from lance_stream.storage.object_requests import RefusedError, TryAgainError
+from lance_stream.storage.engine.credentials import (
+    Credentials,
+    GivenCredentials,
+    RenewedCredentials,
+)
+from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
 
 _SCOPE: Final = "https://storage.azure.com/.default"
 _RENEWED_BEFORE_SECONDS: Final = 300
+
+
+class Login(Protocol):
+    """Whose requests they are, as settings: hashable, picklable, nothing secret in its `repr`."""
+
+    def connect(self) -> Credentials:
+        """Return what proves it."""
+        ...
+
+    @property
+    def travels_openly(self) -> bool:
+        """Whether who reads a request could use what proves it."""
+        ...
+
+
+@dataclass(frozen=True)
+class SharedKey:
+    """The key of a storage account, which signs each request.
+
+    Args:
+        account: The account.
+        key: Its key, in base64.
+    """
+
+    account: str
+    key: str = field(repr=False)
+    travels_openly = False
+
+    def __post_init__(self) -> None:
+        try:
+            base64.b64decode(self.key, validate=True)
+        except binascii.Error:
+            raise InvalidInputError(
+                f"the account key of the storage account {self.account!r} is not base64: it may "
+                "be cut short, or be something else"
+            ) from None
+
+    def connect(self) -> Credentials:
+        """Return the key."""
+        return GivenCredentials({"access_key": self.key})
+
+
+@dataclass(frozen=True)
+class SharedAccess:
+    """A shared access signature: what follows the "?" of the URL that was handed out."""
+
+    query: str = field(repr=False)
+    travels_openly = True
+
+    def __post_init__(self) -> None:
+        if "sig" not in dict(self._parts()):
+            raise InvalidInputError(
+                "the shared access signature has no part 'sig=': give the part after the '?' "
+                "of the URL that was handed out, all of it"
+            )
+
+    def connect(self) -> Credentials:
+        """Return the signature."""
+        return GivenCredentials({"sas_token": self._parts()})
+
+    def _parts(self) -> list[tuple[str, str]]:
+        return parse_qsl(self.query.removeprefix("?"), keep_blank_values=True)
+
+
+@dataclass(frozen=True)
+class BearerToken:
+    """A token of Microsoft Entra for https://storage.azure.com, which is not renewed."""
+
+    token: str = field(repr=False)
+    travels_openly = True
+
+    def connect(self) -> Credentials:
+        """Return the token."""
+        return GivenCredentials({"token": self.token})
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An identity of Microsoft Entra, whose tokens azure-identity fetches.
+
+    Args:
+        kind: "default" (the chain of azure-identity: environment, workload, managed identity,
+            developer tools), "client secret", "workload", "managed" or "cli".
+        tenant: The tenant's id.
+        client: The client's id: of the application, or of the managed identity.
+        secret: The client's secret.
+        authority: The host that issues tokens, if it is not login.microsoftonline.com.
+        token_file: The file with a workload's own token.
+        object_id: Of a managed identity, instead of its client's id.
+        resource_id: Of a managed identity, instead of its client's id.
+    """
+
+    kind: str = "default"
+    tenant: str | None = None
+    client: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    authority: str | None = None
+    token_file: str | None = None
+    object_id: str | None = None
+    resource_id: str | None = None
+    travels_openly = True
+
+    def connect(self) -> Credentials:
+        """Return the object that fetches and renews tokens.
+
+        Raises:
+            InvalidInputError: azure-identity is not installed, or rejects the settings.
+        """
+        try:
+            return AzureCredentials(self)
+        except ImportError:
+            raise InvalidInputError(
+                "credentials of Microsoft Entra need azure-identity, which comes with "
+                "pip install 'lance-stream[azure]'. Or give an account key or a SAS token"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """Requests without an identity, for public containers."""
+
+    travels_openly = False
+
+    def connect(self) -> Credentials:
+        """Return no credentials."""
+        return GivenCredentials({"token": ""})
 
 
 class AzureCredentials(RenewedCredentials):
@@ -42,6 +175,8 @@ class AzureCredentials(RenewedCredentials):
 
     def fetch(self) -> Mapping[str, Any]:
         """Return a new token; the old one, if no answer comes and it is still valid."""
+        from azure.core import exceptions
+
         try:
             token = self._credential.get_token(_SCOPE)
         except exceptions.ClientAuthenticationError as error:
@@ -59,6 +194,8 @@ class AzureCredentials(RenewedCredentials):
 
 
 def _credential(who: Identity) -> Any:
+    from azure import identity
+
     authority: dict[str, Any] = {"authority": who.authority} if who.authority else {}
     if who.kind == "client secret":
         secret = (who.tenant or "", who.client or "", who.secret or "")

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.azure import MOST_AT_ONCE, AzureSettings
-from lance_stream.storage.engine.azure_identities import (
+from lance_stream.storage.engine.azure_login import (
     BearerToken,
     Identity,
     Login,
@@ -30,7 +30,7 @@ from lance_stream.storage.engine.azure_identities import (
     SharedAccess,
     SharedKey,
 )
-from lance_stream.storage.object_store import ObjectStore
+from lance_stream.storage.objects.object_store import ObjectStore
 from lance_stream.storage.options.names import (
     as_count,
     as_flag,

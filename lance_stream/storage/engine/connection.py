@@ -4,8 +4,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.service import Service
+from lance_stream.storage.extras import brought_by
+from lance_stream.storage.objects.object_requests import ObjectRequests
 
 _IDLE_SECONDS: Final = "20s"  # services close idle connections
+
+
+class ObstoreService(Service):
+    """A service that obstore reaches, as a base of its settings; see `ServiceSettings`, too.
+
+    Attributes:
+        extra: The extra of this package that installs obstore for it.
+        purpose: What the extra is needed for, for errors.
+    """
+
+    extra: str
+    purpose: str
+
+    def connect(self, container: str) -> ObjectRequests:
+        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
+        with brought_by(self.extra, self.purpose):
+            from lance_stream.storage.engine.requests import EngineRequests
+        return EngineRequests(self, container)
 
 
 def connection_options(

@@ -17,11 +17,10 @@ from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.answers import Dialect
-from lance_stream.storage.engine.connection import connection_options
-from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
-from lance_stream.storage.engine.service import Service
-from lance_stream.storage.extras import brought_by
-from lance_stream.storage.object_requests import Patience
+from lance_stream.storage.engine.connection import ObstoreService, connection_options
+from lance_stream.storage.engine.credentials import Credentials
+from lance_stream.storage.engine.google_login import WAYS_OUT, Login, read_key
+from lance_stream.storage.objects.object_requests import Patience
 from lance_stream.storage.options.names import (
     as_flag,
     as_text,
@@ -31,40 +30,6 @@ from lance_stream.storage.options.names import (
 )
 
 GOOGLES_OWN: Final = "https://storage.googleapis.com"
-
-WAYS_OUT: Final = (
-    "Give one of the storage options google_service_account (a file), google_service_account_key "
-    "(its JSON) or token; or run `gcloud auth application-default login`; or, for a bucket that "
-    "is open to everybody, give token='anon'"
-)
-
-
-@dataclass(frozen=True)
-class Login:
-    """What proves who we are.
-
-    Attributes:
-        kind: "anonymous": nothing does. "token": an access token, which is never renewed. "file": a
-            file with a service account's key or a user's credentials. "key": its JSON.
-            "machine": the machine that we run on, at Google's. "default": whatever google-auth
-            finds, in its order: the file that GOOGLE_APPLICATION_CREDENTIALS names, what gcloud
-            left behind, the machine.
-        value: The token, the file's path, or the JSON.
-    """
-
-    kind: Literal["anonymous", "token", "file", "key", "machine", "default"]
-    value: str = field(default="", repr=False)
-
-    def connect(self) -> Credentials:
-        """Return what proves it."""
-        if self.kind == "anonymous":
-            return GivenCredentials({"token": ""})
-        if self.kind == "token":
-            return GivenCredentials({"token": self.value})
-        with brought_by("gcs", "credentials of Google Cloud Storage"):
-            from lance_stream.storage.engine.google_login import GoogleCredentials
-        return GoogleCredentials(self)
-
 
 _DIALECT: Final = Dialect(
     later=frozenset({"SlowDown", "TooManyRequests", "InternalError", "ServiceUnavailable"}),
@@ -83,7 +48,7 @@ _DIALECT: Final = Dialect(
 
 
 @dataclass(frozen=True)
-class GoogleSettings(Service):
+class GoogleSettings(ObstoreService):
     """How Google Cloud Storage is reached.
 
     Attributes:
@@ -269,12 +234,3 @@ _LOGINS: Final[Mapping[str, Literal["default", "machine", "anonymous"]]] = {
     "cloud": "machine",
     "anon": "anonymous",
 }
-
-
-def read_key(text: str) -> Mapping[str, Any]:
-    """Return the JSON object of a key; empty if it is not one."""
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}

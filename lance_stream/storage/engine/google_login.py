@@ -1,20 +1,56 @@
-"""Access tokens of Google Cloud Storage, issued and renewed by google-auth."""
+"""Credentials of Google Cloud Storage: a token, a key, a file, or what google-auth finds.
 
+google-auth issues and renews access tokens. It is imported when one is needed.
+"""
+
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import google.auth
-from google.auth import compute_engine, exceptions
-from google.auth.transport.requests import Request
-from google.oauth2 import credentials, service_account
-
-from lance_stream.storage.engine.credentials import RenewedCredentials
-from lance_stream.storage.engine.google import WAYS_OUT, Login, read_key
-from lance_stream.storage.object_requests import RefusedError, TryAgainError
+from lance_stream.storage.engine.credentials import (
+    Credentials,
+    GivenCredentials,
+    RenewedCredentials,
+)
+from lance_stream.storage.extras import brought_by
+from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
 
 _SCOPES: Final = ["https://www.googleapis.com/auth/devstorage.read_write"]
 _MAX_ANSWER: Final = 300
+
+WAYS_OUT: Final = (
+    "Give one of the storage options google_service_account (a file), google_service_account_key "
+    "(its JSON) or token; or run `gcloud auth application-default login`; or, for a bucket that "
+    "is open to everybody, give token='anon'"
+)
+
+
+@dataclass(frozen=True)
+class Login:
+    """What proves who we are.
+
+    Attributes:
+        kind: "anonymous": nothing does. "token": an access token, which is never renewed. "file": a
+            file with a service account's key or a user's credentials. "key": its JSON.
+            "machine": the machine that we run on, at Google's. "default": whatever google-auth
+            finds, in its order: the file that GOOGLE_APPLICATION_CREDENTIALS names, what gcloud
+            left behind, the machine.
+        value: The token, the file's path, or the JSON.
+    """
+
+    kind: Literal["anonymous", "token", "file", "key", "machine", "default"]
+    value: str = field(default="", repr=False)
+
+    def connect(self) -> Credentials:
+        """Return what proves it."""
+        if self.kind == "anonymous":
+            return GivenCredentials({"token": ""})
+        if self.kind == "token":
+            return GivenCredentials({"token": self.value})
+        with brought_by("gcs", "credentials of Google Cloud Storage"):
+            return GoogleCredentials(self)
 
 
 class GoogleCredentials(RenewedCredentials):
@@ -25,6 +61,8 @@ class GoogleCredentials(RenewedCredentials):
     """
 
     def __init__(self, login: Login) -> None:
+        import google.auth.transport.requests  # noqa: F401  # a missing library is reported here
+
         super().__init__()
         self._login = login
         self._credentials: Any = None
@@ -35,6 +73,9 @@ class GoogleCredentials(RenewedCredentials):
 
     def fetch(self) -> Mapping[str, Any]:
         """Return a new token."""
+        from google.auth import exceptions
+        from google.auth.transport.requests import Request
+
         try:
             if self._credentials is None:
                 self._credentials = _credentials(self._login)
@@ -51,6 +92,10 @@ class GoogleCredentials(RenewedCredentials):
 
 
 def _credentials(login: Login) -> Any:
+    import google.auth
+    from google.auth import compute_engine
+    from google.oauth2 import credentials, service_account
+
     if login.kind == "machine":
         return compute_engine.Credentials(scopes=_SCOPES)
     if login.kind == "default":
@@ -65,3 +110,12 @@ def _credentials(login: Login) -> Any:
         "A file of another kind can run programs and ask servers that it names: if it is yours, "
         "name it in the environment variable GOOGLE_APPLICATION_CREDENTIALS"
     )
+
+
+def read_key(text: str) -> Mapping[str, Any]:
+    """Return the JSON object of a key; empty if it is not one."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}

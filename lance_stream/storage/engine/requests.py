@@ -41,7 +41,7 @@ from lance_stream.storage.engine.answers import (
     meaning_of,
 )
 from lance_stream.storage.engine.service import Service
-from lance_stream.storage.object_requests import (
+from lance_stream.storage.objects.object_requests import (
     PART_BYTES,
     Data,
     MissingError,
@@ -52,7 +52,7 @@ from lance_stream.storage.object_requests import (
     TryAgainError,
     Upload,
 )
-from lance_stream.storage.retries import SLOWEST_BYTES_PER_SECOND, Attempts
+from lance_stream.storage.objects.retries import SLOWEST_BYTES_PER_SECOND, Attempts
 
 NAMES_A_PAGE: Final = 1000
 

@@ -18,11 +18,10 @@ from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.answers import Dialect
-from lance_stream.storage.engine.connection import connection_options
+from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
-from lance_stream.storage.engine.service import Service
 from lance_stream.storage.extras import brought_by
-from lance_stream.storage.object_requests import Patience
+from lance_stream.storage.objects.object_requests import Patience
 from lance_stream.storage.options.names import (
     as_count,
     as_flag,
@@ -93,7 +92,7 @@ _DIALECT: Final = Dialect(
 
 
 @dataclass(frozen=True)
-class S3Settings(Service):
+class S3Settings(ObstoreService):
     """How S3, or a service with its protocol, is reached.
 
     Attributes:

@@ -6,8 +6,7 @@ from typing import Any
 
 from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.credentials import Credentials
-from lance_stream.storage.extras import brought_by
-from lance_stream.storage.object_requests import ObjectRequests, Patience
+from lance_stream.storage.objects.object_requests import Patience
 
 
 class Service(ABC):
@@ -18,22 +17,12 @@ class Service(ABC):
         dialect: The service's own words and codes.
         knows_suffixes: Whether it answers with the last bytes of an object.
         resumes_listings: Whether a listing may begin behind a name.
-        extra: The extra of this package that brings obstore for it.
-        purpose: What the extra is needed for, for errors.
     """
 
     patience: Patience
     dialect: Dialect
     knows_suffixes = True
     resumes_listings = True
-    extra: str
-    purpose: str
-
-    def connect(self, container: str) -> ObjectRequests:
-        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
-        with brought_by(self.extra, self.purpose):
-            from lance_stream.storage.engine.requests import EngineRequests
-        return EngineRequests(self, container)
 
     @abstractmethod
     def is_sure_to_create_once(self) -> bool | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lance_stream.durations import seconds_in
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.object_requests import Patience
+from lance_stream.storage.objects.object_requests import Patience
 
 _Names = Mapping[str, tuple[str, ...]]
 

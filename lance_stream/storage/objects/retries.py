@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import StoreRefusedError, StoreUnavailableError
-from lance_stream.storage.object_requests import Patience, RefusedError, TryAgainError
+from lance_stream.storage.objects.object_requests import Patience, RefusedError, TryAgainError
 
 T = TypeVar("T")
 

@@ -37,7 +37,7 @@ def in_lances_words(store: Store) -> LancePlace:
     """
     if isinstance(store, LocalStore):
         return LancePlace(store.root, {})
-    from lance_stream.storage.object_store import ObjectStore
+    from lance_stream.storage.objects.object_store import ObjectStore
 
     if not isinstance(store, ObjectStore):
         raise UnsupportedFeatureError(
@@ -104,7 +104,7 @@ _OF_GOOGLE = {
 
 
 def _of_azure(login: object) -> Mapping[str, str]:
-    from lance_stream.storage.engine.azure_identities import (
+    from lance_stream.storage.engine.azure_login import (
         BearerToken,
         Identity,
         SharedAccess,

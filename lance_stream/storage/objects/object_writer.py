@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from lance_stream.errors import StoreRefusedError, StoreUnavailableError
-from lance_stream.storage.clients import Client
-from lance_stream.storage.object_requests import (
+from lance_stream.storage.objects.clients import Client
+from lance_stream.storage.objects.object_requests import (
     PART_BYTES,
     MissingError,
     ObjectRequests,

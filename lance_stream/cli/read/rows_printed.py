@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.cli import output
-from lance_stream.cli.writers import Writer
+from lance_stream.cli.read.writers import Writer
 from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError
 

@@ -32,8 +32,8 @@ def command(
     table: TableArgument, limit: int, columns: str | None, version: str | None, format_name: str
 ) -> int:
     """Print the first rows of a table, in the order in which they are stored."""
-    from lance_stream.cli.rows_printed import Query, print_rows
-    from lance_stream.cli.writers import WRITERS
+    from lance_stream.cli.read.rows_printed import Query, print_rows
+    from lance_stream.cli.read.writers import WRITERS
 
     query = Query(split_names(columns), None, None, limit)
     print_rows(table.open(version), query, WRITERS[format_name]())

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
-from lance_stream.storage.clients import Client
 from lance_stream.storage.coalesce import Joining, cut_answers
-from lance_stream.storage.object_requests import (
+from lance_stream.storage.objects.clients import Client
+from lance_stream.storage.objects.object_requests import (
     OTHER_NAME,
     Data,
     MissingError,
@@ -30,7 +30,7 @@ from lance_stream.storage.object_requests import (
     ObjectRequests,
     ServiceSettings,
 )
-from lance_stream.storage.object_writer import ObjectWriter
+from lance_stream.storage.objects.object_writer import ObjectWriter
 from lance_stream.storage.store import (
     NUM_READERS,
     BytesLike,

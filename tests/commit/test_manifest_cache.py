@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lance_stream.commit import manifest_files
-from lance_stream.commit.manifest_memory import TAIL_BYTES, ManifestMemory
+from lance_stream.commit.manifest_files import TAIL_BYTES, ManifestCache
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import NotFoundError
 from lance_stream.storage.locations import open_store
@@ -18,8 +18,8 @@ from tests.contracts.watched_stores import WatchedStore
 
 
 @pytest.fixture(autouse=True)
-def memory(monkeypatch: pytest.MonkeyPatch) -> ManifestMemory:
-    fresh = ManifestMemory()
+def memory(monkeypatch: pytest.MonkeyPatch) -> ManifestCache:
+    fresh = ManifestCache()
     monkeypatch.setattr(manifest_files, "MANIFESTS", fresh)
     return fresh
 
@@ -38,7 +38,7 @@ def test_our_own_commit_is_not_reread() -> None:
     assert decode_manifest(log.store.read(manifest_path(2))) == made
 
 
-def test_another_writers_version_is_read_once(memory: ManifestMemory) -> None:
+def test_another_writers_version_is_read_once(memory: ManifestCache) -> None:
     log = create(3)
     data = log.store.read(manifest_path(1))
     other = replace(decode_manifest(data), version=2, transaction_file="1-x.txn")
@@ -85,7 +85,7 @@ def test_a_manifest_of_another_length_is_reread(change: bytes) -> None:
 
 
 def test_manifests_without_time_or_transaction_are_forgotten(
-    memory: ManifestMemory,
+    memory: ManifestCache,
 ) -> None:
     """Such a manifest looks the same as that of a re-created table."""
     store = make_store()
@@ -97,7 +97,7 @@ def test_manifests_without_time_or_transaction_are_forgotten(
         assert memory.recall(store, "m") is None
 
 
-def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestMemory) -> None:
+def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestCache) -> None:
     """Only the end of a manifest is read to recognize it: here it does not hold what identifies the
     version.
     """
@@ -112,7 +112,7 @@ def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestMemory)
     assert memory.recall(store, "m") is None
 
 
-def test_two_manifests_per_table_are_remembered(memory: ManifestMemory) -> None:
+def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     commit_to(log, append(2, 3))
@@ -121,7 +121,7 @@ def test_two_manifests_per_table_are_remembered(memory: ManifestMemory) -> None:
 
 
 def test_an_unchanged_etag_avoids_a_read(
-    memory: ManifestMemory,
+    memory: ManifestCache,
 ) -> None:
     """A manifest is recalled without a request where the listing states the ETag that is known."""
     store = WatchedStore(create(3).store)
@@ -145,7 +145,7 @@ def test_remembered_tables_and_bytes_are_bounded() -> None:
     manifests = [each.read_latest() for each in logs]
     data = [each.store.read(manifest_path(1)) for each in logs]
 
-    def remembered(memory: ManifestMemory) -> list[bool]:
+    def remembered(memory: ManifestCache) -> list[bool]:
         for log, manifest, each in zip(logs, manifests, data, strict=True):
             memory.remember(log.store, manifest_path(1), manifest, each)
             # The first table is looked at all the time.
@@ -153,7 +153,7 @@ def test_remembered_tables_and_bytes_are_bounded() -> None:
         return [memory.recall(each.store, manifest_path(1)) is not None for each in logs]
 
     size = max(map(len, data))
-    assert remembered(ManifestMemory()) == [True, True, True, True]
-    assert remembered(ManifestMemory(max_tables=2)) == [True, False, False, True]
-    assert remembered(ManifestMemory(max_bytes=2 * size + size // 2)) == [True, False, False, True]
-    assert remembered(ManifestMemory(max_bytes=size // 2)) == [False] * 4
+    assert remembered(ManifestCache()) == [True, True, True, True]
+    assert remembered(ManifestCache(max_tables=2)) == [True, False, False, True]
+    assert remembered(ManifestCache(max_bytes=2 * size + size // 2)) == [True, False, False, True]
+    assert remembered(ManifestCache(max_bytes=size // 2)) == [False] * 4

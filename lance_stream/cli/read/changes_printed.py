@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_stream.cli.arguments import checkout, parse_version
-from lance_stream.cli.writers import Writer
+from lance_stream.cli.read.writers import Writer
 from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
 from lance_stream.expressions.predicates import (

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from lance_stream.cli import output
-from lance_stream.cli.description import Surroundings
+from lance_stream.cli.look.description import Surroundings
 from lance_stream.dataset import Dataset
 from lance_stream.maintenance.cleanup import DEFAULT_AGE
 from lance_stream.maintenance.compaction.plan import MOST_DEAD, CompactionRules, plan

@@ -23,8 +23,8 @@ def command(session: Session, table: TableArgument, version: str | None, as_json
     At the end it says what care the table needs now, and the command for it; nothing if it needs
     nothing.
     """
-    from lance_stream.cli.care import as_values, needs_of, now_of
-    from lance_stream.cli.description import describe, read_surroundings
+    from lance_stream.cli.look.description import describe, read_surroundings
+    from lance_stream.cli.look.maintenance_advice import as_values, needs_of, now_of
 
     ds = table.open(version)
     beside = read_surroundings(ds.table)

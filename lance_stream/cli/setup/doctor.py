@@ -30,7 +30,7 @@ def command(session: Session, table: TableArgument | None, probe: bool, as_json:
 
     The exit code is 1 if a check has failed.
     """
-    from lance_stream.cli import checks
+    from lance_stream.cli.setup import checks
 
     if table is None and probe:
         raise InvalidInputError("--probe needs a location: lance-stream doctor URI --probe")

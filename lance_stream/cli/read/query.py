@@ -48,8 +48,8 @@ def command(
 
     Blobs are printed as descriptors: where their bytes are, and how many.
     """
-    from lance_stream.cli.rows_printed import Query, print_count, print_rows
-    from lance_stream.cli.writers import WRITERS
+    from lance_stream.cli.read.rows_printed import Query, print_count, print_rows
+    from lance_stream.cli.read.writers import WRITERS
 
     query = Query(split_names(columns), where, order_by, limit, with_row_id)
     ds = table.open(version)

@@ -64,8 +64,8 @@ def command(
 
     With --follow it continues with new versions until it is interrupted or has reached --through.
     """
-    from lance_stream.cli.changes_printed import Request, print_changes
-    from lance_stream.cli.writers import WRITERS
+    from lance_stream.cli.read.changes_printed import Request, print_changes
+    from lance_stream.cli.read.writers import WRITERS
 
     request = Request(
         after=after,

@@ -7,8 +7,8 @@ from typing import Final
 import pyarrow as pa
 
 from lance_stream.cli import output
+from lance_stream.cli.read.values import rows_of
 from lance_stream.cli.tables import aligned, bold, width_of_terminal
-from lance_stream.cli.values import rows_of
 from lance_stream.errors import InvalidInputError
 
 _ROWS_AT_ONCE: Final = 1000

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from lance_stream.storage.object_requests import ObjectRequests, ServiceSettings
-from lance_stream.storage.retries import ask_patiently
+from lance_stream.storage.objects.object_requests import ObjectRequests, ServiceSettings
+from lance_stream.storage.objects.retries import ask_patiently
 
 T = TypeVar("T")
 

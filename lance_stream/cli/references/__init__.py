@@ -1,0 +1,1 @@
+"""Commands for names and readers of versions: `tags`, `branches`, `clone` and `consumers`."""

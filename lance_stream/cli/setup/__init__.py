@@ -1,0 +1,1 @@
+"""Commands for this machine: `doctor` with its `checks`, and `completion`."""
