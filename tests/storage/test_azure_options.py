@@ -4,6 +4,9 @@ import pickle
 from typing import Any
 
 import pytest
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.engine.azure import AzureSettings
 from lance_stream.storage.engine.azure_login import (
     BearerToken,
     Identity,
@@ -11,9 +14,6 @@ from lance_stream.storage.engine.azure_login import (
     SharedAccess,
     SharedKey,
 )
-
-from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.azure import AzureSettings
 from lance_stream.storage.engine.azure_options import open_azure
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.objects.object_store import ObjectStore
