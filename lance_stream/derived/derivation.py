@@ -57,7 +57,7 @@ from lance_stream.quarantine.setting_aside import SettingAside
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import newest_of_same, newest_to_write, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
@@ -689,7 +689,7 @@ class Derivation:
         aside = SettingAside(
             uri, self._options, table.uri, micro_batch.app_id, micro_batch.batch_id
         )
-        aside.begin(newest_to_write(table))
+        aside.begin(newest_of_same(table))
         aside.keep(bad, self._rules(), self._environment)
         return aside
 

@@ -140,20 +140,6 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     )
 
 
-def newest_to_write(table: TableVersion) -> TableVersion:
-    """Return the newest version of a table, to plan a write on it.
-
-    Args:
-        table: Any version of its history.
-
-    Raises:
-        NotFoundError: The table no longer exists.
-        InvalidInputError: The version is detached.
-    """
-    check_is_attached(table.version)
-    return checkout(table, None)
-
-
 def newest_of_same(table: TableVersion) -> TableVersion:
     """Return the newest version of the table that a version belongs to.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.ledger.micro_batches import MicroBatch, find_committed
-from lance_stream.snapshot.opening import newest_of_same, newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
@@ -105,7 +105,7 @@ class Attempts:
             TableReplacedError: The table has been replaced since the first attempt.
             UnsupportedFeatureError: This library must not write the table.
         """
-        self.newest = newest_of_same(self.newest) if self.number else newest_to_write(self.newest)
+        self.newest = newest_of_same(self.newest)
         self.number += 1
         entry = None
         if self.micro_batch is not None:

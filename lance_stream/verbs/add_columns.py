@@ -42,7 +42,7 @@ from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.identity import is_list
 from lance_stream.schema.logical_types import STRUCT, is_fixed_size_list_of_structs
 from lance_stream.schema.projections import find, split_path
-from lance_stream.snapshot.opening import newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Merge
 from lance_stream.verbs.create import new_schema
@@ -267,7 +267,7 @@ def _add(
     metadata: Mapping[str, bytes] = MappingProxyType({}),
 ) -> TableVersion:
     def attempt() -> TableVersion:
-        newest = newest_to_write(table)
+        newest = newest_of_same(table)
         new = missing(newest)
         if not new:
             return newest

@@ -24,7 +24,7 @@ from lance_stream.errors import (
 from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.projections import ids_by_path
-from lance_stream.snapshot.opening import newest_of_same, newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
@@ -70,7 +70,7 @@ def append(
                 raise
             table = newest
     else:
-        table = newest_to_write(table)
+        table = newest_of_same(table)
     if micro_batch is not None:
         committed = find_committed(table, micro_batch)
         if committed is not None:
@@ -177,7 +177,7 @@ def append_fragments(
         CommitError: The fragments were not committed, or the outcome is unknown.
     """
     if not fragments and not even_without_rows:
-        return Outcome(newest_to_write(table), is_new=False)
+        return Outcome(newest_of_same(table), is_new=False)
     planned_on = table
 
     def fits(newest: Manifest) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lance_stream.environment import Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import newest_of_same, newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import DataFile, Fragment
@@ -131,7 +131,7 @@ def commit_columns(
 
     def next_attempt() -> TableVersion:
         nonlocal newest
-        newest = newest_to_write(table) if newest is None else newest_of_same(newest)
+        newest = newest_of_same(table if newest is None else newest)
         return attempt(newest, files)
 
     try:

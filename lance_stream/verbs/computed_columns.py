@@ -46,7 +46,7 @@ from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find, split_path
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.snapshot.opening import newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import DataFile, Fragment
@@ -85,7 +85,7 @@ def add_computed_columns(
     for text in columns.values():
         parse_expression(text)
     if not columns:
-        return newest_to_write(table)
+        return newest_of_same(table)
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
         expressions = {

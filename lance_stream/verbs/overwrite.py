@@ -24,7 +24,7 @@ from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.declarations import with_declarations
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import newest_of_same, newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
@@ -54,7 +54,7 @@ def overwrite(
         environment: The clock and randomness; sleeps between two attempts.
         checks: Conditions that each row has to meet.
     """
-    table = newest_to_write(table)
+    table = newest_of_same(table)
     if micro_batch is not None:
         committed = find_committed(table, micro_batch)
         if committed is not None:

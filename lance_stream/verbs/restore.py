@@ -7,7 +7,7 @@ reading its manifest and publishing the new one.
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.micro_batches import KEEPS_LEDGER
-from lance_stream.snapshot.opening import VersionSpec, checkout, newest_to_write
+from lance_stream.snapshot.opening import VersionSpec, checkout, newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
 from lance_stream.table.detached import check_is_attached
@@ -31,7 +31,7 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
     check_is_attached(number)
 
     def attempt() -> TableVersion:
-        newest = newest_to_write(table)
+        newest = newest_of_same(table)
         kept = {KEEPS_LEDGER: "true"}
         return commit_planned(newest, Restore(number), properties=kept).table
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, RetryableConflictError
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.opening import newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.manifest import Manifest
@@ -43,7 +43,7 @@ def change_schema(
     """
 
     def attempt() -> TableVersion:
-        newest = newest_to_write(table)
+        newest = newest_of_same(table)
         fields = tuple(plan(newest))
         if fields == newest.schema.fields:
             return newest

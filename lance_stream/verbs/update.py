@@ -26,7 +26,7 @@ from lance_stream.read.changed_rows import (
 )
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.opening import newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Update, UpdateMode
 from lance_stream.upsert.in_place import (
@@ -70,7 +70,7 @@ def update(
         raise InvalidInputError("an update needs at least one column and its expression")
 
     def attempt() -> TableVersion:
-        newest = newest_to_write(table)
+        newest = newest_of_same(table)
         expressions = _expressions(newest, values)
         addresses = chosen_rows(newest, "true" if where is None else where)
         if not len(addresses):

@@ -255,12 +255,33 @@ def test_a_replay_enters_the_recreated_table(uri: str, meanwhile: list[Callable[
     assert lance_stream.open_dataset(uri).to_table()["id"].to_pylist() == [1, 2, 3, 8, 9]
 
 
-def test_stale_handles_append_nothing_after_recreation(uri: str) -> None:
+HANDLE_WRITES: dict[str, Callable[[lance_stream.Dataset], object]] = {
+    "append": lambda ds: ds.append(rows(8)),
+    "upsert": lambda ds: ds.upsert(rows(1, 8), "id"),
+    "update": lambda ds: ds.update({"name": "'x'"}, "id > 0"),
+    "delete": lambda ds: ds.delete("id > 0"),
+    "overwrite": lambda ds: ds.overwrite(rows(8)),
+    "compact": lambda ds: ds.compact(),
+    "restore": lambda ds: ds.restore(1),
+    "add_columns": lambda ds: ds.add_columns({"twice": "id * 2"}),
+    "rename_columns": lambda ds: ds.rename_columns({"name": "label"}),
+    "update_config": lambda ds: ds.update_config({"key": "value"}),
+}
+
+
+@pytest.mark.parametrize("write", HANDLE_WRITES.values(), ids=[*HANDLE_WRITES])
+def test_stale_handles_write_nothing_after_recreation(
+    uri: str, write: Callable[[lance_stream.Dataset], object]
+) -> None:
+    """A condition or a key that was meant for the deleted table must not change the new one."""
     ds = lance_stream.open_dataset(uri)
-    recreate(6)(uri)
+    shutil.rmtree(uri)
+    new = lance_stream.create_dataset(uri, SCHEMA)
+    for key in range(5):
+        new = new.append(rows(key))
     with pytest.raises(TableReplacedError, match="open it again"):
-        ds.append(rows(8))
-    assert lance_stream.open_dataset(uri).version == 6
+        write(ds)
+    assert lance_stream.open_dataset(uri).version == new.version
 
 
 def test_silent_manifests_are_compared_by_content(

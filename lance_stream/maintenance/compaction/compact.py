@@ -52,7 +52,7 @@ from lance_stream.maintenance.compaction.rewrites import (
     prepare,
     write_here,
 )
-from lance_stream.snapshot.opening import newest_of_same, newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import max_fragment_id
 from lance_stream.table.carried_rows import (
@@ -122,7 +122,7 @@ def compact(
     rules = CompactionRules(target_rows, max_bytes=bytes_per_commit, whole_groups=True)
     newest = None
     if bytes_per_commit is not None:
-        newest = newest_to_write(table)
+        newest = newest_of_same(table)
         rules = replace(rules, newest_fragment=max_fragment_id(newest.manifest))
     num_removed = num_added = num_in_vain = 0
     while num_in_vain < MAX_PLANS:
@@ -145,7 +145,7 @@ def compact(
 def _prepare_newest(
     table: TableVersion, newest: TableVersion | None, rules: CompactionRules, write: WriteTasks
 ) -> Prepared:
-    newest = newest_to_write(table) if newest is None else newest_of_same(newest)
+    newest = newest_of_same(table if newest is None else newest)
     return prepare(newest, rules, write)
 
 

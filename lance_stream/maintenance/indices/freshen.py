@@ -33,7 +33,7 @@ from lance_stream.maintenance.indices.building import (
     file_paths,
 )
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
-from lance_stream.snapshot.opening import newest_to_write
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.lance_options import in_lances_words
 from lance_stream.table.apply import check_may_write
@@ -85,7 +85,7 @@ def freshen(
     in_lances_words(table.store)
 
     def attempt() -> Freshened:
-        newest = newest_to_write(table)
+        newest = newest_of_same(table)
         indices = index_coverage(newest)
         chosen = names_to_build(indices, wanted, retrain=retrain)
         if not chosen:

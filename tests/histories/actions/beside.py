@@ -273,8 +273,14 @@ def recreate(life: Life, choose: Choices) -> None:
     data = now.table(rows)
     lance_stream.create_dataset(line.root, data, life.file_version, stable_row_ids=life.is_stable)
     new.advance(lambda _, at: life.inserted(replace(now, rows={}), rows, at))
-    verb = choose("verb", lambda dice: dice.choice(["append", "compact"]))
-    verbs = {"append": lambda: old.append(data), "compact": lambda: old.compact(3)}
+    verbs = {
+        "append": lambda: old.append(data),
+        "compact": lambda: old.compact(3),
+        "upsert": lambda: old.upsert(data, KEY),
+        "delete": lambda: old.delete(f"{KEY} >= 0"),
+        "configure": lambda: old.update_config({"stale": "handle"}),
+    }
+    verb = choose("verb", lambda dice: dice.choice([*verbs]))
     with suppress(TableReplacedError):
         verbs[verb]()
     assert new.ours().version == new.newest, f"{verb} with a handle of the old table was committed"
