@@ -72,7 +72,7 @@ def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
         NotFoundError: A file no longer exists: its version was cleaned up.
     """
     rows = [unit.unit for unit in units]
-    reads = (each.read_by(_read_changes, units[each.place]) for each in choose(rows))
+    reads = (span.read_by(_read_changes, units[span.place]) for span in choose(rows))
     return read_ahead(reads, num_readers(rows))
 
 

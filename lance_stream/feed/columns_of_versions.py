@@ -182,7 +182,9 @@ class FeedColumns:
         """Return one of the columns, or a part of one, that a version does not have."""
         ids = self.ids_in(table)
         paths = ids_by_path(self.wanted.fields)
-        return next((".".join(path) for path, each in paths.items() if each not in ids), None)
+        return next(
+            (".".join(path) for path, field_id in paths.items() if field_id not in ids), None
+        )
 
     def narrowed(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[Source, ...]]:
         """Return some of the columns, or parts of them, and the feed's columns they come from.

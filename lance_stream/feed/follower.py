@@ -462,11 +462,11 @@ class TableFollower:
         while versions:
             run = _run(done, versions)
             if run:
-                yield from ((each, False) for each in self._walk(history, done, run[-1], columns))
+                yield from ((step, False) for step in self._walk(history, done, run[-1], columns))
                 done, versions = run[-1], versions[len(run) :]
             else:
                 self._bridge_gaps(history, done, versions[:1])
-                yield from ((each, True) for each in self._net(history, done, versions[0], columns))
+                yield from ((step, True) for step in self._net(history, done, versions[0], columns))
                 done, versions = versions[0], versions[1:]
 
     def _net_steps(
@@ -476,7 +476,7 @@ class TableFollower:
         versions = history.between(after, through)
         if versions:
             self._bridge_gaps(history, after, versions)
-            yield from ((each, False) for each in self._net(history, after, versions[-1], columns))
+            yield from ((step, False) for step in self._net(history, after, versions[-1], columns))
 
     def _bridge_gaps(self, history: VersionsLeft, after: int, versions: Sequence[int]) -> None:
         """Warn of missing versions; raise if that is an error.
@@ -538,7 +538,8 @@ class TableFollower:
 
     def _remember(self, step: VersionChanges | AppendedRows) -> None:
         kept = (
-            sum(each.num_row_changes for each in self._known_steps.values()) + step.num_row_changes
+            sum(known_step.num_row_changes for known_step in self._known_steps.values())
+            + step.num_row_changes
         )
         if not self._known_steps or (len(self._known_steps) < KNOWN and kept <= KNOWN_ROW_CHANGES):
             self._known_steps[step.newer.version] = step
@@ -579,7 +580,9 @@ class TableFollower:
         if position.counts_pairs:
             return None  # until the next batch
         counted = 0
-        for version in [each for each in self._rows_of if each <= position.version]:
+        for version in [
+            known_version for known_version in self._rows_of if known_version <= position.version
+        ]:
             del self._rows_of[version]
         for version in range(position.version + 1, newest + 1):
             is_part = position.num_delivered and not position.is_snapshot
@@ -680,7 +683,7 @@ def _stop_within(
     size = 0
     if size_bytes is not None:
         sizes = sizes_of([unit.unit for unit in step.units(first)])
-        size = sum(max(each, 1) for _, each in sizes)
+        size = sum(max(num_changes, 1) for _, num_changes in sizes)
         if size > size_bytes:
             allowed = min(allowed, num_rows * size_bytes // size)
     if allowed >= num_rows:

@@ -64,7 +64,7 @@ def version_of_interval(
     try:
         return table.read_at(version)
     except NotFoundError as error:
-        versions = [each for each in table.log.versions() if each <= through]
+        versions = [version for version in table.log.versions() if version <= through]
         gone = "which has been cleaned up"
         if table.manifest.base_paths:
             gone += ", or is in the history that this branch or clone started from"

@@ -113,7 +113,7 @@ class Lineage:
         return Origin(restored or version - 1, same)
 
     def _read_over_gap(self, version: int) -> Origin | None:
-        older = [each for each in self._table.log.versions() if each < version]
+        older = [number for number in self._table.log.versions() if number < version]
         try:
             return Origin(max(older), self.same_over_gap(max(older), version)) if older else None
         except NotFoundError:
@@ -163,13 +163,13 @@ def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
     Some of the fragments that both have are checked.
     """
     before, after = _places(older.schema.fields), _places(newer.schema.fields)
-    wanted = {each for each, place in after.items() if before.get(each) == place}
+    wanted = {field_id for field_id, place in after.items() if before.get(field_id) == place}
     common = sorted(set(older.manifest.fragments.ids) & set(newer.manifest.fragments.ids))
     known: set[int] = set()
     for fragment_id in dict.fromkeys((*common[:_MAX_LOOKED_AT], *common[-_MAX_LOOKED_AT:])):
-        for _, each in _held_by(older, fragment_id) & _held_by(newer, fragment_id):
+        for _, file in _held_by(older, fragment_id) & _held_by(newer, fragment_id):
             # the enclosing struct is the same one, too: parts do not move between structs
-            known.update(after[each] if each in wanted else ())
+            known.update(after[file] if file in wanted else ())
         if wanted <= known:
             break
     return frozenset(known)
@@ -207,10 +207,12 @@ def _share_rows(older: TableVersion, newer: TableVersion) -> bool:
     if not all(fragments):
         return False
     if not (older.has_stable_row_ids and newer.has_stable_row_ids):
-        files = [{file.path for each in some for file in each.files} for some in fragments]
+        files = [{file.path for fragment in some for file in fragment.files} for some in fragments]
         return not files[0].isdisjoint(files[1])
-    largest = max(older.row_ids(each).largest for each in fragments[0])
-    return any(bool((newer.row_ids(each).to_array() <= largest).any()) for each in fragments[1])
+    largest = max(older.row_ids(fragment).largest for fragment in fragments[0])
+    return any(
+        bool((newer.row_ids(fragment).to_array() <= largest).any()) for fragment in fragments[1]
+    )
 
 
 def _first_and_last(fragments: FragmentList) -> list[Fragment]:

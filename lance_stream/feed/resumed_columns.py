@@ -58,4 +58,4 @@ def resumed_columns(
 
 
 def _is_all_of(field: Field, kept: Ids) -> bool:
-    return all(each.id in kept for each in field.walk())
+    return all(descendant.id in kept for descendant in field.walk())

@@ -169,13 +169,13 @@ class RowDifferences:
 def _diff(
     plan: DiffPlan, newer: TableVersion, history: History | None, *, column_backfills: bool
 ) -> tuple[TableChanges, Sequences]:
-    for each in (*plan.gone, *plan.come, *chain.from_iterable(plan.kept)):
-        newer.check_promise(each)
+    for fragment in (*plan.gone, *plan.come, *chain.from_iterable(plan.kept)):
+        newer.check_promise(fragment)
     dead = newer.dead_offsets_of(plan.dead_rows_of)
     dead_rows = {
-        (each.id, each.deletion_file): offsets
-        for each, offsets in zip(plan.dead_rows_of, dead, strict=True)
-        if each.deletion_file is not None
+        (fragment.id, fragment.deletion_file): offsets
+        for fragment, offsets in zip(plan.dead_rows_of, dead, strict=True)
+        if fragment.deletion_file is not None
     }
     sequences = {sequence: newer.files.sequence(sequence) for sequence in plan.sequences}
     found = diff(plan, dead_rows, sequences, history, column_backfills=column_backfills)

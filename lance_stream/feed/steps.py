@@ -150,7 +150,7 @@ class VersionChanges:
         removed = [(DELETE, delete) for delete in deletes]
         if self._gives_pre_images:
             name = UPDATE_PREIMAGE if computes else DELETE
-            removed += [(name, each) for each in self._rows_at(pre_images)]
+            removed += [(name, rows) for rows in self._rows_at(pre_images)]
         name = UPDATE_POSTIMAGE if computes else INSERT
         added = [
             (name, RowsOfFragment(post_image.fragment, post_image.offsets))

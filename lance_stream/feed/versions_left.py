@@ -64,7 +64,9 @@ class VersionsLeft:
 
     def _list(self, after: int) -> None:
         found = self.newest.log.versions(after)
-        self._listed = [each for each in found if each <= self.newest.version] or self._listed
+        self._listed = [
+            version for version in found if version <= self.newest.version
+        ] or self._listed
         self._is_all = not after
 
     def read_ahead(self, first: int, last: int) -> None:
@@ -75,18 +77,22 @@ class VersionsLeft:
             last: The last one; fewer are read if they are large.
         """
         first = max(first, 1)
-        self._log.read_ahead([each for each in self._after(first - 1) if first <= each <= last])
+        self._log.read_ahead(
+            [version for version in self._after(first - 1) if first <= version <= last]
+        )
 
     def next_existing(self, version: int) -> int:
         """Return a version, or the next one that exists."""
         if self.has(version):
             return version
-        return next((each for each in self._after(version) if each > version), self.newest.version)
+        return next(
+            (number for number in self._after(version) if number > version), self.newest.version
+        )
 
     def between(self, after: int, through: int) -> list[int]:
         """Return the existing versions after one, through another or the next that exists."""
         last = self.next_existing(through)
-        return [each for each in self._after(after) if after < each <= last]
+        return [version for version in self._after(after) if after < version <= last]
 
     def at(self, version: int) -> TableVersion:
         """Return a version.
@@ -215,7 +221,7 @@ class _RecentVersions(VersionLog):
     def read_ahead(self, versions: Sequence[int]) -> None:
         """Read manifests side by side, as many as fit the cache; some may have been removed."""
         room = MAX_RECENT_FRAGMENTS // max(len(self._seen.newest.fragments), 1)
-        missing = [each for each in versions if each not in self._recent]
+        missing = [version for version in versions if version not in self._recent]
         missing = missing[: max(min(room, MAX_RECENT) - _LEAST_RECENT, 0)]
         if len(missing) < 2:
             return

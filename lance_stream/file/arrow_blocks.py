@@ -315,8 +315,8 @@ def _array_from_parts(block: StructBlock, arrow_type: pa.DataType) -> pa.Array:
             f"structs of {len(block.parts)} parts are stored in a column of the type {arrow_type}"
         )
     children = [
-        array_from_block(part, each.type)
-        for part, each in zip(block.parts, arrow_type, strict=True)
+        array_from_block(part, arrow_field.type)
+        for part, arrow_field in zip(block.parts, arrow_type, strict=True)
     ]
     return pa.Array.from_buffers(arrow_type, block.num_values, [None], 0, children=children)
 

@@ -30,7 +30,7 @@ class ColumnTable:
         Raises:
             BadDataError: They are damaged, or a column does not exist.
         """
-        wanted = [each for each in dict.fromkeys(indices) if each not in self._columns]
+        wanted = [index for index in dict.fromkeys(indices) if index not in self._columns]
         for index in wanted:
             if not 0 <= index < len(self._ranges):
                 raise CorruptDataError(

@@ -19,7 +19,7 @@ class KnownRanges:
 
     def __init__(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> None:
         self._known = sorted(zip(ranges, buffers, strict=True), key=lambda each: each[0].start)
-        self._starts = [each.start for each, _ in self._known]
+        self._starts = [span.start for span, _ in self._known]
 
     def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "KnownRanges":
         """Return these ranges and some more."""
@@ -31,7 +31,7 @@ class KnownRanges:
         if not more:
             return self
         known = [*self._known, *more]
-        return KnownRanges([each for each, _ in known], [data for _, data in known])
+        return KnownRanges([span for span, _ in known], [data for _, data in known])
 
     def answering(self, asking: Asking[T]) -> Asking[T]:
         """Run a generator that requests bytes, and pass on only requests for unknown ranges."""
@@ -40,8 +40,8 @@ class KnownRanges:
         try:
             asked = next(asking)
             while True:
-                found = [self._find(each) for each in asked]
-                missing = [each for each, one in zip(asked, found, strict=True) if one is None]
+                found = [self._find(span) for span in asked]
+                missing = [span for span, one in zip(asked, found, strict=True) if one is None]
                 fetched = iter((yield missing) if missing else ())
                 asked = asking.send([next(fetched) if one is None else one for one in found])
         except StopIteration as stop:

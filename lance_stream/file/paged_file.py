@@ -65,7 +65,7 @@ class PagedFile:
         self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
     ) -> Asking[list[pa.Array]]:
         """Return rows of some fields; see `FileReader.read`."""
-        columns = [self._columns_below(each, column_of) for each in fields]
+        columns = [self._columns_below(field, column_of) for field in fields]
         yield from self._columns.load([index for column in columns for index in column.values()])
         yield from self._reader.load_ahead(fields, columns)
         return (
@@ -81,8 +81,13 @@ class PagedFile:
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[npt.NDArray[np.int64]]:
         """Return the page starts of the column with the most pages."""
-        held = [each for field in fields for each in field.walk() if each.id in column_of]
-        columns = yield from self._columns.load([column_of[each.id] for each in held])
+        held = [
+            descendant
+            for field in fields
+            for descendant in field.walk()
+            if descendant.id in column_of
+        ]
+        columns = yield from self._columns.load([column_of[descendant.id] for descendant in held])
         lengths = [[page.length for page in column.pages] for column in columns]
         # The items of a 2.0 list are a column of their own, which counts items.
         of_rows = [length for length in lengths if sum(length) == self._metadata.num_rows]
@@ -92,8 +97,13 @@ class PagedFile:
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[list[list[StoredPage]]]:
         """Return where the pages of some columns are stored, column by column."""
-        held = [each for field in fields for each in field.walk() if each.id in column_of]
-        columns = yield from self._columns.load([column_of[each.id] for each in held])
+        held = [
+            descendant
+            for field in fields
+            for descendant in field.walk()
+            if descendant.id in column_of
+        ]
+        columns = yield from self._columns.load([column_of[descendant.id] for descendant in held])
         return pages_of(columns, self._metadata.num_rows)
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # none are stored
@@ -122,9 +132,9 @@ class PagedFile:
         Parts that were added to a nested column later are missing: they read as nulls.
         """
         columns = {
-            each.id: column_of[each.id]
-            for each in self._reader.fields_with_column(field)
-            if each.id in column_of
+            stored.id: column_of[stored.id]
+            for stored in self._reader.fields_with_column(field)
+            if stored.id in column_of
         }
         if not columns:
             raise NotFoundError(f"the column {field.name!r} (field {field.id}) is not in this file")

@@ -20,10 +20,10 @@ _WITHOUT_MAPS = frozenset({FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1}
 def foreign_type(field: Field, version: FileVersion) -> str | None:
     """Return the part of a column's type that files of a version do not support; None if none."""
     if version in _WITHOUT_MAPS:
-        for each in field.walk():
-            if each.logical_type == MAP:
+        for descendant in field.walk():
+            if descendant.logical_type == MAP:
                 return "maps"
-            if is_fixed_size_list_of_structs(each.logical_type):
+            if is_fixed_size_list_of_structs(descendant.logical_type):
                 return "fixed-size lists of structs"
     return None
 

@@ -60,7 +60,7 @@ class FileVersion(Enum):
         try:
             return cls(lowered)
         except ValueError:
-            known = ", ".join([each.value for each in cls] + sorted(_ALIASES))
+            known = ", ".join([version.value for version in cls] + sorted(_ALIASES))
             raise InvalidInputError(
                 f"there is no file version {name!r}; choose one of {known}"
             ) from None

@@ -239,7 +239,9 @@ def check_nulls(field: Field, array: pa.Array) -> None:
     Raises:
         InvalidInputError: It has one; the message names the column.
     """
-    if field.nullable and (not field.children or all(each.nullable for each in field.walk())):
+    if field.nullable and (
+        not field.children or all(descendant.nullable for descendant in field.walk())
+    ):
         return
     if not field.nullable and array.null_count:
         raise InvalidInputError(

@@ -74,7 +74,9 @@ def _find_problem(executable: str, import_paths: tuple[str, ...]) -> str | None:
     if answer is None:
         return None
     if answer.version != sys.version_info[:2]:
-        ours, theirs = (".".join(map(str, each)) for each in (sys.version_info[:2], answer.version))
+        ours, theirs = (
+            ".".join(map(str, version)) for version in (sys.version_info[:2], answer.version)
+        )
         return (
             f"Spark starts its workers with {found}, which is Python {theirs}, but this program "
             f"runs on Python {ours} ({sys.executable})"

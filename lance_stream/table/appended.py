@@ -76,7 +76,7 @@ def appended_fragments(
         return AppendedFragments(newer.version, changes=reason)
     if isinstance(operation, Rewrite):
         return AppendedFragments(newer.version)
-    new = tuple(each for fragment_id, each in after.items() if fragment_id not in before)
+    new = tuple(fragment for fragment_id, fragment in after.items() if fragment_id not in before)
     return AppendedFragments(newer.version, new)
 
 

@@ -45,8 +45,8 @@ def clone_of(
     section = source.index_section
     if section is not None:
         section = encode_index_section(
-            each if each.base_id is not None else replace(each, base_id=base_id)
-            for each in decode_index_section(section)
+            index if index.base_id is not None else replace(index, base_id=base_id)
+            for index in decode_index_section(section)
         )
     made = replace(
         source.successor(),

@@ -210,21 +210,27 @@ def plan_diff(
         older = newer
     before, after = _only_in_one(older, newer)
     kept = {
-        each.id: (before[each.id], each)
-        for each in after.values()
-        if each.id in before and before[each.id].row_ids == each.row_ids
+        fragment.id: (before[fragment.id], fragment)
+        for fragment in after.values()
+        if fragment.id in before and before[fragment.id].row_ids == fragment.row_ids
     }
-    fields_before = {} if older is None else {each.id: each for each in older.schema.walk()}
-    fields_after = {each.id: each for each in newer.schema.walk()}
+    fields_before = (
+        {}
+        if older is None
+        else {schema_field.id: schema_field for schema_field in older.schema.walk()}
+    )
+    fields_after = {schema_field.id: schema_field for schema_field in newer.schema.walk()}
     if older is None:
         new_field_ids = set()
     elif new_field_ids is None:
         new_field_ids = fields_after.keys() - fields_before.keys()
     if older is not None and new_field_ids:
-        kept |= {each.id: (each, each) for each in _holding(new_field_ids, older, newer)}
-    gone = tuple(each for each in before.values() if each.id not in kept)
-    come = tuple(each for each in after.values() if each.id not in kept)
-    looked_at = [*gone, *come, *(each for pair in kept.values() for each in pair)]
+        kept |= {
+            fragment.id: (fragment, fragment) for fragment in _holding(new_field_ids, older, newer)
+        }
+    gone = tuple(fragment for fragment in before.values() if fragment.id not in kept)
+    come = tuple(fragment for fragment in after.values() if fragment.id not in kept)
+    looked_at = [*gone, *come, *(fragment for pair in kept.values() for fragment in pair)]
     return DiffPlan(
         older=0 if older is None else older.version,
         version=newer.version,
@@ -234,20 +240,20 @@ def plan_diff(
         field_ids=frozenset(fields_after),
         new_field_ids=frozenset(new_field_ids),
         is_cast=not {fields_after[field_id].name for field_id in new_field_ids}.isdisjoint(
-            fields_before[each].name for each in fields_before.keys() - fields_after.keys()
+            fields_before[field_id].name for field_id in fields_before.keys() - fields_after.keys()
         ),
         dead_rows_of=tuple(
             {
-                (each.id, each.deletion_file): each
-                for each in looked_at
-                if each.deletion_file is not None
+                (fragment.id, fragment.deletion_file): fragment
+                for fragment in looked_at
+                if fragment.deletion_file is not None
             }.values()
         ),
         sequences=tuple(
             dict.fromkeys(
                 stored
-                for each in looked_at
-                for stored in (each.row_ids, each.last_updated_at_versions)
+                for fragment in looked_at
+                for stored in (fragment.row_ids, fragment.last_updated_at_versions)
                 if isinstance(stored, ExternalFile | LineageColumn)
             )
         ),
@@ -277,8 +283,8 @@ def diff(
     """
     read = _Reader(dead_rows or {}, sequences or {})
     judge = _Judge(plan, history, column_backfills=column_backfills)
-    gone = [_Rows(each, read.live(each)) for each in plan.gone]
-    come = [_Rows(each, read.live(each)) for each in plan.come]
+    gone = [_Rows(fragment, read.live(fragment)) for fragment in plan.gone]
+    come = [_Rows(fragment, read.live(fragment)) for fragment in plan.come]
     updated: dict[int, list[UpdatedRows]] = {}
     for before, after in plan.kept:
         killed, revived, changed = _compare(before, after, judge, read)
@@ -288,8 +294,8 @@ def diff(
             addresses = pack_addresses(before.id, changed)
             updated.setdefault(after.id, []).append(UpdatedRows(after, changed, addresses))
     deletes, updates, inserts = _match(gone, come, judge, read)
-    for each in updates:
-        updated.setdefault(each.fragment.id, []).append(each)
+    for update in updates:
+        updated.setdefault(update.fragment.id, []).append(update)
     return TableChanges(
         version=plan.version,
         deletes=tuple(sorted(deletes, key=lambda each: each.fragment.id)),
@@ -308,7 +314,7 @@ def changed_row_ids(changed: TableChanges, sequences: Sequences | None = None) -
         sequences: As `diff` was given them.
     """
     read = _Reader({}, sequences or {})
-    parts = [_Rows(*each[:2]) for each in (*changed.deletes, *changed.inserts)]
+    parts = [_Rows(*part[:2]) for part in (*changed.deletes, *changed.inserts)]
     parts += [_Rows(*update[:2]) for update in changed.updates]
     return _row_ids_of(parts, read)
 
@@ -426,7 +432,7 @@ def _only_in_one(
     differ = [*compress(range(num_both), map(ne, before, after))]
     places_before = [*differ, *range(num_both, len(before))]
     places_after = [*differ, *range(num_both, len(after))]
-    by_start = {after[each][:_START_BYTES]: each for each in places_after}
+    by_start = {after[index][:_START_BYTES]: index for index in places_after}
     moved = {
         place: other
         for place in places_before
@@ -435,8 +441,8 @@ def _only_in_one(
     }
     moved_to = set(moved.values())
     return (
-        _fragments_at(older, [each for each in places_before if each not in moved]),
-        _fragments_at(newer, [each for each in places_after if each not in moved_to]),
+        _fragments_at(older, [index for index in places_before if index not in moved]),
+        _fragments_at(newer, [index for index in places_after if index not in moved_to]),
     )
 
 
@@ -525,8 +531,8 @@ class _Judge:
                 changed = silent & np.isin(row_ids, self._history.unstamped)
             if self._counts_new_fields and self._plan.new_field_ids:
                 changed |= silent & np.repeat(
-                    [self._has_new_fields(each.fragment) for each in come],
-                    [len(each.offsets) for each in come],
+                    [self._has_new_fields(rows.fragment) for rows in come],
+                    [len(rows.offsets) for rows in come],
                 )
         return self._noted(changed, stamped, lambda: row_ids)
 
@@ -579,8 +585,8 @@ def _match(
     gone: Sequence[_Rows], come: Sequence[_Rows], judge: _Judge, read: _Reader
 ) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
     """Match rows by their ids: those that disappeared in one place with those in a new place."""
-    gone = [each for each in gone if len(each.offsets)]
-    come = [each for each in come if len(each.offsets)]
+    gone = [rows for rows in gone if len(rows.offsets)]
+    come = [rows for rows in come if len(rows.offsets)]
     gone_ids, come_ids = _row_ids_of(gone, read), _row_ids_of(come, read)
     places, is_known = _find(gone_ids, come_ids)
     is_moved = np.zeros(len(gone_ids), np.bool_)

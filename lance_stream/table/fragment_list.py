@@ -106,7 +106,7 @@ class FragmentNumbers:
         dead_rows = np.zeros(len(raws), np.uint64)
         dead_rows[has_file] = within.numbers[_NUM_DELETED_ROWS]
         walked.is_odd[has_file] |= within.is_odd
-        is_hidden = [walked.spans[each].starts >= 0 for each in _HIDDEN_LINEAGE]
+        is_hidden = [walked.spans[sequence].starts >= 0 for sequence in _HIDDEN_LINEAGE]
         made = cls(
             walked.numbers[_ID],
             walked.numbers[_PHYSICAL_ROWS],
@@ -212,7 +212,7 @@ class FragmentList(Sequence[Fragment]):
         if isinstance(fragments, FragmentList):
             return fragments
         known = tuple(fragments)
-        made = cls(encode_fragment(each) for each in known)
+        made = cls(encode_fragment(fragment) for fragment in known)
         made._decoded = dict(enumerate(known))
         return made
 
@@ -221,7 +221,7 @@ class FragmentList(Sequence[Fragment]):
         more = FragmentList.of(fragments)
         made = FragmentList(self.raws + more.raws)
         made._decoded = {**self._decoded}
-        made._decoded.update((len(self) + at, each) for at, each in more._decoded.items())
+        made._decoded.update((len(self) + at, fragment) for at, fragment in more._decoded.items())
         if "numbers" in self.__dict__:
             made.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
         made._lineage_before = self._known_lineage
@@ -229,7 +229,9 @@ class FragmentList(Sequence[Fragment]):
             made.framed = self.framed + more.framed
         if "place_of" in self.__dict__ and self.place_of.keys().isdisjoint(more.ids):
             made.place_of = {**self.place_of}
-            made.place_of.update((each, len(self) + at) for each, at in more.place_of.items())
+            made.place_of.update(
+                (fragment_id, len(self) + at) for fragment_id, at in more.place_of.items()
+            )
         return made
 
     def replaced(self, changes: Mapping[int, Fragment | None]) -> "FragmentList":
@@ -252,7 +254,7 @@ class FragmentList(Sequence[Fragment]):
         made._lineage_before = self._known_lineage
         if len(instead) == len(changes):
             if "place_of" in self.__dict__ and all(
-                self.place_of.get(each.id) == place for place, each in instead.items()
+                self.place_of.get(fragment.id) == place for place, fragment in instead.items()
             ):
                 made.place_of = self.place_of
             return made
@@ -303,8 +305,8 @@ class FragmentList(Sequence[Fragment]):
         )
         physical = np.where(is_odd, 0, numbers.physical_rows).astype(np.int64)
         live = physical - np.where(is_odd, 0, numbers.dead_rows).astype(np.int64)
-        for each in (physical, live):
-            each.flags.writeable = False
+        for counts in (physical, live):
+            counts.flags.writeable = False
         return StatedRows(physical, live, np.flatnonzero(is_odd).tolist())
 
     @cached_property

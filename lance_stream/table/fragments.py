@@ -74,7 +74,11 @@ class DataFile:
                     "used, so the places of the others are unknown; compact the table with "
                     "another writer"
                 )
-            return {each: each - first for each in self.field_ids if each != TOMBSTONED_ID}
+            return {
+                field_id: field_id - first
+                for field_id in self.field_ids
+                if field_id != TOMBSTONED_ID
+            }
         return {
             field_id: column
             for field_id, column in zip(self.field_ids, self.column_indices, strict=True)
@@ -115,8 +119,12 @@ def columns_of_files(
     taken: set[int] = set()
     found = []
     for file in reversed(files):
-        own = {each: column for each, column in file.column_of().items() if each not in taken}
-        taken.update(each for each in own if each not in shared)
+        own = {
+            field_id: column
+            for field_id, column in file.column_of().items()
+            if field_id not in taken
+        }
+        taken.update(field_id for field_id in own if field_id not in shared)
         found.append(own)
     return found[::-1]
 
@@ -177,7 +185,7 @@ class LineageColumn:
     @classmethod
     def among(cls, field_id: int, files: Sequence["DataFile"]) -> "LineageColumn":
         """Return the column as the files of a fragment have it."""
-        holding = [each for each in files if field_id in each.field_ids]
+        holding = [file for file in files if field_id in file.field_ids]
         if len(holding) != 1:
             return cls(field_id, None, len(holding))
         (file,) = holding
@@ -459,7 +467,7 @@ def without_counts(data: bytes) -> bytes:
 def has_overlays(fragment: Fragment) -> bool:
     """Return whether a fragment has data overlay files, which are not supported."""
     return bool(fragment.unknown) and any(
-        each.number == _OVERLAYS for each in wire.split_message(fragment.unknown)
+        field.number == _OVERLAYS for field in wire.split_message(fragment.unknown)
     )
 
 

@@ -51,7 +51,7 @@ def kind_of(index: IndexMetadata) -> str:
 
 def _vector_kind(details: bytes) -> str:
     try:
-        numbers = {each.number for each in wire.split_message(details)}
+        numbers = {field.number for field in wire.split_message(details)}
     except CorruptDataError:
         return "VECTOR"
     codecs = [codec for number, codec in _CODECS.items() if number in numbers]

@@ -224,8 +224,8 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
     text = json.dumps(value)
     if entry.recent:
         recent = [
-            [each.batch_id, each.version, each.num_rows, each.digest, _rules_in(entry, each)]
-            for each in entry.recent
+            [batch.batch_id, batch.version, batch.num_rows, batch.digest, _rules_in(entry, batch)]
+            for batch in entry.recent
         ]
         text = f'{text[:-1]}, "recent": {json.dumps(recent, separators=(",", ":"))}}}'
     return {config_key(app_id): text}
@@ -338,7 +338,7 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
         names = ("batch", "query", "version", "rows", "digest", "rules")
         entry = _entry_of(*(parsed.get(name) for name in names))
         if entry is not None and isinstance(recent, list):
-            earlier = tuple(_recent_of(each, entry.rules) for each in recent)
+            earlier = tuple(_recent_of(batch, entry.rules) for batch in recent)
             quarantined = parsed.get("quarantined", "")
             last = _last_quarantined_of(parsed.get("last_quarantined"))
             if all(earlier) and isinstance(quarantined, str) and last is not False:
@@ -359,7 +359,7 @@ def _entry_of(
 ) -> LedgerEntry | None:
     """Return an entry from JSON values; None if they are not one."""
     texts = [query or "", digest or "", rules or ""]
-    numbers = [each for each in (version, rows) if each is not None]
+    numbers = [number for number in (version, rows) if number is not None]
     if not _is_number(batch) or not all(map(_is_number, numbers)):
         return None
     if not all(isinstance(text, str) for text in texts):

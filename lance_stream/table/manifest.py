@@ -183,12 +183,12 @@ class Manifest:
         Raises:
             CorruptDataError: The manifest has none.
         """
-        for each in self.base_paths:
-            if each.id == base_id:
-                return each
+        for base in self.base_paths:
+            if base.id == base_id:
+                return base
         raise CorruptDataError(
             f"a file refers to the base path {base_id}, but the manifest has only "
-            f"{[each.id for each in self.base_paths]}"
+            f"{[base.id for base in self.base_paths]}"
         )
 
 
@@ -278,10 +278,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
         return position
 
     dictionaries: dict[int, int] = {}
-    for each in manifest.schema.walk():
-        if each.id in manifest.dictionaries:
-            values = manifest.dictionaries[each.id]
-            body, dictionaries[each.id] = encode_dictionary(values, sum(map(len, parts)))
+    for schema_field in manifest.schema.walk():
+        if schema_field.id in manifest.dictionaries:
+            values = manifest.dictionaries[schema_field.id]
+            body, dictionaries[schema_field.id] = encode_dictionary(values, sum(map(len, parts)))
             parts.append(body)
     index_section = transaction_section = None
     if manifest.index_section is not None:
@@ -410,13 +410,19 @@ def _split_manifest(data: bytes, start: int, stop: int) -> tuple[bytes, tuple[by
         data = wire.serialize(outline)
         fields = wire.split_message(data)
     else:
-        raws = tuple(data[each.value_start : each.stop] for each in fields if _is_fragment(each))
-        fields = [each for each in fields if not _is_fragment(each)]
+        raws = tuple(
+            data[wire_field.value_start : wire_field.stop]
+            for wire_field in fields
+            if _is_fragment(wire_field)
+        )
+        fields = [wire_field for wire_field in fields if not _is_fragment(wire_field)]
     rest: list[bytes] = []
     unknown: list[bytes] = []
     known = table_pb2.Manifest.DESCRIPTOR.fields_by_number
-    for each in fields:
-        (rest if each.number in known else unknown).append(data[each.start : each.stop])
+    for wire_field in fields:
+        (rest if wire_field.number in known else unknown).append(
+            data[wire_field.start : wire_field.stop]
+        )
     return b"".join(rest), raws, b"".join(unknown)
 
 
@@ -443,14 +449,14 @@ def _read_section(data: bytes, position: int, limit: int, what: str) -> bytes:
 def _dictionaries(message: table_pb2.Manifest, data: bytes) -> dict[int, pa.Array]:
     """Return the values of the columns that have a dictionary; they are in the same file."""
     return {
-        each.id: decode_dictionary(
-            logical_to_leaf(each.logical_type).value_type,
+        descriptor.id: decode_dictionary(
+            logical_to_leaf(descriptor.logical_type).value_type,
             data,
-            each.dictionary.offset,
-            each.dictionary.length,
+            descriptor.dictionary.offset,
+            descriptor.dictionary.length,
         )
-        for each in message.fields
-        if each.logical_type.startswith("dict:") and each.HasField("dictionary")
+        for descriptor in message.fields
+        if descriptor.logical_type.startswith("dict:") and descriptor.HasField("dictionary")
     }
 
 

@@ -415,7 +415,7 @@ def tag_path(tag: str) -> str:
     if (
         not isinstance(tag, str)
         or not tag
-        or not all(each.isalnum() or each in "._-" for each in tag)
+        or not all(character.isalnum() or character in "._-" for character in tag)
         or tag.startswith(".")
         or tag.endswith((".", ".lock"))
         or ".." in tag
@@ -445,7 +445,10 @@ def branch_directory(branch: str) -> str:
     """
     parts = branch.split("/")
     if (
-        not all(part and all(each.isalnum() or each in "._-" for each in part) for part in parts)
+        not all(
+            part and all(character.isalnum() or character in "._-" for character in part)
+            for part in parts
+        )
         or ".." in branch
         or "." in parts
         or branch.endswith(".lock")

@@ -182,7 +182,7 @@ def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> In
     covered = coverage(index)
     gone = BitMap()
     for fragment_id in covered:
-        before, now = (each.fragments.by_id(fragment_id) for each in (read, newest))
+        before, now = (manifest.fragments.by_id(fragment_id) for manifest in (read, newest))
         if before is not None and now is not None and _places(before, parts) != _places(now, parts):
             gone.add(fragment_id)
     if gone and has_zones(index):

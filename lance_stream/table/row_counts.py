@@ -114,19 +114,19 @@ def _by_fragments(
 
 
 def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) -> RowCounts | None:
-    after = _live_rows([*plan.come, *(each for _, each in plan.kept)])
+    after = _live_rows([*plan.come, *(newer for _, newer in plan.kept)])
     if not plan.gone and not plan.kept:
         return None if after is None else RowCounts(inserted=after)
     is_known = isinstance(operation, _NEVER_BRING_BACK_ROWS)
     if not plan.sequences and not plan.dead_rows_of and _physical_rows(plan) <= MAX_ROWS:
         changed = diff(plan)
         return RowCounts.of(changed) if is_known or not changed.has_doubts else None
-    before = _live_rows([*plan.gone, *(each for each, _ in plan.kept)])
+    before = _live_rows([*plan.gone, *(older for older, _ in plan.kept)])
     if before is None or after is None or not is_known or not _is_countable(plan):
         return None
     inserted = updated = 0
-    for each in plan.come:
-        written = _written_rows(each, plan.version, older.next_row_id)
+    for fragment in plan.come:
+        written = _written_rows(fragment, plan.version, older.next_row_id)
         if written is None or not _is_usual(written, operation):
             return None
         inserted += written.inserted
@@ -137,14 +137,14 @@ def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) ->
 
 def _physical_rows(plan: DiffPlan) -> int:
     looked_at = chain(plan.gone, plan.come, *plan.kept)
-    return sum(each.physical_rows for each in looked_at)
+    return sum(fragment.physical_rows for fragment in looked_at)
 
 
 def _is_countable(plan: DiffPlan) -> bool:
     """Return whether rows were only deleted from old fragments, and written to new ones."""
     return (
         not plan.new_field_ids
-        and all(each.deletion_file is None for each in plan.come)
+        and all(fragment.deletion_file is None for fragment in plan.come)
         and all(
             before.files == after.files
             and before.last_updated_at_versions == after.last_updated_at_versions

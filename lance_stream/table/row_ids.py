@@ -429,13 +429,15 @@ def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
     segments: list[Segment] = []
     for kind, several in groupby(messages, lambda each: each.WhichOneof("segment")):
         if kind == "range":
-            bounds = [bound for each in several for bound in (each.range.start, each.range.end)]
+            bounds = [
+                bound for segment in several for bound in (segment.range.start, segment.range.end)
+            ]
             pairs = np.array(bounds, np.uint64).reshape(-1, 2)
             segments.append(_ranges(pairs[:, 0], pairs[:, 1]))
         elif kind == "sorted_array":
-            segments += _decode_arrays([each.sorted_array for each in several], ascend=True)
+            segments += _decode_arrays([segment.sorted_array for segment in several], ascend=True)
         elif kind == "array":
-            segments += _decode_arrays([each.array for each in several], ascend=False)
+            segments += _decode_arrays([segment.array for segment in several], ascend=False)
         else:
             segments += map(_decode_segment, several)
     return segments
@@ -622,7 +624,7 @@ def _decode_arrays(
         ascend: Whether the ids of each have to ascend.
     """
     for kind, several in groupby(messages, lambda each: each.WhichOneof("array")):
-        parts = [_ARRAYS[kind](each) for each in several] if kind in _ARRAYS else None
+        parts = [_ARRAYS[kind](segment) for segment in several] if kind in _ARRAYS else None
         if parts is None:
             raise CorruptDataError("an array of row ids is of an unknown kind")
         width = _WIDTHS[kind]

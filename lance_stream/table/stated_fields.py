@@ -136,13 +136,15 @@ def check_stated(unknown: bytes, *, for_writing: bool) -> None:
     refused = {Treatment.REFUSED_BY_READERS}
     if for_writing:
         refused.add(Treatment.REFUSED_BY_WRITERS)
-    for each in wire.split_message(unknown):
-        stated = FIELDS["Manifest"].get(each.number)
-        is_zero = each.wire_type == wire.VARINT and not any(unknown[each.value_start : each.stop])
+    for field in wire.split_message(unknown):
+        stated = FIELDS["Manifest"].get(field.number)
+        is_zero = field.wire_type == wire.VARINT and not any(
+            unknown[field.value_start : field.stop]
+        )
         if stated is None or stated.treatment not in refused or is_zero:
             continue
         verb = "written" if stated.treatment is Treatment.REFUSED_BY_WRITERS else "read"
         raise UnsupportedFeatureError(
-            f"the table cannot be {verb}: field {each.number} of its manifest states "
+            f"the table cannot be {verb}: field {field.number} of its manifest states "
             f"{stated.reason}"
         )

@@ -214,10 +214,10 @@ def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[Tombst
     small = [file for file in files if file.num_rows < MAX_ROWS_TO_JOIN]
     joined: list[TombstoneFile] = []
     for tier in range(_tier(MAX_ROWS_TO_JOIN)):
-        own = [each for each in small if _tier(each.num_rows) == tier]
-        total = num_rows + sum(each.num_rows for each in joined)
+        own = [file for file in small if _tier(file.num_rows) == tier]
+        total = num_rows + sum(file.num_rows for file in joined)
         if len(own) + (_tier(total) == tier) > MAX_FILES_A_TIER:
-            joined = [each for each in small if _tier(each.num_rows) <= tier]
+            joined = [file for file in small if _tier(file.num_rows) <= tier]
     return tuple(joined)
 
 
@@ -265,7 +265,7 @@ def _are_names(value: object, *, may_be_empty: bool = False) -> TypeGuard[list[s
     return (
         isinstance(value, list)
         and (may_be_empty or bool(value))
-        and all(isinstance(each, str) for each in value)
+        and all(isinstance(item, str) for item in value)
     )
 
 

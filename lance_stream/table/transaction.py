@@ -119,21 +119,24 @@ def operation_kind(data: bytes) -> type[KnownOperation] | None:
         CorruptDataError: The bytes are not a message.
     """
     known = transaction_pb2.Transaction.DESCRIPTOR.fields_by_number
-    for each in wire.split_message(data):
-        if each.number in _OPERATION_NUMBERS and each.number in known:
-            return OPERATIONS[known[each.number].name]
+    for wire_field in wire.split_message(data):
+        if wire_field.number in _OPERATION_NUMBERS and wire_field.number in known:
+            return OPERATIONS[known[wire_field.number].name]
     return None
 
 
 def _split_off_operation(unknown: bytes) -> tuple[UnknownOperation, bytes]:
     operation: UnknownOperation | None = None
     rest: list[bytes] = []
-    for each in wire.split_message(unknown):
-        raw = unknown[each.start : each.stop]
-        if each.number in _OPERATION_NUMBERS and each.wire_type == wire.LENGTH_DELIMITED:
+    for wire_field in wire.split_message(unknown):
+        raw = unknown[wire_field.start : wire_field.stop]
+        if (
+            wire_field.number in _OPERATION_NUMBERS
+            and wire_field.wire_type == wire.LENGTH_DELIMITED
+        ):
             if operation is not None:
                 rest.append(operation.raw)
-            operation = UnknownOperation(each.number, raw)
+            operation = UnknownOperation(wire_field.number, raw)
         else:
             rest.append(raw)
     if operation is None:

@@ -140,7 +140,7 @@ def uniform_lineage(raws: Sequence[bytes]) -> UniformLineage:
     data = np.frombuffer(b"".join(raws), np.uint8)
     stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
     starts = np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)]
-    sequences = [each for place, others in _ELSEWHERE.items() for each in (place, *others)]
+    sequences = [sequence for place, others in _ELSEWHERE.items() for sequence in (place, *others)]
     walked = walk(data, Spans(starts, stops), (_ID, _PHYSICAL_ROWS), sequences)
     num_rows = walked.numbers[_PHYSICAL_ROWS]
     is_plain = ~walked.is_odd & (num_rows > 0)

@@ -202,16 +202,16 @@ def unknown_fields(message: Message, also: Collection[int] = ()) -> bytes:
     if not has_more and not len(unknown):
         return b""
     named = message.DESCRIPTOR.fields_by_number
-    for each in (unknown[place] for place in range(len(unknown))):
-        if each.field_number in named:
+    for byte in (unknown[place] for place in range(len(unknown))):
+        if byte.field_number in named:
             raise CorruptDataError(
-                f"field {each.field_number} of a {message.DESCRIPTOR.name} message has the wire "
-                f"type {each.wire_type}, which is not its own"
+                f"field {byte.field_number} of a {message.DESCRIPTOR.name} message has the wire "
+                f"type {byte.wire_type}, which is not its own"
             )
     data = message.SerializeToString()
     known = set(named) - set(also)
     return b"".join(
-        data[each.start : each.stop] for each in split_message(data) if each.number not in known
+        data[field.start : field.stop] for field in split_message(data) if field.number not in known
     )
 
 

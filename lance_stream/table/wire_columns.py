@@ -82,7 +82,8 @@ def walk(
     count = len(messages.starts)
     numbers = {varint: np.zeros(count, np.uint64) for varint in varints}
     spans = {
-        each: Spans(np.full(count, -1, np.int64), np.full(count, -1, np.int64)) for each in embedded
+        number: Spans(np.full(count, -1, np.int64), np.full(count, -1, np.int64))
+        for number in embedded
     }
     is_odd = np.zeros(count, np.bool_)
     # Reading past the end finds a varint that does not end.

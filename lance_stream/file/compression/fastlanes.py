@@ -175,7 +175,10 @@ def _narrow_word(
     bits_per_packed: int, word: np.dtype[np.unsignedinteger]
 ) -> np.dtype[np.unsignedinteger]:
     """Return the word that a lane's bits are best shifted in: they are one stream, in any."""
-    fits = next((each for each in WORDS.values() if bits_per_packed <= each.itemsize * 8), word)
+    fits = next(
+        (candidate for candidate in WORDS.values() if bits_per_packed <= candidate.itemsize * 8),
+        word,
+    )
     return fits if fits.itemsize * _LEAST_NARROWING <= word.itemsize else word
 
 

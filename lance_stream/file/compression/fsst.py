@@ -236,8 +236,8 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
         pairs = np.append(codes, np.uint8(ESCAPE)) if len(codes) % 2 else codes
         ends, data = _looked_up(pairs.view("<u2"), _pairs_of_codes(table))
         offsets, places = (
-            ends.take(each >> 1) + _first_of_pair(codes, each, table)
-            for each in (block.offsets, escapes)
+            ends.take(array >> 1) + _first_of_pair(codes, array, table)
+            for array in (block.offsets, escapes)
         )
     if num_before is not None:
         data = _with_literals(data[: int(offsets[-1])], places, literals)

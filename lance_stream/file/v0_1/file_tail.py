@@ -120,9 +120,11 @@ def read_tail(footer: bytes | memoryview, size_bytes: int) -> Asking[FileTail]:
         )
         schema = Schema(fields_from_proto(manifest.fields), dict(manifest.schema_metadata))
         dictionaries = {
-            each.id: DictionaryPlace(each.dictionary.offset, each.dictionary.length)
-            for each in manifest.fields
-            if each.HasField("dictionary")
+            schema_field.id: DictionaryPlace(
+                schema_field.dictionary.offset, schema_field.dictionary.length
+            )
+            for schema_field in manifest.fields
+            if schema_field.HasField("dictionary")
         }
     return FileTail(
         batch_offsets=_batch_offsets(metadata),
@@ -156,10 +158,13 @@ def encode_tail(tail: FileTail, start: int) -> bytes:
             file_format="lance", version=FileVersion.V0_1.manifest_name
         ),
     )
-    for each in manifest.fields:
-        place = tail.dictionaries.get(each.id)
+    for schema_field in manifest.fields:
+        place = tail.dictionaries.get(schema_field.id)
         if place is not None:
-            each.dictionary.offset, each.dictionary.length = place.start, place.length
+            schema_field.dictionary.offset, schema_field.dictionary.length = (
+                place.start,
+                place.length,
+            )
     metadata = file_pb2.Metadata(
         manifest_position=start,
         batch_offsets=tail.batch_offsets.tolist(),

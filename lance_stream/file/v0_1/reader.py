@@ -90,7 +90,7 @@ class V01File:
         place = self.tail.statistics
         if place is None:
             return None
-        noted = {each.name: each for each in place.fields}
+        noted = {field.name: field for field in place.fields}
         wanted = {
             field.id: (field, noted[str(field.id)])
             for field in fields
@@ -119,13 +119,15 @@ class V01File:
                     f"the column {field.name!r} contains blobs, but files of version 0.1 "
                     "store their bytes as plain values: read it as bytes"
                 )
-            below = [each for each in field.walk() if each.id in column_of]
+            below = [descendant for descendant in field.walk() if descendant.id in column_of]
             if not below:
                 raise NotFoundError(
                     f"the column {field.name!r} (field {field.id}) is not in this file"
                 )
-            held.update({each.id: column_of[each.id] for each in below})
-            dictionaries += [each for each in below if each.logical_type.startswith("dict:")]
+            held.update({descendant.id: column_of[descendant.id] for descendant in below})
+            dictionaries += [
+                descendant for descendant in below if descendant.logical_type.startswith("dict:")
+            ]
         yield from self._load_pages(held)
         yield from together([self._load_dictionary(dictionary) for dictionary in dictionaries])
         columns = Columns(
@@ -133,15 +135,15 @@ class V01File:
             self._dictionaries,
             self.tail.data_stop,
         )
-        return (yield from together([_noting(each, columns, runs) for each in fields]))
+        return (yield from together([_noting(field, columns, runs) for field in fields]))
 
     def _load_pages(self, held: Mapping[int, int]) -> Asking[None]:
-        missing = [each for each in dict.fromkeys(held.values()) if each not in self._pages]
+        missing = [column for column in dict.fromkeys(held.values()) if column not in self._pages]
         ranges = [
             range_of_column(
-                self.tail.page_table_start, self.tail.num_batches, each, self.tail.data_stop
+                self.tail.page_table_start, self.tail.num_batches, column, self.tail.data_stop
             )
-            for each in missing
+            for column in missing
         ]
         if ranges:
             buffers = yield ranges

@@ -92,12 +92,12 @@ def is_byte_string(arrow: pa.DataType) -> bool:
 def fields_with_bounds(fields: Sequence[Field]) -> list[Field]:
     """Return the fields with bounds: leaves outside of lists, by field id."""
     found: list[Field] = []
-    for each in fields:
-        arrow = field_to_arrow(each).type
+    for field in fields:
+        arrow = field_to_arrow(field).type
         if pa.types.is_struct(arrow):
-            found += fields_with_bounds(each.children)
+            found += fields_with_bounds(field.children)
         elif has_bounds(arrow):
-            found.append(each)
+            found.append(field)
     return sorted(found, key=lambda each: each.id)
 
 

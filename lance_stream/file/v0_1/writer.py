@@ -135,14 +135,14 @@ class V01FileWriter:
     ) -> int:
         absent = np.zeros((num_batches, 2), np.int64)
         columns: list[npt.NDArray[np.int64]] = [
-            np.array(pages[each], np.int64).reshape(-1, 2) if each in pages else absent
-            for each in range(first_id, last_id + 1)
+            np.array(pages[field_id], np.int64).reshape(-1, 2) if field_id in pages else absent
+            for field_id in range(first_id, last_id + 1)
         ]
         return self._appended.add(encode_page_table(columns))
 
     def _append_statistics(self) -> StatisticsPlace | None:
         noted = self._appended.statistics
-        fields = [each for each in fields_with_bounds(self._schema.fields) if each.id in noted]
+        fields = [field for field in fields_with_bounds(self._schema.fields) if field.id in noted]
         if not fields:
             return None
         columns = statistics_fields(fields)
@@ -172,9 +172,9 @@ class V01FileWriter:
 
 def _statistics_arrays(arrow: pa.DataType, noted: list[BatchStatistics]) -> list[pa.Array]:
     return [
-        pa.array([each.null_count for each in noted], pa.int64()),
-        statistics_array(arrow, [each.least for each in noted]),
-        statistics_array(arrow, [each.most for each in noted]),
+        pa.array([statistics.null_count for statistics in noted], pa.int64()),
+        statistics_array(arrow, [statistics.least for statistics in noted]),
+        statistics_array(arrow, [statistics.most for statistics in noted]),
     ]
 
 

@@ -59,7 +59,7 @@ def encode_page(
     if pa.types.is_string(arrow):
         coded = _coded_by_few(chunks)
         if coded is not None:
-            indices = [each.indices for each in coded]
+            indices = [array.indices for array in coded]
             return encode_distinct_texts(indices, coded[0].dictionary, page, encode_array)
     if options.compression in {LZ4, ZSTD}:
         return encode_binary(chunks, page, options.compression, options.compression_level)

@@ -69,9 +69,9 @@ class FieldReader:
             BadDataError: The file is damaged, or has unsupported features.
             InvalidInputError: The values are too large for one array.
         """
-        for each in field.walk():
-            if each.id in columns:
-                _check_descriptions(each, self._columns[columns[each.id]])
+        for descendant in field.walk():
+            if descendant.id in columns:
+                _check_descriptions(descendant, self._columns[columns[descendant.id]])
         paged = {
             field_id: self._paged_column(index, field_id) for field_id, index in columns.items()
         }

@@ -64,7 +64,7 @@ def indices_ahead(
         num_lists = int(column.row_starts[page + 1] - column.row_starts[page])
         all_are_needed &= len(part) == num_lists
     merged = _merged(ranges)
-    if not all_are_needed and sum(each.size_bytes for each in merged) > MAX_AHEAD_BYTES:
+    if not all_are_needed and sum(span.size_bytes for span in merged) > MAX_AHEAD_BYTES:
         return []
     return merged
 
@@ -125,11 +125,11 @@ def _indices_before(
 def _merged(ranges: list[ByteRange]) -> list[ByteRange]:
     """Return ranges in ascending order, adjacent ones joined, without empty ones."""
     merged: list[ByteRange] = []
-    for each in sorted(span for span in ranges if span.size_bytes):
-        if merged and each.start <= merged[-1].stop:
-            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, each.stop))
+    for span in sorted(span for span in ranges if span.size_bytes):
+        if merged and span.start <= merged[-1].stop:
+            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, span.stop))
         else:
-            merged.append(each)
+            merged.append(span)
     return merged
 
 
@@ -141,14 +141,14 @@ def _indices_of(field: Field, columns: Mapping[int, PagedColumn], rows: Rows) ->
     parts = column.split(rows)
     if field.is_leaf and column.kind != "list":
         return [
-            each
+            span
             for page, part in parts
-            for each in _indices_of_values(column.encoding(page), column.buffers(page), part)
+            for span in _indices_of_values(column.encoding(page), column.buffers(page), part)
         ]
     if field.logical_type == STRUCT:
         if column.kind == "packed_struct":
             return []
-        return [each for child in field.children for each in _indices_of(child, columns, rows)]
+        return [span for child in field.children for span in _indices_of(child, columns, rows)]
     ranges: list[ByteRange] = []
     for page, part in parts:
         offsets = list_encoding(column.encoding(page)).offsets

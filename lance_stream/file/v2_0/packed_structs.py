@@ -43,8 +43,10 @@ def decode_packed_struct(
         raise CorruptDataError(
             f"structs of {len(encoding.inner)} parts are stored for a column of type {arrow}"
         )
-    types = [each.type for each in arrow]
-    widths = [_checked_width(part, each) for part, each in zip(encoding.inner, types, strict=True)]
+    types = [array.type for array in arrow]
+    widths = [
+        _checked_width(part, type_) for part, type_ in zip(encoding.inner, types, strict=True)
+    ]
     row_bytes = sum(widths)
     if row_bytes == 0:
         raise CorruptDataError("a packed struct has no parts")
@@ -52,8 +54,8 @@ def decode_packed_struct(
     by_row = np.frombuffer(data, np.uint8).reshape(len(rows), row_bytes)
     starts = np.cumsum(widths) - widths
     parts = [
-        _array_of_bytes(each, len(rows), _column(by_row, start, width))
-        for each, start, width in zip(types, starts.tolist(), widths, strict=True)
+        _array_of_bytes(type_, len(rows), _column(by_row, start, width))
+        for type_, start, width in zip(types, starts.tolist(), widths, strict=True)
     ]
     return pa.Array.from_buffers(arrow, len(rows), [None], children=parts)
 
@@ -67,9 +69,9 @@ def encode_packed_struct(
         InvalidInputError: A part has no fixed width, or a value is null.
     """
     del encode  # no nested encoding
-    types = [each.type for each in arrow]
-    widths = [_width(each) for each in types]
-    by_row = np.empty((sum(len(each) for each in chunks), sum(widths)), np.uint8)
+    types = [array.type for array in arrow]
+    widths = [_width(type_) for type_ in types]
+    by_row = np.empty((sum(len(chunk) for chunk in chunks), sum(widths)), np.uint8)
     done = 0
     for chunk in chunks:
         _check_no_nulls(chunk)
@@ -83,7 +85,7 @@ def encode_packed_struct(
     buffer = page.add([as_bytes(by_row.reshape(-1))])
     return pb.ArrayEncoding(
         packed_struct=pb.PackedStruct(
-            inner=[_part_encoding(each, pb.Buffer()) for each in types], buffer=buffer
+            inner=[_part_encoding(type_, pb.Buffer()) for type_ in types], buffer=buffer
         )
     )
 

@@ -127,14 +127,14 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
             "others that it does not have; replace them by two files"
         )
     wanted = set(file.field_ids)
-    if any(each.file_version[0] < 2 and wanted & set(each.field_ids) for each in fragment.files):
+    if any(file.file_version[0] < 2 and wanted & set(file.field_ids) for file in fragment.files):
         raise InvalidInputError(
             f"columns of fragment {fragment.id} are stored in a file of version 0.1, which can "
             "only be replaced as a whole"
         )
     live = schema.ids_in_files()
     kept = [_without(old, file.field_ids) for old in fragment.files]
-    return (*(each for each in kept if not live.isdisjoint(each.field_ids)), file)
+    return (*(old_file for old_file in kept if not live.isdisjoint(old_file.field_ids)), file)
 
 
 def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
@@ -154,7 +154,7 @@ def _refiled(old: Fragment, now: Fragment) -> set[int]:
     after = {
         field_id: file.path for file in now.files for field_id in file.field_ids if field_id >= 0
     }
-    return {each for each, path in after.items() if before.get(each, path) != path}
+    return {key for key, path in after.items() if before.get(key, path) != path}
 
 
 def _with_indices(made: Manifest, rewritten: dict[int, Collection[int]]) -> Manifest:

@@ -63,7 +63,7 @@ def _with_metadata(schema: Schema, operation: UpdateConfig) -> Schema:
             raise InvalidInputError(f"the table has no field with the id {field_id}")
     if any(field.primary_key_position is not None for field in schema.walk()):
         named = {key for update in updates.values() for key, _ in update.entries}
-        if not named.isdisjoint(_PRIMARY_KEY) or any(each.replace for each in updates.values()):
+        if not named.isdisjoint(_PRIMARY_KEY) or any(update.replace for update in updates.values()):
             raise InvalidInputError("the primary key of a table cannot be changed once it is set")
     return Schema(tuple(_field_with_metadata(field, updates) for field in schema.fields), metadata)
 

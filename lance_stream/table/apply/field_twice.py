@@ -62,7 +62,7 @@ def _with_last_only(files: Sequence[DataFile], structs: Container[int]) -> tuple
             for field_id in file.field_ids
         )
         seen.update(file.field_ids)
-        if all(each == TOMBSTONED_ID for each in ids):
+        if all(field_id == TOMBSTONED_ID for field_id in ids):
             continue
         if ids[0] == TOMBSTONED_ID and not file.column_indices:
             return tuple(files)

@@ -79,9 +79,9 @@ def keep_old_values(manifest: Manifest, field_ids: Collection[int]) -> bool:
     """
     section = manifest.index_section
     return section is not None and any(
-        each.name == FRAGMENT_REUSE
-        or (has_zones(each) and not set(field_ids).isdisjoint(each.field_ids))
-        for each in decode_index_section(section)
+        entry.name == FRAGMENT_REUSE
+        or (has_zones(entry) and not set(field_ids).isdisjoint(entry.field_ids))
+        for entry in decode_index_section(section)
     )
 
 
@@ -127,7 +127,7 @@ def without_rewritten_columns(
                 gone |= fragment_ids
         return _less(index, gone)
 
-    return tuple(each if is_system_index(each) else change(each) for each in indices)
+    return tuple(index if is_system_index(index) else change(index) for index in indices)
 
 
 def with_moved_rows(
@@ -179,10 +179,10 @@ def with_rewritten_fragments(
         InvalidInputError: An index is listed as rewritten twice.
     """
     replacements: dict[bytes, RewrittenIndex] = {}
-    for each in rewritten:
-        if each.old_id in replacements:
-            raise InvalidInputError(f"the index {each.old_id.hex()} is rewritten twice")
-        replacements[each.old_id] = each
+    for rewrite in rewritten:
+        if rewrite.old_id in replacements:
+            raise InvalidInputError(f"the index {rewrite.old_id.hex()} is rewritten twice")
+        replacements[rewrite.old_id] = rewrite
     old = BitMap(fragment.id for group in groups for fragment in group.old_fragments)
 
     def change(index: IndexMetadata) -> IndexMetadata:
@@ -213,27 +213,29 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
         fragment_ids: The fragments of the new version.
     """
     known = {field.id for field in schema.walk()}
-    left = [each for each in indices if is_system_index(each) or known.issuperset(each.field_ids)]
-    if any(each.name == FRAGMENT_REUSE and each.index_version for each in left):
+    left = [
+        index for index in indices if is_system_index(index) or known.issuperset(index.field_ids)
+    ]
+    if any(index.name == FRAGMENT_REUSE and index.index_version for index in left):
         # Their coverage is followed through the history: it may look empty without being so.
         return tuple(left)
     living = BitMap(fragment_ids)
     serving: dict[str, int] = {}
     first: dict[str, IndexMetadata] = {}
-    for each in left:
-        if each.fragment_bitmap:
-            serving.setdefault(each.name, 0)
-            serving[each.name] += bool(coverage(each) & living)
-            best = first.get(each.name)
-            if best is None or _age(each) < _age(best):
-                first[each.name] = each
+    for index in left:
+        if index.fragment_bitmap:
+            serving.setdefault(index.name, 0)
+            serving[index.name] += bool(coverage(index) & living)
+            best = first.get(index.name)
+            if best is None or _age(index) < _age(best):
+                first[index.name] = index
 
     def keeps(index: IndexMetadata) -> bool:
         # Without a bitmap the coverage is unknown, which is not the same as empty.
         if index.name == FRAGMENT_REUSE or not index.fragment_bitmap:
             return True
         if serving[index.name]:
-            alone = sum(each.name == index.name for each in left) == 1
+            alone = sum(other.name == index.name for other in left) == 1
             return alone or bool(coverage(index) & living)
         return index is first[index.name]
 
@@ -300,5 +302,7 @@ def _with_descendants(schema: Schema, field_ids: Collection[int]) -> set[int]:
     found: set[int] = set()
     for field_id in field_ids:
         field = schema.field_by_id(field_id)
-        found.update({field_id} if field is None else {each.id for each in field.walk()})
+        found.update(
+            {field_id} if field is None else {descendant.id for descendant in field.walk()}
+        )
     return found

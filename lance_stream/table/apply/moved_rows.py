@@ -65,7 +65,7 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
     made = replace(
         start,
         fragments=left.appended(new).sorted_by_id(),
-        max_fragment_id=max([max_fragment_id(start) or 0, *(each.id for each in new)]),
+        max_fragment_id=max([max_fragment_id(start) or 0, *(fragment.id for fragment in new)]),
     )
     return index_coverage.with_indices(
         made,

@@ -79,7 +79,7 @@ def with_moved_rows(
     return replace(
         start,
         fragments=carried.appended(made),
-        max_fragment_id=max(each.id for each in made),
+        max_fragment_id=max(fragment.id for fragment in made),
         next_row_id=next_row_id,
     )
 
@@ -164,8 +164,8 @@ def uniform_stamps(fragment: Fragment, version: int) -> bytes:
 def _with_row_ids(
     start: Manifest, fragments: Sequence[Fragment], sources: Sequence[Fragment]
 ) -> tuple[list[Fragment], int]:
-    inline = [each for each in fragments if not _is_hidden(each)]
-    moved = [_moved_ids(start, each) for each in inline]
+    inline = [fragment for fragment in fragments if not _is_hidden(fragment)]
+    moved = [_moved_ids(start, fragment) for fragment in inline]
     lineage = iter(zip(moved, _created_at(start, inline, moved, sources), strict=True))
     made: list[Fragment] = []
     next_row_id = start.next_row_id

@@ -126,7 +126,7 @@ def apply(
         raise UnsupportedFeatureError(
             f"a transaction with the operation {operation_name(operation)} cannot be committed by "
             "this version of lance-stream; it supports "
-            f"{', '.join(each.__name__ for each in APPLY)}"
+            f"{', '.join(operation_type.__name__ for operation_type in APPLY)}"
         )
     if manifest is None:
         start = _first_version(operation, creation)

@@ -117,7 +117,11 @@ def _sources(start: Manifest, operation: Update) -> list[Fragment]:
     touched = {fragment.id for fragment in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
     places = start.fragments.place_of if touched else {}
-    return [start.fragments[places[each]] for each in sorted(touched) if each in places]
+    return [
+        start.fragments[places[fragment_id]]
+        for fragment_id in sorted(touched)
+        if fragment_id in places
+    ]
 
 
 def _with_dead_rows(now: Fragment, planned: Fragment) -> Fragment:
@@ -224,7 +228,7 @@ def _with_indices_after_update(
     if operation.update_mode is UpdateMode.REWRITE_ROWS and has_stable_row_ids(made):
         new = made.fragments[len(made.fragments) - len(operation.new_fragments) :]
         planned = map(has_only_moved_rows, operation.new_fragments)
-        pure = [each.id for each, is_pure in zip(new, planned, strict=True) if is_pure]
+        pure = [fragment.id for fragment, is_pure in zip(new, planned, strict=True) if is_pure]
         made = index_coverage.with_indices(
             made,
             lambda indices: index_coverage.with_moved_rows(

@@ -72,7 +72,7 @@ def check_can_have_row_ids(manifest: Manifest) -> None:
         UnsupportedFeatureError: The table keeps a history of moved rows for its indices.
     """
     section = manifest.index_section
-    names = {each.name for each in (() if section is None else decode_index_section(section))}
+    names = {index.name for index in (() if section is None else decode_index_section(section))}
     names.discard(index_coverage.FRAGMENT_REUSE)
     if names:
         raise InvalidInputError(
@@ -105,7 +105,10 @@ def activate(start: Manifest, operation: Merge) -> Manifest:
     ]
     made, next_row_id = with_row_ids(sized, start.next_row_id)
     stated = [(fragment.id, fragment.row_ids) for fragment in operation.fragments]
-    if stated != [(each.id, each.row_ids) for each in made] or operation.schema != start.schema:
+    if (
+        stated != [(fragment.id, fragment.row_ids) for fragment in made]
+        or operation.schema != start.schema
+    ):
         raise InvalidInputError(
             "stable row ids are given to the rows of a table as it is, but the merge states other "
             "fragments, ids or columns"

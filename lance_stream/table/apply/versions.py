@@ -45,7 +45,11 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
             f"version {operation.version} has no stable row ids; restoring it would remove those "
             "of the table. Overwrite the table with its rows instead"
         )
-    used = [each for each in map(max_fragment_id, (start, restored)) if each is not None]
+    used = [
+        fragment_id
+        for fragment_id in map(max_fragment_id, (start, restored))
+        if fragment_id is not None
+    ]
     return replace(
         restored.successor(),
         version=start.version,
@@ -65,7 +69,7 @@ def create_index(start: Manifest, operation: CreateIndex) -> Manifest:
     gone = {index.uuid for index in (*operation.removed_indices, *operation.new_indices)}
     section = start.index_section
     before = () if section is None else decode_index_section(section)
-    after = [each for each in before if each.uuid not in gone] + list(operation.new_indices)
+    after = [index for index in before if index.uuid not in gone] + list(operation.new_indices)
     return replace(start, index_section=encode_index_section(after) if after else None)
 
 

@@ -154,8 +154,8 @@ class VariablePackedStruct(PerValueCodec):
             [part.has_length for part in self.parts],
         )
         parts = [
-            part.codec.decode_per_value(each)
-            for part, each in zip(self.parts, encoded, strict=True)
+            part.codec.decode_per_value(child)
+            for part, child in zip(self.parts, encoded, strict=True)
         ]
         return StructBlock(tuple(parts), block.num_values)
 
@@ -257,7 +257,7 @@ def _split(rows: FixedWidthBlock, bits_of_parts: Sequence[int]) -> StructBlock:
 
 def _zipped(parts: Sequence[FixedWidthBlock]) -> FixedWidthBlock:
     """Return fixed-width values from their parts, each of whole bytes; the reverse."""
-    widths = [each.bits_per_value // 8 for each in parts]
+    widths = [part.bits_per_value // 8 for part in parts]
     num_values = parts[0].num_values
     rows = np.empty((num_values, sum(widths)), np.uint8)
     start = 0

@@ -140,7 +140,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
         chunks, inside = holders(num_values, places)
         at = buffer.starts[chunks] + inside * width
         firsts, lasts = (
-            words_at(buffer.data, each, word).astype(np.int64) for each in (at, at + width)
+            words_at(buffer.data, index, word).astype(np.int64) for index in (at, at + width)
         )
         if (
             (firsts < head_bytes[chunks]).any()

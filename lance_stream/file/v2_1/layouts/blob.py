@@ -90,7 +90,7 @@ def check_is_description(leaf: LeafColumn) -> None:
     arrow_type = leaf.arrow_type
     if (
         not pa.types.is_struct(arrow_type)
-        or [each.type for each in arrow_type] != [pa.uint64()] * 2
+        or [child.type for child in arrow_type] != [pa.uint64()] * 2
     ):
         raise CorruptDataError(f"blobs are stored in a column of the type {arrow_type}")
 

@@ -208,7 +208,7 @@ def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
                 stored.append(encoded.data)
             else:
                 stored.append(stream)
-        buffers = tuple(part(each) for each in stored)
+        buffers = tuple(part(buffer) for buffer in stored)
     return EncodedLayout(pb.PageLayout(constant_layout=message), buffers)
 
 
@@ -240,7 +240,7 @@ def encode_value_page(levels: Levels, value: DataBlock) -> EncodedLayout:
         message.inline_value = value.data.tobytes()
     else:
         parts = [value.data] if isinstance(value, FixedWidthBlock) else _parts_of(value)
-        head = np.array([len(parts), *(len(each) for each in parts)], np.uint32)
+        head = np.array([len(parts), *(len(block) for block in parts)], np.uint32)
         buffers = (part(np.concatenate([head.view(np.uint8), *parts])),)
     return EncodedLayout(pb.PageLayout(constant_layout=message), buffers)
 

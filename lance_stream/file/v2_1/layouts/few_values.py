@@ -27,8 +27,8 @@ from lance_stream.file.v2_1.layouts.string_dictionaries import MIN_VALUES
 from lance_stream.file.versions import FileVersion
 
 _WIDTHS = {
-    each.id: each.byte_width
-    for each in (
+    array.id: array.byte_width
+    for array in (
         *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
         *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
         *(pa.float16(), pa.float32(), pa.float64()),

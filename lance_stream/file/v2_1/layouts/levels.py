@@ -278,7 +278,7 @@ def _renumber(levels: Levels, general: Layers) -> Levels:
 
 
 def _spell(is_list: Sequence[bool]) -> str:
-    return "(" + ", ".join("list" if each else "item" for each in is_list) + ")"
+    return "(" + ", ".join("list" if level else "item" for level in is_list) + ")"
 
 
 def alternating(others: Places, ours: Places) -> Mask:

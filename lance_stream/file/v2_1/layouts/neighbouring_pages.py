@@ -51,7 +51,7 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     """
     first = parts[0].page
     measures = [part.page.measure(part.chosen) for part in parts]
-    counts, started = (np.concatenate([each[place] for each in measures]) for place in (1, 2))
+    counts, started = (np.concatenate([measure[place] for measure in measures]) for place in (1, 2))
     chunks = _side_by_side(
         [
             part.page.part(part.data, part.starts, measure[0])
@@ -89,7 +89,7 @@ def _side_by_side(pages: Sequence[ChunkParts]) -> ChunkParts:
         np.concatenate([page.num_levels for page in pages]),
         _levels_in_one([page.repetition for page in pages]),
         _levels_in_one([page.definition for page in pages]),
-        [in_one(each) for each in zip(*(page.values for page in pages), strict=True)],
+        [in_one(values) for values in zip(*(page.values for page in pages), strict=True)],
     )
 
 

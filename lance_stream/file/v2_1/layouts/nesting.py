@@ -203,7 +203,7 @@ class LayerWriter:
     def finish(self) -> Levels:
         """Return the levels, and the layers as this page declares them."""
         declares_all = self._declares_nulls_in_lists
-        kinds = [_kind(each, declares_all=declares_all) for each in self._layers]
+        kinds = [_kind(layer, declares_all=declares_all) for layer in self._layers]
         layers = layers_of(tuple(reversed(kinds)))
         has_definition = layers.max_definition > 0
         num_levels = self._num_rows

@@ -166,9 +166,9 @@ class PagesOfColumn:
             return decode_pages(run)
         except BadDataError as error:
             # One of them is damaged; decoding them separately shows which.
-            for place, each in zip(places, run, strict=True):
+            for place, page in zip(places, run, strict=True):
                 with self._noting(place):
-                    decode_pages([each])
+                    decode_pages([page])
             raise error from None
 
     def check_without_fields(self) -> None:

@@ -140,11 +140,11 @@ def _read(
         return _without_values(field, arrow_type, len(rows), pages_of_leaf)
     parts = yield from together(
         [
-            pages_of_leaf[each.field_id].read(each, _entries(rows, each.entries_per_row))
-            for each in leaves
+            pages_of_leaf[leaf.field_id].read(leaf, _entries(rows, leaf.entries_per_row))
+            for leaf in leaves
         ]
     )
-    rows_of_leaf = {each.field_id: part for each, part in zip(leaves, parts, strict=True)}
+    rows_of_leaf = {leaf.field_id: part for leaf, part in zip(leaves, parts, strict=True)}
     assembled = _Assembly(pages_of_leaf, rows_of_leaf).assemble(field, arrow_type)
     if assembled is None or len(assembled.array) != len(rows):
         raise CorruptDataError(f"some of {len(rows)} rows of {field.name!r} are missing")
@@ -230,21 +230,21 @@ class _Assembly:
 
     def _assemble_struct(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
         children = [
-            self.assemble(each, arrow_type.field(place).type)
-            for place, each in enumerate(field.children)
+            self.assemble(child, arrow_type.field(place).type)
+            for place, child in enumerate(field.children)
         ]
-        first = next((each for each in children if each is not None), None)
+        first = next((child for child in children if child is not None), None)
         if first is None:
             return None
         count = len(first.array)
-        if any(each is not None and len(each.array) != count for each in children):
+        if any(child is not None and len(child.array) != count for child in children):
             raise CorruptDataError("the parts of a struct are not of one length")
         valid: Mask | None = first.layers.items()
         arrays = [
-            _without_values(each, arrow_type.field(place).type, count, self._pages_of_leaf)
+            _without_values(child_field, arrow_type.field(place).type, count, self._pages_of_leaf)
             if child is None
             else child.array
-            for place, (each, child) in enumerate(zip(field.children, children, strict=True))
+            for place, (child_field, child) in enumerate(zip(field.children, children, strict=True))
         ]
         return _Assembled(struct_array(arrow_type, count, arrays, valid), first.layers)
 

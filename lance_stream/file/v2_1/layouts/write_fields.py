@@ -81,7 +81,7 @@ class FieldWriter:
 
     def _flush(self) -> list[EncodedPage]:
         arrays, self._arrays = self._arrays, []
-        num_rows, num_bytes = sum(len(each) for each in arrays), self._num_bytes
+        num_rows, num_bytes = sum(len(array) for array in arrays), self._num_bytes
         self._num_bytes = 0
         pages = []
         most = max(1, num_rows * MAX_LEAF_BYTES * self._num_leaves // max(num_bytes, 1))
@@ -208,7 +208,10 @@ def _leaves(
 
 def _has_lists(field: Field) -> bool:
     """Return whether a field is a list or a map, or has one below."""
-    return any(each.logical_type in LIST_KINDS or each.logical_type == MAP for each in field.walk())
+    return any(
+        descendant.logical_type in LIST_KINDS or descendant.logical_type == MAP
+        for descendant in field.walk()
+    )
 
 
 def _leaves_of_list(
