@@ -24,7 +24,8 @@ from lance_stream import errors
 from lance_stream.cli.commands import PROGRAM, make_program
 from lance_stream.cli.main import main
 from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.spark import SinkCommit, lance_sink, options
+from lance_stream.spark import SinkCommit, lance_sink
+from lance_stream.spark.arguments import options
 from lance_stream.storage.options.names import STORES
 
 _VALUES: Final = (

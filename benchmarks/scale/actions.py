@@ -134,15 +134,15 @@ def show(uri: str) -> object:
 
 def list_fragments(uri: str) -> object:
     """List the fragments, as the SQL function does."""
-    from lance_stream.spark.table_functions import rows_of_fragments
+    from lance_stream.spark.source.table_functions import rows_of_fragments
 
     return sum(1 for _ in rows_of_fragments(open_table(uri)))
 
 
 def scan_plan(uri: str) -> object:
     """Plan Spark's tasks for a scan, and pickle each of them."""
-    from lance_stream.spark.options import SourceOptions
-    from lance_stream.spark.table_source import TableReader
+    from lance_stream.spark.arguments.options import SourceOptions
+    from lance_stream.spark.source.table_reader import TableReader
 
     asked = SourceOptions(uri, columns=("key",), only_by_tasks=True)
     tasks = TableReader(asked, None, SCHEMA).partitions()

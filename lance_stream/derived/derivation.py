@@ -53,7 +53,7 @@ from lance_stream.errors import (
 )
 from lance_stream.expressions.predicates import quote_path
 from lance_stream.ledger.micro_batches import MicroBatch
-from lance_stream.quarantine.setting_aside import SettingAside
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.fields import Schema
@@ -542,7 +542,7 @@ class Derivation:
         # Not a counter: also after a restore by another program it is one that was never used.
         at = work.table.version
         micro_batch = MicroBatch(own.app_id, at, planned_on=at)
-        aside: SettingAside | None = None
+        aside: QuarantineBatch | None = None
         if piece.num_failed:
             aside = self._set_aside(work, computed, micro_batch)
             micro_batch = replace(micro_batch, quarantined=aside.attempt)
@@ -679,14 +679,14 @@ class Derivation:
 
     def _set_aside(
         self, work: _Work, computed: Sequence[Computed], micro_batch: MicroBatch
-    ) -> SettingAside:
+    ) -> QuarantineBatch:
         bad = BadRows()
         for each in computed:
             for batch in each.bad.to_batches():
                 bad.add(batch)
         table = work.table
         uri = self._quarantine or quarantine_uri(table.uri)
-        aside = SettingAside(
+        aside = QuarantineBatch(
             uri, self._options, table.uri, micro_batch.app_id, micro_batch.batch_id
         )
         aside.begin(newest_of_same(table))

@@ -15,7 +15,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.feed.shown_values import Source, show
 from lance_stream.file.arrow_blocks import array_from_numpy
 from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.reading_ahead import choose, num_readers, read_ahead
+from lance_stream.read.prefetch import choose, num_readers, read_ahead
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import WorkUnit
 from lance_stream.schema.system_columns import (

@@ -2,7 +2,7 @@
 
 Each row has the app id, the batch id and the *attempt* that it belongs to: the digest of the bad
 rows of a batch and of their reasons, as one run of the sink found them. The table's ledger names
-the attempt that counts (`state_of`). `setting_aside` says how they get here.
+the attempt that counts (`state_of`). `quarantine_writer` says how they get here.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 A scan is planned as work units, one per fragment. Here a few threads read them, some batches
 ahead of the consumer (`reading_ahead`); on Spark each goes to a worker
-(`spark.table_source`).
+(`spark.source.table_reader`).
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from lance_stream.read.fragment import MOST_EXPECTED_ROWS, FragmentReader
-from lance_stream.read.reading_ahead import choose, num_readers, read_ahead
+from lance_stream.read.prefetch import choose, num_readers, read_ahead
 from lance_stream.read.units import WorkUnit
 from lance_stream.storage.store import NUM_READERS
 

@@ -3,15 +3,17 @@
     from lance_stream.spark import lance_sink, lance_sinks, load_changes, register
     from lance_stream.spark import cleanup_table, compact_table, derive
 
-Start with `sink` (a micro-batch becomes one version), then `registration`, `sources` and the three
-modules that it chooses from: `table_source` (a table at a version), `feed` (the change feed as a
-batch, as a stream, as a SQL function, and as a DataFrame without the format) and `writers` (writes
-without upserts: batches, INSERT, and streams). They use `options` (all options), `spark_types`
-(columns of Arrow and of Spark), `arrow_jobs` (running a function over Arrow batches in Spark),
-`work_units` (distributing work over tasks), `portions` (what a task reads) and `rows_ahead` (small
-work that needs no task).
-`maintenance` compacts and cleans up a table by tasks (`rewrite_jobs`, `file_jobs`);
-`derived_columns` computes columns by tasks.
+One folder for each question, in the order in which they build on each other:
+
+    session      what the Spark session determines: settings of stores, types, names
+    arguments    what the user asked for
+    jobs         work for Spark's tasks, and the jobs of upkeep
+    writer       the format "lance" as a writer
+    feed         the change feed: batch, stream, SQL function, DataFrame
+    source       the format "lance" itself, and a table at a version
+    sink         the function for foreachBatch: a micro-batch becomes one version
+
+`registration` makes the format known to a session. Start with `sink`.
 
 May import: everything in the package. The only package that imports pyspark.
 
@@ -23,14 +25,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lance_stream.spark.derived_columns import derive
     from lance_stream.spark.feed.changes_frame import load_changes
-    from lance_stream.spark.maintenance import cleanup_table, compact_table
+    from lance_stream.spark.jobs.derived_columns import derive
+    from lance_stream.spark.jobs.maintenance import cleanup_table, compact_table
     from lance_stream.spark.registration import register
     from lance_stream.spark.sink.lance_sink import LanceSink, lance_sink
     from lance_stream.spark.sink.reports import SinkCommit
     from lance_stream.spark.sink.several import LanceSinks, lance_sinks
-    from lance_stream.spark.sources import LanceSource
+    from lance_stream.spark.source.lance_source import LanceSource
 
 __all__ = [
     "LanceSink",
@@ -50,11 +52,11 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
     _MODULE_OF = {
         "LanceSink": "lance_stream.spark.sink.lance_sink",
         "LanceSinks": "lance_stream.spark.sink.several",
-        "LanceSource": "lance_stream.spark.sources",
+        "LanceSource": "lance_stream.spark.source.lance_source",
         "SinkCommit": "lance_stream.spark.sink.reports",
-        "cleanup_table": "lance_stream.spark.maintenance",
-        "compact_table": "lance_stream.spark.maintenance",
-        "derive": "lance_stream.spark.derived_columns",
+        "cleanup_table": "lance_stream.spark.jobs.maintenance",
+        "compact_table": "lance_stream.spark.jobs.maintenance",
+        "derive": "lance_stream.spark.jobs.derived_columns",
         "lance_sink": "lance_stream.spark.sink.lance_sink",
         "lance_sinks": "lance_stream.spark.sink.several",
         "load_changes": "lance_stream.spark.feed.changes_frame",
@@ -68,7 +70,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if not _USED:
             _USED.append(name)
-            import_module("lance_stream.spark.worker_python").warn_without_java()
+            import_module("lance_stream.spark.session.python_check").warn_without_java()
         value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
         return value
 

@@ -9,15 +9,15 @@ from pyspark.sql.functions import udtf
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.pipelines import ignore_metrics, is_in_pipeline
-from lance_stream.spark.session_options import SessionOptions
-from lance_stream.spark.session_settings import (
+from lance_stream.spark.session.python_check import check_workers_python
+from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.session.session_settings import (
     is_case_sensitive,
     is_cluster,
     read_hadoop_settings,
 )
-from lance_stream.spark.sources import DEFAULT_NAME, LanceSource
-from lance_stream.spark.table_functions import table_functions
-from lance_stream.spark.worker_python import check_workers_python
+from lance_stream.spark.source.lance_source import DEFAULT_NAME, LanceSource
+from lance_stream.spark.source.table_functions import table_functions
 from lance_stream.storage.options.names import as_options
 
 

@@ -30,7 +30,7 @@ from lance_stream.expressions.predicates import quote_path
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.read.changed_rows import Addresses, by_fragment
 from lance_stream.read.fragment import read_unit
-from lance_stream.read.reading_ahead import num_readers
+from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.arrow_schemas import has_narrow_indices

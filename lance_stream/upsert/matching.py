@@ -24,7 +24,7 @@ import pyarrow as pa
 from lance_stream.errors import NotFoundError, RetryableConflictError
 from lance_stream.read.changed_rows import Addresses, by_fragment
 from lance_stream.read.fragment import read_unit
-from lance_stream.read.reading_ahead import num_readers
+from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.fields import Field

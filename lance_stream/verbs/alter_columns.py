@@ -34,7 +34,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.reading_ahead import Read, read_ahead
+from lance_stream.read.prefetch import Read, read_ahead
 from lance_stream.read.selections import Selection
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import unit_of

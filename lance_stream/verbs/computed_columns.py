@@ -39,7 +39,7 @@ from lance_stream.expressions.predicates import (
 )
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.reading_ahead import Read, read_ahead
+from lance_stream.read.prefetch import Read, read_ahead
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import unit_of
 from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema

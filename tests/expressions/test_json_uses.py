@@ -13,14 +13,14 @@ from lance_stream.cli import main as program
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_predicate, parse_value
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
-from lance_stream.spark.checked_rows import plan_checks
-from lance_stream.spark.delete_conditions import settle_condition
+from lance_stream.spark.arguments.options import parse_options, parse_write_options
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
-from lance_stream.spark.options import parse_options, parse_write_options
-from lance_stream.spark.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.table_source import open_asked, schema_of_table
-from lance_stream.spark.upsert_writer import plan_upsert
-from lance_stream.spark.writers import plan
+from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.source.table_reader import open_asked, schema_of_table
+from lance_stream.spark.writer.checked_rows import plan_checks
+from lance_stream.spark.writer.delete_conditions import settle_condition
+from lance_stream.spark.writer.lance_writer import plan
+from lance_stream.spark.writer.upsert_writer import plan_upsert
 
 JSON = pa.field("j", pa.json_())
 PAIR = pa.struct([JSON, ("n", pa.int64())])

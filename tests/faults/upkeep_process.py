@@ -110,7 +110,8 @@ def start_spark() -> Any:
 
 
 def main(folder: str, *cases: str) -> None:
-    from lance_stream.spark import cleanup_table, compact_table, file_jobs, rewrite_jobs
+    from lance_stream.spark import cleanup_table, compact_table
+    from lance_stream.spark.jobs import file_jobs, rewrite_jobs
 
     rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # so that each group is a task
     file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # so that there are several

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from lance_stream.spark import LanceSource
-from lance_stream.spark.writers import BatchWriter, Part, StreamWriter
+from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter
 
 NUM_TASKS = 3
 FAULTS = ("killed", "fails always")

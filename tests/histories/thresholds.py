@@ -41,7 +41,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "ledger.micro_batches.LOOKED_AT": [0, 1, None],
     "table.ledger_entries.MAX_RECENT": [1, 2, None],
     "commit.committer.MAX_INLINE_TRANSACTION_BYTES": [0, None],
-    "read.reading_ahead.ThreadPoolExecutor": ["inline", "inline", "inline", None],
+    "read.prefetch.ThreadPoolExecutor": ["inline", "inline", "inline", None],
     "threads.ThreadPoolExecutor": ["inline", "inline", "inline", None],
 }
 

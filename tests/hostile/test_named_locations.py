@@ -13,7 +13,7 @@ from lance_stream._proto import table_pb2
 from lance_stream.cli.main import main
 from lance_stream.errors import CorruptDataError, LanceStreamError, UntrustedLocationError
 from lance_stream.read import blob_places
-from lance_stream.spark.options import parse_options, parse_write_options
+from lance_stream.spark.arguments.options import parse_options, parse_write_options
 from lance_stream.storage.locations import open_store
 from tests.dataset.manifest_edits import join_manifest, split_manifest
 from tests.hostile.attack import Canary

@@ -323,7 +323,7 @@ def test_a_folder_named_tree_holds_a_table(tmp_path: Path) -> None:
 
 
 def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
-    from lance_stream.spark.sources import LanceSource
+    from lance_stream.spark.source.lance_source import LanceSource
 
     open_dataset(uri).tags.create("dev-3", ("dev", 3))
     source = LanceSource({"path": uri, "tag": "dev-3"})

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.spark_types import carrier_schema, to_spark
+from lance_stream.spark.session.spark_types import carrier_schema, to_spark
 from tests.oracle.test_upserts import rows_of
 
 pytestmark = pytest.mark.oracle

@@ -15,9 +15,9 @@ from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
 from lance_stream.ledger.replay_check import MicroBatch
 from lance_stream.ledger.row_digests import digest_of
+from lance_stream.quarantine import quarantine_writer
 from lance_stream.quarantine import replay as replaying
-from lance_stream.quarantine import setting_aside
-from lance_stream.quarantine.setting_aside import SettingAside
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.storage.local_store import LocalStore
@@ -68,7 +68,7 @@ def take_in(
     checked = CheckedBatches([batch], sorting)
     good = pa.Table.from_batches(list(checked))
     table = lance_stream.open_dataset(uri).table
-    aside = SettingAside(quarantine_uri(uri), {}, uri, app_id, batch_id)
+    aside = QuarantineBatch(quarantine_uri(uri), {}, uri, app_id, batch_id)
     aside.begin(table)
     aside.keep(checked.bad, rules_of(expect=expect, **rules))
     if commits:
@@ -271,7 +271,7 @@ def test_repeated_batches_keep_the_named_attempt(
         append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(0))
     if committed == "later":
         append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(1))
-    SettingAside(quarantine_uri(uri), {}, uri, "app", 0).keep_committed()
+    QuarantineBatch(quarantine_uri(uri), {}, uri, "app", 0).keep_committed()
     assert [json.loads(row)["x"] for _, row, _ in states_of(uri)] == remaining
 
 
@@ -329,7 +329,7 @@ def test_a_driver_that_was_overtaken_leaves_nothing_to_replay(
             if next(calls) == moment:
                 with monkeypatch.context() as undone:
                     for name, each in real.items():
-                        undone.setattr(setting_aside, name, each)
+                        undone.setattr(quarantine_writer, name, each)
                     for number in range(1, 4):
                         take_in(uri, number, bad(10 + number), ends=True)
             return function(*args, **kwargs)
@@ -338,7 +338,7 @@ def test_a_driver_that_was_overtaken_leaves_nothing_to_replay(
 
     with monkeypatch.context() as patched:
         for name, each in real.items():
-            patched.setattr(setting_aside, name, before(each))
+            patched.setattr(quarantine_writer, name, before(each))
         take_in(uri, 1, [{"id": 1, "x": 1}, {"id": -1, "x": 355}], commits=False)
     if next(calls) <= moment:
         take_in(uri, 1, bad(11), ends=True)

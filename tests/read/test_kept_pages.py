@@ -12,7 +12,8 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.file.stored_pages import StoredPage
-from lance_stream.read import fragment, kept_pages, reading_ahead
+from lance_stream.read import fragment, kept_pages
+from lance_stream.read import prefetch as reading_ahead
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
 from lance_stream.storage import locations
 from lance_stream.storage.coalesce import Joining

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from lance_stream import errors
-from lance_stream.spark import options
+from lance_stream.spark.arguments import options
 
 ROOT = Path(__file__).parent.parent.parent
 MARKER = re.compile(r"^<!-- table: ([\w ]+) -->$", re.MULTILINE)

@@ -17,9 +17,9 @@ from lance_stream.cli.output import moment, to_json
 from lance_stream.cli.read.values import rows_of
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.timestamps import in_utc, moment_at, nanos_of, parse_moment
+from lance_stream.spark.arguments.options import parse_options
 from lance_stream.spark.feed.table_function import changes_function
-from lance_stream.spark.options import parse_options
-from lance_stream.spark.session_options import SessionOptions
+from lance_stream.spark.session.session_options import SessionOptions
 
 ENDS = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00")
 

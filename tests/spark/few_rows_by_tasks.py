@@ -2,7 +2,8 @@
 
 import pytest
 
-from lance_stream.spark.sink import modes, range_tasks, staged_upserts
+from lance_stream.spark.jobs import range_tasks
+from lance_stream.spark.sink import modes, staged_upserts
 from lance_stream.upsert import staged_files, staged_rows
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_stream.spark.arrow_jobs import Size, collect_arrow, map_in_arrow, measure
+from lance_stream.spark.jobs.arrow_jobs import Size, collect_arrow, map_in_arrow, measure
 
 COLUMNS = StructType([StructField("pid", LongType()), StructField("archives", StringType())])
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 import lance_stream
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.spark import lance_sink
-from lance_stream.spark.arrow_jobs import settings
-from lance_stream.spark.sources import LanceSource
+from lance_stream.spark.jobs.arrow_jobs import settings
+from lance_stream.spark.source.lance_source import LanceSource
 
 pytestmark = pytest.mark.spark
 

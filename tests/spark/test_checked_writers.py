@@ -13,10 +13,10 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.checked_rows import plan_checks
-from lance_stream.spark.options import parse_write_options
-from lance_stream.spark.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.writers import StreamWriter, plan
+from lance_stream.spark.arguments.options import parse_write_options
+from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.writer.checked_rows import plan_checks
+from lance_stream.spark.writer.lance_writer import StreamWriter, plan
 from lance_stream.storage.local_store import LocalStore
 from tests.spark.test_bad_rows import (
     COLUMNS,

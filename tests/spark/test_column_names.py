@@ -14,14 +14,14 @@ from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.positions import Position
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.column_names import (
+from lance_stream.spark.feed.offsets import to_offset
+from lance_stream.spark.session.column_names import (
     find_column,
     names_in_table,
     settle_columns,
     settle_filter,
 )
-from lance_stream.spark.feed.offsets import to_offset
-from lance_stream.spark.sources import LanceSource
+from lance_stream.spark.source.lance_source import LanceSource
 
 NESTED = pa.struct([("a", pa.struct([("B", pa.int32())]))])
 SCHEMA = pa.schema(

@@ -14,8 +14,8 @@ import lance_stream
 from lance_stream.cli import main as program
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.arrow_jobs import settings
-from lance_stream.spark.delete_conditions import settle_condition
+from lance_stream.spark.jobs.arrow_jobs import settings
+from lance_stream.spark.writer.delete_conditions import settle_condition
 from tests.expressions.against_spark import run
 
 pytestmark = pytest.mark.spark

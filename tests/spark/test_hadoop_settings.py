@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark import hadoop_settings
-from lance_stream.spark.hadoop_settings import HADOOP_NAMES, storage_options_of, store_of
+from lance_stream.spark.session import hadoop_settings
+from lance_stream.spark.session.hadoop_settings import HADOOP_NAMES, storage_options_of, store_of
 from lance_stream.storage.locations import BACKENDS
 from lance_stream.storage.options.names import take_settings
 

@@ -17,14 +17,9 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.maintenance.compaction.rewrites import RewriteTask
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.open_files import OpenFiles
-from lance_stream.spark import (
-    arrow_jobs,
-    cleanup_table,
-    compact_table,
-    file_jobs,
-    maintenance,
-)
-from lance_stream.spark.rewrite_jobs import rewrite_by_jobs
+from lance_stream.spark import cleanup_table, compact_table
+from lance_stream.spark.jobs import arrow_jobs, file_jobs, maintenance
+from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.fragments import Fragment
 from tests.servers.buckets import Bucket

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lance_stream.spark.option_layers import layer_options
+from lance_stream.spark.session.option_layers import layer_options
 
 USERS = {"aws_access_key_id": "u", "aws_secret_access_key": "u2"}
 OF_SPARK = {**dict.fromkeys(USERS, "s"), "aws_endpoint": "http://there", "allow_http": "true"}

@@ -9,8 +9,7 @@ import pytest
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink
-from lance_stream.spark.feed.table_function import _asked
-from lance_stream.spark.options import (
+from lance_stream.spark.arguments.options import (
     SourceOptions,
     WriteOptions,
     check_for_batch,
@@ -18,7 +17,8 @@ from lance_stream.spark.options import (
     parse_options,
     parse_write_options,
 )
-from lance_stream.spark.session_options import SessionOptions
+from lance_stream.spark.feed.table_function import _asked
+from lance_stream.spark.session.session_options import SessionOptions
 
 PATH = {"path": "/data/events.lance"}
 UPSERT = {**PATH, "mode": "upsert", "on": "id"}

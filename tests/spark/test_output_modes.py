@@ -10,9 +10,9 @@ from pyspark.sql import functions
 
 import lance_stream
 from lance_stream.spark import lance_sink
-from lance_stream.spark.row_modes import MODES
+from lance_stream.spark.arguments.modes import MODES
+from lance_stream.spark.session.running_queries import running_query
 from lance_stream.spark.sink.output_modes import REFUSALS, Results, results_of
-from lance_stream.spark.sink.running_queries import running_query
 
 pytestmark = pytest.mark.spark
 

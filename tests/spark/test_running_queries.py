@@ -11,7 +11,7 @@ from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lance_stream.spark import lance_sink
-from lance_stream.spark.sink.running_queries import output_mode_of, run_of, running_query
+from lance_stream.spark.session.running_queries import output_mode_of, run_of, running_query
 
 pytestmark = pytest.mark.spark
 

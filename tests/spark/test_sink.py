@@ -19,7 +19,8 @@ from lance_stream.errors import (
     OtherBatchError,
     UnsupportedFeatureError,
 )
-from lance_stream.spark import arrow_jobs, lance_sink, register
+from lance_stream.spark import lance_sink, register
+from lance_stream.spark.jobs import arrow_jobs
 from lance_stream.spark.sink import modes
 from lance_stream.spark.sink.batch_writing import collect_rows
 

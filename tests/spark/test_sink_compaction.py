@@ -18,8 +18,8 @@ from lance_stream.maintenance.compaction.rewrites import prepare
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.spark import LanceSink, lance_sink
-from lance_stream.spark.sink import compaction
-from lance_stream.spark.sink.compaction import write_by_jobs, writer_of
+from lance_stream.spark.jobs import compaction
+from lance_stream.spark.jobs.compaction import write_by_jobs, writer_of
 
 pytestmark = pytest.mark.spark
 

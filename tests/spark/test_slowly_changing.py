@@ -10,8 +10,9 @@ import pytest
 import lance_stream
 from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.spark import LanceSink, lance_sink
-from lance_stream.spark.options import parse_write_options
-from lance_stream.spark.sink import modes, spark_workers
+from lance_stream.spark.arguments.options import parse_write_options
+from lance_stream.spark.jobs import spark_workers
+from lance_stream.spark.sink import modes
 from tests.spark.few_rows_by_tasks import upsert_by_tasks
 from tests.upsert import dimension_models as model
 from tests.upsert.dimension_models import Change

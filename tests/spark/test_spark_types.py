@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.spark.spark_types import (
+from lance_stream.spark.session.spark_types import (
     carrier,
     carrier_schema,
     spark_schema,

@@ -15,8 +15,8 @@ import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.spark import register
-from lance_stream.spark.session_options import SessionOptions
-from lance_stream.spark.table_functions import _Analyzed, table_functions
+from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.source.table_functions import _Analyzed, table_functions
 from tests.golden.archives import unpack
 from tests.golden.test_old_writers import FOLDER as OLD_WRITERS
 

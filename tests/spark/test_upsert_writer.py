@@ -15,11 +15,11 @@ from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchErro
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.delete_conditions import settle_condition
-from lance_stream.spark.options import parse_write_options
-from lance_stream.spark.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.upsert_writer import UpsertJob, plan_upsert
-from lance_stream.spark.writers import BatchWriter, Part, StreamWriter, plan
+from lance_stream.spark.arguments.options import parse_write_options
+from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.writer.delete_conditions import settle_condition
+from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter, plan
+from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.table import ledger_entries
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert import staged_rows
@@ -305,7 +305,7 @@ def test_a_failed_commit_deletes_staged_rows(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("lance_stream.spark.upsert_writer.upsert_staged", fail)
+    monkeypatch.setattr("lance_stream.spark.writer.upsert_writer.upsert_staged", fail)
     with pytest.raises(type(error)):
         BatchWriter(job, None).commit([part])
     assert staged_in(uri) == []

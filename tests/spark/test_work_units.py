@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream.read.units import WorkUnit, size_of, unit_of
 from lance_stream.snapshot.opening import open_table
-from lance_stream.spark.portions import Portion
-from lance_stream.spark.table_rows import TableRows
-from lance_stream.spark.work_units import (
+from lance_stream.spark.jobs.task_input import TaskInput
+from lance_stream.spark.jobs.work_units import (
     LARGE_TASK_BYTES,
     SCATTERED_ROW_BYTES,
     SMALL_TASK_BYTES,
@@ -24,6 +23,7 @@ from lance_stream.spark.work_units import (
     number_of_tasks,
     pack,
 )
+from lance_stream.spark.source.table_rows import TableRows
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 12))
@@ -84,5 +84,5 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
 
 def test_portions_can_be_pickled() -> None:
     reading = TableRows(pa.schema([("text", pa.string())]))
-    portion = pickle.loads(pickle.dumps(Portion(("a", "b"), reading, 3)))
+    portion = pickle.loads(pickle.dumps(TaskInput(("a", "b"), reading, 3)))
     assert (portion.units, portion.reading, portion.num_bytes) == (("a", "b"), reading, 3)

@@ -13,15 +13,15 @@ import pytest
 
 import lance_stream
 from lance_stream.spark.registration import _source
-from lance_stream.spark.session_options import SessionOptions
+from lance_stream.spark.session.session_options import SessionOptions
 
 NOT_FOR_A_LOCAL_TABLE = (
     "asyncio", "azure", "botocore", "fsspec", "obstore", "pandas", "rich", "sqlite3",
     "lance_stream.dataset", "lance_stream.commit.committer", "lance_stream.commit.opening",
     "lance_stream.file.v0_1.reader", "lance_stream.file.v2_0", "lance_stream.maintenance",
-    "lance_stream.spark.loads", "lance_stream.spark.options", "lance_stream.spark.sink",
-    "lance_stream.spark.writers", "lance_stream.storage.objects.object_store",
-    "lance_stream.upsert", "lance_stream.write",
+    "lance_stream.spark.arguments", "lance_stream.spark.sink",
+    "lance_stream.spark.source.reader_factory", "lance_stream.spark.writer",
+    "lance_stream.storage.objects.object_store", "lance_stream.upsert", "lance_stream.write",
 )  # fmt: skip
 
 _TASK = """
@@ -81,7 +81,7 @@ def test_a_task_imports_only_what_reads_its_rows(tmp_path: Path, options: dict[s
     num_rows, modules = run_task(uri, tmp_path, **options)
     assert num_rows == 100_000
     assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
-    assert len([module for module in modules if module.startswith("lance_stream")]) <= 160
+    assert len([module for module in modules if module.startswith("lance_stream")]) <= 164
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_a_task_that_is_sent_its_rows_imports_next_to_nothing(
     num_rows, modules = run_task(make_table(tmp_path, 1000), tmp_path, **options)
     assert num_rows == 1000
     assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
-    assert len([module for module in modules if module.startswith("lance_stream")]) <= 20
+    assert len([module for module in modules if module.startswith("lance_stream")]) <= 22
 
 
 _PLANNING = """
 import json, pickle, sys
 import pyarrow, pyspark.sql.worker.create_data_source, pyspark.sql.worker.plan_data_source_read
 before = set(sys.modules)
-from lance_stream.spark.sources import LanceSource
+from lance_stream.spark.source.lance_source import LanceSource
 source = LanceSource(json.loads(sys.argv[1]))
 num_partitions = len(source.reader(source.schema()).partitions())
 print(json.dumps([num_partitions, sorted(set(sys.modules) - before)]))
@@ -109,7 +109,7 @@ print(json.dumps([num_partitions, sorted(set(sys.modules) - before)]))
 NOT_FOR_PLANNING = (
     "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlite3",
     "lance_stream.dataset", "lance_stream.maintenance.compaction", "lance_stream.spark.sink",
-    "lance_stream.spark.writers", "lance_stream.storage.objects.object_store",
+    "lance_stream.spark.writer", "lance_stream.storage.objects.object_store",
     "lance_stream.upsert", "lance_stream.verbs",
 )  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_planning_a_read_imports_nothing_that_writes(
     num_partitions, modules = imports_of(_PLANNING, json.dumps({"path": uri, **options}))
     assert num_partitions == 1
     assert named_in(NOT_FOR_PLANNING, modules) == []
-    assert len([module for module in modules if module.startswith("lance_stream")]) <= 206
+    assert len([module for module in modules if module.startswith("lance_stream")]) <= 212
 
 
 _NAMES_IN_USE = """
@@ -139,7 +139,7 @@ print(json.dumps([0, sorted(set(sys.modules) - before)]))
 NOT_FOR_A_SINK = (
     "asyncio", "fsspec", "obstore", "pandas", "rich", "sqlite3",
     "lance_stream.dataset", "lance_stream.feed", "lance_stream.maintenance.compaction",
-    "lance_stream.quarantine.setting_aside", "lance_stream.spark.loads",
+    "lance_stream.quarantine.quarantine_writer", "lance_stream.spark.source.reader_factory",
 )  # fmt: skip
 
 

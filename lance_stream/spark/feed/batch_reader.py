@@ -10,6 +10,7 @@ from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.changes import plan_changes
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.arguments.options import SourceOptions
 from lance_stream.spark.feed.planning import (
     columns_to_read,
     first_version,
@@ -17,11 +18,10 @@ from lance_stream.spark.feed.planning import (
     rules_of,
     tasks_of,
 )
-from lance_stream.spark.options import SourceOptions
-from lance_stream.spark.plain_errors import plainly
-from lance_stream.spark.portions import PortionReader
-from lance_stream.spark.rows_ahead import AnyPortion, with_rows
-from lance_stream.spark.worker_archives import forget_archives
+from lance_stream.spark.jobs.eager_rows import AnyInput, with_rows
+from lance_stream.spark.jobs.task_input import TaskReader
+from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.session.worker_archives import forget_archives
 
 
 def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) -> list[ChangeUnit]:
@@ -68,21 +68,21 @@ class ChangesReader(DataSourceReader):
         self.version = version
         self.carried = carried
 
-    def __reduce__(self) -> tuple[type[PortionReader], tuple[()]]:
-        """Pickle as what a worker needs: nothing that portions do not carry."""
-        return PortionReader, ()
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
+        """Pickle as what a worker needs: what a `TaskInput` does not carry."""
+        return TaskReader, ()
 
     @plainly
-    def partitions(self) -> list[AnyPortion]:
+    def partitions(self) -> list[AnyInput]:
         """Plan the interval; called once per loaded DataFrame."""
         last = self.version or open_for_changes(self.asked).version
         table = open_table(self.asked.uri, last, self.asked.storage_options)
         units = plan_batch(table, self.asked, self.carried)
         tasks = tasks_of(units, self.asked, self.carried)
-        portions = with_rows(tasks, only_by_tasks=self.asked.only_by_tasks)
+        inputs = with_rows(tasks, only_by_tasks=self.asked.only_by_tasks)
         forget_archives()
-        return portions
+        return inputs
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
-        return PortionReader().read(partition)
+        return TaskReader().read(partition)

@@ -8,12 +8,12 @@ import pyarrow as pa
 from lance_stream.expressions.predicates import evaluate_predicate, parse_expression
 from lance_stream.feed.change_units import ChangeUnit, read_changes, without_change_columns
 from lance_stream.spark.feed.batch_sizes import join_small
-from lance_stream.spark.spark_types import to_spark
+from lance_stream.spark.session.spark_types import to_spark
 
 
 @dataclass(frozen=True)
 class ChangeRows:
-    """How row changes are read; see `portions.Reading`.
+    """How row changes are read; see `task_input.Reading`.
 
     Attributes:
         carried: The schema of the batches that Spark expects.

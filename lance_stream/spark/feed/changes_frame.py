@@ -4,7 +4,7 @@ Spark asks a Python source for its columns and its tasks in two processes of the
 a session, and starts a worker for each task. Here the caller's process opens the table and plans.
 On a local master it also reads up to `MOST_BYTES_AT_ONCE` of rows itself, and Spark gets them as
 Arrow data, so that no Python worker is started at all. More rows, and those on a cluster, are read
-by tasks: the same portions, by the same code.
+by tasks: from the same `TaskInput`s, by the same code.
 """
 
 import json
@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.change_units import ChangeUnit
-from lance_stream.spark.arrow_jobs import driver_is_alone, map_in_arrow
-from lance_stream.spark.column_names import settle_columns, settle_filter
+from lance_stream.spark.arguments.options import SourceOptions, check_for_batch, parse_options
 from lance_stream.spark.feed.batch_reader import plan_batch
 from lance_stream.spark.feed.planning import (
     one_portion,
@@ -28,13 +27,14 @@ from lance_stream.spark.feed.planning import (
     schema_of_changes,
     tasks_of,
 )
-from lance_stream.spark.options import SourceOptions, check_for_batch, parse_options
-from lance_stream.spark.plain_errors import briefly
-from lance_stream.spark.portions import Portion
-from lance_stream.spark.rows_ahead import rows_of
-from lance_stream.spark.session_settings import is_case_sensitive, options_in_session
-from lance_stream.spark.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.worker_python import check_workers_python
+from lance_stream.spark.jobs.arrow_jobs import driver_is_alone, map_in_arrow
+from lance_stream.spark.jobs.eager_rows import rows_of
+from lance_stream.spark.jobs.task_input import TaskInput
+from lance_stream.spark.session.column_names import settle_columns, settle_filter
+from lance_stream.spark.session.python_check import check_workers_python
+from lance_stream.spark.session.session_settings import is_case_sensitive, options_in_session
+from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.session.user_errors import briefly
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 
@@ -100,16 +100,16 @@ def load_changes(
 
 
 def _by_tasks(
-    spark: SparkSession, portions: Sequence[Portion[ChangeUnit]], carried: pa.Schema
+    spark: SparkSession, inputs: Sequence[TaskInput[ChangeUnit]], carried: pa.Schema
 ) -> DataFrame:
-    """Return the rows of portions, which Spark's tasks read."""
+    """Return the rows that Spark's tasks read."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for place in batch.column(0).to_pylist():
-                yield from portions[place].read()
+                yield from inputs[place].read()
 
-    places = spark.range(0, len(portions), 1, max(1, len(portions)))
+    places = spark.range(0, len(inputs), 1, max(1, len(inputs)))
     return map_in_arrow(places, read, spark_schema(carried))
 
 

@@ -25,12 +25,11 @@ from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.arguments.options import SourceOptions
 from lance_stream.spark.feed.change_rows import ChangeRows
-from lance_stream.spark.options import SourceOptions
-from lance_stream.spark.portions import Portion
-from lance_stream.spark.spark_types import carrier
-from lance_stream.spark.table_source import row_columns
-from lance_stream.spark.work_units import bytes_of, divide
+from lance_stream.spark.jobs.task_input import TaskInput
+from lance_stream.spark.jobs.work_units import bytes_of, divide
+from lance_stream.spark.session.spark_types import carrier
 
 
 def open_for_changes(asked: SourceOptions) -> TableVersion:
@@ -97,7 +96,7 @@ def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
         of_rows = [
             change_column
             for change_column in CHANGE_COLUMNS
-            if change_column.name in row_columns(asked)
+            if change_column.name in asked.row_columns
         ]
         if of_rows:
             check_names(own)
@@ -113,7 +112,7 @@ def plan_stream(
     columns: FeedColumns,
     asked: SourceOptions,
     carried: pa.Schema,
-) -> list[Portion[ChangeUnit]]:
+) -> list[TaskInput[ChangeUnit]]:
     """Return the tasks that read the changes between two positions of a stream.
 
     Args:
@@ -176,21 +175,21 @@ def follower_rules(asked: SourceOptions) -> FollowerRules:
 
 def tasks_of(
     units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
-) -> list[Portion[ChangeUnit]]:
+) -> list[TaskInput[ChangeUnit]]:
     """Return Spark's tasks for some work units: small ones combined, large ones split."""
     return divide(units, lambda each: each.unit, _with_unit, _reading(asked, carried))
 
 
 def one_portion(
     units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
-) -> Portion[ChangeUnit]:
-    """Return all of some work units as one portion, for a process that reads them itself."""
+) -> TaskInput[ChangeUnit]:
+    """Return all of some work units as one `TaskInput`, for a process that reads them itself."""
     num_bytes = bytes_of([unit.unit for unit in units])
-    return Portion(tuple(units), _reading(asked, carried), num_bytes)
+    return TaskInput(tuple(units), _reading(asked, carried), num_bytes)
 
 
 def _reading(asked: SourceOptions, carried: pa.Schema) -> ChangeRows:
-    keeps = asked.read_change_feed or bool(row_columns(asked))
+    keeps = asked.read_change_feed or bool(asked.row_columns)
     return ChangeRows(carried, asked.filter, keeps)
 
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import datasource_internal
 
-from lance_stream.spark.portions import Portion
-from lance_stream.spark.rows_ahead import rows_of
+from lance_stream.spark.jobs.eager_rows import rows_of
+from lance_stream.spark.jobs.task_input import TaskInput
 
 _WRAPPER: Final = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
 """Spark's own class; None in a future Spark."""
@@ -34,9 +34,9 @@ class SendsRows:
     _kind: type["SendsRows"] | None = None
     _rows: Sequence[pa.RecordBatch] = ()
 
-    def hold_rows(self, portions: Sequence[Portion[Any]]) -> None:
+    def hold_rows(self, inputs: Sequence[TaskInput[Any]]) -> None:
         """Read the rows of a batch, if they are few, and hold them until Spark asks for them."""
-        rows = rows_of(portions, MOST_BYTES_IN_A_BATCH) if _WRAPPER is not None else None
+        rows = rows_of(inputs, MOST_BYTES_IN_A_BATCH) if _WRAPPER is not None else None
         columns = (column for batch in rows or () for column in batch.columns)
         if rows is not None and not any(map(has_null_items, columns)):
             kind: Any = type(self)

@@ -33,6 +33,7 @@ from lance_stream.feed.intervals import first_version_since
 from lance_stream.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.arguments.options import LATEST, SourceOptions
 from lance_stream.spark.feed.kept_progress import KeptProgress
 from lance_stream.spark.feed.offsets import parse_offset, to_offset
 from lance_stream.spark.feed.planning import (
@@ -41,9 +42,8 @@ from lance_stream.spark.feed.planning import (
     stream_columns,
 )
 from lance_stream.spark.feed.sent_rows import SendsRows
-from lance_stream.spark.options import LATEST, SourceOptions
-from lance_stream.spark.plain_errors import plainly
-from lance_stream.spark.portions import PortionReader
+from lance_stream.spark.jobs.task_input import TaskReader
+from lance_stream.spark.session.user_errors import plainly
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -96,9 +96,9 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         self._begins_now = False
         self._progress = KeptProgress(asked.consumer)
 
-    def __reduce__(self) -> tuple[type[PortionReader], tuple[()]]:
-        """Pickle as what a worker needs: nothing that portions do not carry."""
-        return PortionReader, ()
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
+        """Pickle as what a worker needs: what a `TaskInput` does not carry."""
+        return TaskReader, ()
 
     @property
     def follower(self) -> TableFollower:
@@ -128,15 +128,15 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         columns = self.columns(first if last.columns is None else last)
         if first == last:
             return []
-        portions = plan_stream(self.follower, first, last, columns, self.asked, self.carried)
+        inputs = plan_stream(self.follower, first, last, columns, self.asked, self.carried)
         if not self.asked.only_by_tasks:
-            self.hold_rows(portions)
-        return portions
+            self.hold_rows(inputs)
+        return inputs
 
     @plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
-        return PortionReader().read(partition)
+        return TaskReader().read(partition)
 
     @plainly
     def commit(self, end: dict[str, Any]) -> None:

@@ -23,13 +23,13 @@ from pyspark.sql.types import StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.python_rows import Rows, check_columns, rows_of
-from lance_stream.spark.session_options import SessionOptions
-from lance_stream.spark.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.jobs.python_rows import Rows, check_columns, rows_of
+from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
 
 if TYPE_CHECKING:
-    from lance_stream.spark.options import SourceOptions
+    from lance_stream.spark.arguments.options import SourceOptions
 
 _USAGE: Final = "lance_changes(uri, start, end, deduplication_mode)"
 
@@ -121,7 +121,7 @@ def _asked(
     end: Any,
     deduplication_mode: Any,
 ) -> "SourceOptions":
-    from lance_stream.spark.options import SourceOptions, parse_deduplication_mode
+    from lance_stream.spark.arguments.options import SourceOptions, parse_deduplication_mode
 
     if not isinstance(uri, str):
         raise InvalidInputError(f"{_USAGE}: uri must be the table's path as a string, not {uri!r}")

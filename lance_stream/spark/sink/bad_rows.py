@@ -3,12 +3,12 @@
 Without conditions (`expect`) and without `bad_rows="quarantine"` none of this is used: rows are
 then only checked as they are cast. Otherwise whatever writes or splits the rows sorts them with
 `write.row_checks`: the driver, or Spark's tasks. The driver refuses the batch, or sets its bad rows
-aside before it commits the others (`quarantine.setting_aside`).
+aside before it commits the others (`quarantine.quarantine_writer`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,12 +17,13 @@ from pyspark.sql.types import StructType
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.sink.arguments import SinkArguments, WritingRules
-from lance_stream.spark.spark_types import stored_schema
+from lance_stream.spark.arguments.sink_arguments import SinkArguments
+from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
 from lance_stream.write.row_checks import BadRows, RowRules
 
 if TYPE_CHECKING:
-    from lance_stream.quarantine.setting_aside import SettingAside
+    from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Sorting:
     micro_batch: MicroBatch
     deletes: str | None = None
     digest: RowsDigest = NO_ROWS
-    _aside: "SettingAside | None" = None
+    _aside: "QuarantineBatch | None" = None
 
     @property
     def attempt(self) -> str:
@@ -66,7 +67,7 @@ class Sorting:
             InvalidInputError: There is another table.
         """
         if self.arguments.sets_aside:
-            self._aside = setting_aside(self.arguments, self.micro_batch)
+            self._aside = quarantine_batch(self.arguments, self.micro_batch)
             self._aside.begin(target)
 
     def rules(self, table: TableVersion) -> RowRules:
@@ -130,7 +131,7 @@ def keep_committed_attempt(arguments: SinkArguments, micro_batch: MicroBatch) ->
         micro_batch: The batch; the table has it, perhaps under another app id.
     """
     if arguments.sets_aside:
-        setting_aside(arguments, micro_batch).keep_committed()
+        quarantine_batch(arguments, micro_batch).keep_committed()
 
 
 def sorting_of(
@@ -157,34 +158,3 @@ def sorting_of(
     sorting = Sorting(arguments, df, micro_batch, deletes)
     sorting.begin(target)
     return sorting
-
-
-def setting_aside(arguments: WritingRules, micro_batch: MicroBatch) -> "SettingAside":
-    """Return what sets the bad rows of a batch aside."""
-    from lance_stream.quarantine.setting_aside import SettingAside
-
-    return SettingAside(
-        arguments.quarantine,
-        arguments.storage_options,
-        arguments.uri,
-        micro_batch.app_id,
-        micro_batch.batch_id,
-    )
-
-
-def recorded_rules(rules: WritingRules) -> dict[str, Any]:
-    """Return how the rows of a batch are written, for a replay."""
-    return {
-        "mode": rules.mode,
-        "on": list(rules.on),
-        "sequence_by": rules.sequence_by,
-        "except_columns": list(rules.except_columns),
-        "tombstones": None if rules.tombstones is None else rules.tombstones.total_seconds(),
-        "skip_unchanged": rules.skip_unchanged,
-        "when_matched": rules.when_matched,
-        "when_not_matched": rules.when_not_matched,
-        "expect": {
-            each.name: {"condition": each.condition, "columns": dict(each.spelled)}
-            for each in rules.expect
-        },
-    }

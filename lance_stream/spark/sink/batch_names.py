@@ -1,4 +1,4 @@
-"""Column names of a batch, in the spelling of its table; `spark.column_names` has the rule."""
+"""Column names of a batch, in the spelling of its table; the rule is in `session.column_names`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,15 +9,15 @@ from pyspark.sql import DataFrame, functions
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import quoted
-from lance_stream.spark.column_names import (
+from lance_stream.spark.arguments.modes import OF_CHANGES
+from lance_stream.spark.arguments.sink_arguments import SinkArguments, names
+from lance_stream.spark.jobs.arrow_jobs import quoted
+from lance_stream.spark.session.column_names import (
     check_are_distinct,
     find_column,
     names_in_table,
 )
-from lance_stream.spark.row_modes import OF_CHANGES
-from lance_stream.spark.session_settings import is_case_sensitive
-from lance_stream.spark.sink.arguments import SinkArguments, names
+from lance_stream.spark.session.session_settings import is_case_sensitive
 from lance_stream.upsert.change_rules import check_not_reserved
 from lance_stream.upsert.incoming import SEQUENCE
 

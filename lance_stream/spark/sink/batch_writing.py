@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
-from lance_stream.spark.arrow_jobs import (
+from lance_stream.spark.jobs.arrow_jobs import (
     RECORDS_PER_BATCH,
     ArrowFunction,
     Size,

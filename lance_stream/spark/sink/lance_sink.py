@@ -25,11 +25,9 @@ from lance_stream.ledger.replay_check import has_other_rules
 from lance_stream.snapshot.opening import branch_uri, open_table
 from lance_stream.snapshot.references import as_branch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.plain_errors import message_first
-from lance_stream.spark.row_modes import MODES as KNOWN_MODES
-from lance_stream.spark.row_modes import OF_CHANGES, check_one_of, check_spelled, evolutions
-from lance_stream.spark.session_settings import options_in_session
-from lance_stream.spark.sink.arguments import (
+from lance_stream.spark.arguments.modes import MODES as KNOWN_MODES
+from lance_stream.spark.arguments.modes import OF_CHANGES, check_one_of, check_spelled, evolutions
+from lance_stream.spark.arguments.sink_arguments import (
     SinkArguments,
     as_compaction,
     as_creation,
@@ -40,17 +38,19 @@ from lance_stream.spark.sink.arguments import (
     optional_names,
     sequence_names,
 )
+from lance_stream.spark.session.connect import check_can_be_sent, check_has_app_id
+from lance_stream.spark.session.python_check import check_workers_python, explained
+from lance_stream.spark.session.running_queries import run_of, running_query
+from lance_stream.spark.session.session_settings import options_in_session
+from lance_stream.spark.session.user_errors import message_first
 from lance_stream.spark.sink.bad_rows import keep_committed_attempt
+from lance_stream.spark.sink.batch_calls import BATCH_CALLS, BatchCall
 from lance_stream.spark.sink.batch_names import settle_names
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
-from lance_stream.spark.sink.remote import check_can_be_sent, check_has_app_id
 from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
-from lance_stream.spark.sink.reports import SinkCommit, log_commit, tell
-from lance_stream.spark.sink.running_queries import run_of, running_query
-from lance_stream.spark.sink.runs import CALLS, Call
-from lance_stream.spark.worker_python import check_workers_python, explained
+from lance_stream.spark.sink.reports import SinkCommit, log_commit, notify
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
@@ -413,13 +413,13 @@ class LanceSink:
         check_workers_python(df.sparkSession, only_tasks=True)
         arguments = self._arguments_in(df.sparkSession)
         if self._upkeep is None:
-            tell(self._on_commit, self._write(df, batch_id, arguments, member))
+            notify(self._on_commit, self._write(df, batch_id, arguments, member))
             return
         with self._upkeep.batch():
             commit = self._write(df, batch_id, arguments, member)
-        tell(self._on_commit, commit)
+        notify(self._on_commit, commit)
         if commit.version is not None and not commit.skipped:
-            from lance_stream.spark.sink.compaction import writer_of
+            from lance_stream.spark.jobs.compaction import writer_of
 
             self._upkeep.after_batch(
                 batch_id,
@@ -445,7 +445,7 @@ class LanceSink:
             check_output_mode(df, query, arguments.mode, arguments.on)
         run = run_of(query)
         phases = Phases()
-        with CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
+        with BATCH_CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
             micro_batch = replace(micro_batch, claimed=call.claimed, member=member)
             batch = Batch(df, query, micro_batch, arguments, phases, self.last_commit, self._tasks)
             with explained():
@@ -484,7 +484,7 @@ def _check_batch(df: object, batch_id: object) -> int:
     return number
 
 
-def _write_once(batch: Batch, call: Call) -> SinkCommit:
+def _write_once(batch: Batch, call: BatchCall) -> SinkCommit:
     """Write a batch to the table, unless it is already committed."""
     arguments, micro_batch = batch.arguments, batch.micro_batch
     commit = SinkCommit(micro_batch.batch_id, micro_batch.app_id)
@@ -525,7 +525,9 @@ def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
         )
 
 
-def _skip(batch: Batch, table: TableVersion, commit: SinkCommit, call: Call) -> SinkCommit | None:
+def _skip(
+    batch: Batch, table: TableVersion, commit: SinkCommit, call: BatchCall
+) -> SinkCommit | None:
     """Return the outcome of a batch that is already committed; None if it is not."""
     with batch.phases("plan"):
         if find_committed(table, batch.micro_batch) is None:

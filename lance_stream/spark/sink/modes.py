@@ -23,11 +23,12 @@ from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest, digest_of
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import Size, quoted
-from lance_stream.spark.session_settings import is_case_sensitive
-from lance_stream.spark.sink.arguments import SinkArguments
+from lance_stream.spark.arguments.sink_arguments import SinkArguments
+from lance_stream.spark.jobs.arrow_jobs import Size, quoted
+from lance_stream.spark.jobs.spark_workers import workers_of
+from lance_stream.spark.session.session_settings import is_case_sensitive
+from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.sink.bad_rows import Sorting, keep_committed_attempt, sorting_of
-from lance_stream.spark.sink.batch_types import check_compared, check_readable, is_condition
 from lance_stream.spark.sink.batch_writing import (
     Checks,
     TaskCount,
@@ -37,9 +38,8 @@ from lance_stream.spark.sink.batch_writing import (
     write_collected,
 )
 from lance_stream.spark.sink.reports import SinkCommit, size_of_files
-from lance_stream.spark.sink.spark_workers import workers_of
 from lance_stream.spark.sink.staged_upserts import upsert_by_staging
-from lance_stream.spark.spark_types import stored_schema
+from lance_stream.spark.writer.batch_types import check_compared, check_readable, is_condition
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes

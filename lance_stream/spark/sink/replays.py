@@ -26,8 +26,8 @@ from lance_stream.ledger.micro_batches import find_committed
 from lance_stream.ledger.replay_check import MicroBatch, has_other_rows, second_rows
 from lance_stream.ledger.row_digests import RowsDigest, add_up, digest_of
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import map_in_arrow
-from lance_stream.spark.sink.runs import Call
+from lance_stream.spark.jobs.arrow_jobs import map_in_arrow
+from lance_stream.spark.sink.batch_calls import BatchCall
 from lance_stream.table.ledger_entries import LedgerEntry
 
 _log = logging.getLogger("lance_stream.sink")
@@ -69,7 +69,7 @@ def hold_against(
     batch: MicroBatch,
     df: DataFrame,
     query: Any,
-    call: Call,
+    call: BatchCall,
     *,
     may_differ: bool,
 ) -> tuple[LedgerEntry | None, bool]:

@@ -79,7 +79,7 @@ def log_commit(commit: SinkCommit) -> None:
     _log.info("lance_sink %s", json.dumps(entry))
 
 
-def tell(on_commit: Callable[[SinkCommit], object] | None, commit: SinkCommit) -> None:
+def notify(on_commit: Callable[[SinkCommit], object] | None, commit: SinkCommit) -> None:
     """Pass a commit to the user's function. An error in it is logged and never raised.
 
     The batch is committed: an error would make Spark repeat it, and stop the query.

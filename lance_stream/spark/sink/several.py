@@ -23,8 +23,8 @@ from pyspark.util import inheritable_thread_target
 from lance_stream.commit.commit_groups import Member, check_can_commit_together, run_together
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.plain_errors import message_first
-from lance_stream.spark.session_settings import is_cluster
+from lance_stream.spark.session.session_settings import is_cluster
+from lance_stream.spark.session.user_errors import message_first
 from lance_stream.spark.sink.lance_sink import LanceSink
 from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.storage.locations import in_one_spelling

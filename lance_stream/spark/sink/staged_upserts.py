@@ -25,16 +25,16 @@ from lance_stream.errors import LanceStreamError
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arrow_jobs import (
+from lance_stream.spark.jobs.arrow_jobs import (
     RECORDS_PER_BATCH,
     Size,
     driver_is_alone,
     map_in_arrow,
     settings,
 )
+from lance_stream.spark.jobs.range_tasks import RangeTasks, seed_of_index
+from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.sink.bad_rows import Sorting
-from lance_stream.spark.sink.range_tasks import RangeTasks, seed_of_index
-from lance_stream.spark.spark_types import stored_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules

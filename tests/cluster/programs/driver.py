@@ -135,7 +135,7 @@ def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
             }
             yield pa.RecordBatch.from_pydict({"view": [json.dumps(view)]})
 
-    from lance_stream.spark.arrow_jobs import map_in_arrow
+    from lance_stream.spark.jobs.arrow_jobs import map_in_arrow
 
     rows = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), seen, "view string")  # type: ignore[arg-type]  # a schema may be text
     say(seen=[json.loads(row.view) for row in rows.collect()])
@@ -146,8 +146,8 @@ def share_work(_spark: Any) -> None:
 
     Tasks process ranges of an upsert's keys; each group of fragments and each few files are a task.
     """
-    from lance_stream.spark import file_jobs, rewrite_jobs
-    from lance_stream.spark.sink import modes, range_tasks
+    from lance_stream.spark.jobs import file_jobs, range_tasks, rewrite_jobs
+    from lance_stream.spark.sink import modes
     from lance_stream.upsert import staged_files, staged_rows
 
     modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # Final for others

@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream.derived.derivation import derive
 from lance_stream.errors import TableReplacedError, UnsupportedFeatureError
 from lance_stream.ledger.micro_batches import MicroBatch
-from lance_stream.quarantine.setting_aside import SettingAside
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.verbs.append import append, append_fragments
@@ -102,7 +102,7 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
         )
         good = pa.Table.from_batches(list(checked), now.schema)
         table = line.ours().table
-        aside = SettingAside(quarantine_uri(line.uri), {}, line.uri, app_id, number)
+        aside = QuarantineBatch(quarantine_uri(line.uri), {}, line.uri, app_id, number)
         entry = line.ours().ledger().get(app_id)
         if entry is not None and entry.batch_id >= number:
             aside.keep_committed()

@@ -12,14 +12,14 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
+from lance_stream.spark.arguments.options import parse_options
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.feed.stream_reader import (
     HAS_READ_LIMITS,
     FeedStreamWithoutStart,
     make_stream_reader,
 )
-from lance_stream.spark.options import parse_options
-from lance_stream.spark.spark_types import carrier_schema
+from lance_stream.spark.session.spark_types import carrier_schema
 
 Row = dict[str, Any]
 

@@ -9,10 +9,10 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark.arguments.options import parse_options
 from lance_stream.spark.feed.table_function import changes_function
-from lance_stream.spark.options import parse_options
-from lance_stream.spark.session_options import SessionOptions
-from lance_stream.spark.sources import LanceSource
+from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.source.lance_source import LanceSource
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

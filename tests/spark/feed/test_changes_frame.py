@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark import load_changes, register
-from lance_stream.spark.arrow_jobs import settings
 from lance_stream.spark.feed import changes_frame
+from lance_stream.spark.jobs.arrow_jobs import settings
 
 pytestmark = pytest.mark.spark
 
@@ -98,7 +98,7 @@ def test_large_feeds_are_divided_into_tasks(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
-    monkeypatch.setattr("lance_stream.spark.work_units.number_of_tasks", lambda _bytes: 3)
+    monkeypatch.setattr("lance_stream.spark.jobs.work_units.number_of_tasks", lambda _bytes: 3)
     found = load_changes(spark, uri, startingVersion=1)
     assert found.rdd.getNumPartitions() > 1
     expected = by_format(spark, uri, {"startingVersion": 1}).collect()

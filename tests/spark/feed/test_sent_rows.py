@@ -18,10 +18,10 @@ from pyspark.sql.streaming import python_streaming_source_runner as runner
 import lance_stream
 from lance_stream.spark import register
 from lance_stream.spark.feed import sent_rows
-from lance_stream.spark.portions import Portion, PortionReader
-from lance_stream.spark.session_options import SessionOptions
-from lance_stream.spark.session_settings import is_cluster
-from lance_stream.spark.sources import LanceSource
+from lance_stream.spark.jobs.task_input import TaskInput, TaskReader
+from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.session.session_settings import is_cluster
+from lance_stream.spark.source.lance_source import LanceSource
 
 NOT_FOUND, ROWS = runner.PREFETCHED_RECORDS_NOT_FOUND, runner.NON_EMPTY_PYARROW_RECORD_BATCHES
 
@@ -43,7 +43,7 @@ class Asked:
         self.kind = type(self.reader)
 
     def plan(self, start: Any, end: Any) -> tuple[list[Any], int, list[pa.RecordBatch]]:
-        """Return the portions of a batch, what Spark is told of its rows, and these."""
+        """Return the inputs of a batch, what Spark is told of its rows, and these."""
         sent, answer = io.BytesIO(), io.BytesIO()
         for offset in (start, end):
             text = json.dumps(offset).encode()
@@ -53,16 +53,16 @@ class Asked:
         runner.partitions_func(self.reader, self.source, self.schema, 10_000, sent, answer)
         answer.seek(0)
         (num_portions,) = struct.unpack(">i", answer.read(4))
-        portions = []
+        inputs = []
         for _ in range(num_portions):
             (size,) = struct.unpack(">i", answer.read(4))
-            portions.append(pickle.loads(answer.read(size)))
+            inputs.append(pickle.loads(answer.read(size)))
         (flag,) = struct.unpack(">i", answer.read(4))
         batches = []
         if flag == ROWS:
             answer.read(4)  # the start of an Arrow stream
             batches = list(pa.ipc.open_stream(answer))
-        return portions, flag, batches
+        return inputs, flag, batches
 
 
 def positions(asked: Asked) -> tuple[Any, Any]:
@@ -75,11 +75,11 @@ def positions(asked: Asked) -> tuple[Any, Any]:
 
 def test_the_rows_of_a_small_batch_are_sent_with_its_plan(tmp_path: Path) -> None:
     asked = Asked(make_table(tmp_path, 1000))
-    portions, flag, batches = asked.plan(*positions(asked))
-    assert (len(portions), flag) == (1, ROWS)
+    inputs, flag, batches = asked.plan(*positions(asked))
+    assert (len(inputs), flag) == (1, ROWS)
     rows = pa.Table.from_batches(batches)
     assert rows["id"].to_pylist() == list(range(1000))
-    read = pa.Table.from_batches(PortionReader().read(portions[0]))
+    read = pa.Table.from_batches(TaskReader().read(inputs[0]))
     assert read.equals(rows)  # if Spark has lost them
 
 
@@ -108,9 +108,9 @@ def test_the_rows_of_a_large_batch_are_left_to_tasks(
 ) -> None:
     monkeypatch.setattr(sent_rows, "MOST_BYTES_IN_A_BATCH", 10_000)
     asked = Asked(make_table(tmp_path, 1000))
-    portions, flag, _ = asked.plan(*positions(asked))
+    inputs, flag, _ = asked.plan(*positions(asked))
     assert flag == NOT_FOUND
-    rows = [each for portion in portions for each in PortionReader().read(portion)]
+    rows = [each for task_input in inputs for each in TaskReader().read(task_input)]
     assert sum(row.num_rows for row in rows) == 1000
 
 
@@ -145,9 +145,9 @@ def test_nulls_that_spark_cannot_copy_are_known(
 def test_rows_that_spark_cannot_copy_are_left_to_tasks(tmp_path: Path) -> None:
     table = pa.table({"id": [1], "v": pa.array([[1.0, None]], pa.list_(pa.float32()))})
     asked = Asked(lance_stream.create_dataset(tmp_path / "t", table).uri)
-    portions, flag, _ = asked.plan(*positions(asked))
+    inputs, flag, _ = asked.plan(*positions(asked))
     assert flag == NOT_FOUND
-    (batch,) = PortionReader().read(portions[0])
+    (batch,) = TaskReader().read(inputs[0])
     assert batch["v"].to_pylist() == [[1.0, None]]
 
 
@@ -157,10 +157,10 @@ def test_an_error_is_left_to_the_task(tmp_path: Path) -> None:
     offsets = positions(asked)
     for path in (tmp_path / "t" / "data").iterdir():
         path.unlink()
-    portions, flag, _ = asked.plan(*offsets)
-    assert (len(portions), flag) == (1, NOT_FOUND)
+    inputs, flag, _ = asked.plan(*offsets)
+    assert (len(inputs), flag) == (1, NOT_FOUND)
     with pytest.raises(lance_stream.NotFoundError):
-        list(PortionReader().read(portions[0]))
+        list(TaskReader().read(inputs[0]))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_on_a_cluster_all_rows_are_left_to_tasks(
     asked = Asked(uri)
     assert asked.plan(*positions(asked))[1] == NOT_FOUND
     source = LanceSource({"path": uri, **options})
-    (portion,) = source.reader(source.schema()).partitions()
-    assert isinstance(portion, Portion)
+    (task_input,) = source.reader(source.schema()).partitions()
+    assert isinstance(task_input, TaskInput)
 
 
 @pytest.mark.parametrize(

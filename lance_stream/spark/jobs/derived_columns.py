@@ -1,0 +1,177 @@
+"""Derived columns whose function runs in Spark's workers.
+
+The rounds are those of `lance_stream.derived`: the driver plans from manifests and commits. A task
+reads the inputs of its rows from the table's files, runs the function (`arrow_jobs`, Spark's
+`mapInArrow`), and stages the values in a file; other tasks write them as columns, one fragment
+each. The driver receives 16 bytes a row. For a table beside, values pass through it, by pieces.
+
+A function is pickled by value if it is defined in a notebook or a script, as Spark does with its
+own; so is a `setup`, which each Python worker calls once.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.cloudpickle import dumps
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lance_stream.derived.declaration import Declaration, Outputs, declare
+from lance_stream.derived.derivation import Derivation, check_kept
+from lance_stream.errors import DerivedFunctionError, InvalidInputError
+from lance_stream.spark.jobs.arrow_jobs import described, run_in_tasks, slots_of
+from lance_stream.spark.session.python_check import check_workers_python, explained
+from lance_stream.spark.session.session_settings import options_in_session
+from lance_stream.spark.session.user_errors import briefly
+from lance_stream.storage.locations import check_is_shared, text_of
+from lance_stream.storage.options.names import as_options
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SLOTS_IF_UNKNOWN = 8
+
+_DIED: Final = "Python worker exited unexpectedly"
+"""What Spark says of a worker that was killed, or that crashed."""
+
+
+class ByTasks:
+    """Runs work in the tasks of a session; see `computing.Runner`.
+
+    Args:
+        spark: The session.
+        description: Of its jobs, for Spark's UI.
+    """
+
+    def __init__(self, spark: SparkSession, description: str) -> None:
+        self.num_workers = slots_of(spark) or _SLOTS_IF_UNKNOWN
+        self._spark = spark
+        self._description = description
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return the function's results, in order; each item is a task.
+
+        Raises:
+            DerivedFunctionError: A Python worker died.
+        """
+        try:
+            with explained(), described(self._spark, self._description):
+                return run_in_tasks(self._spark, items, function)
+        except (Py4JJavaError, PySparkException) as error:
+            if _DIED not in str(error):
+                raise
+            raise DerivedFunctionError(
+                "a Python worker of Spark died while it computed derived columns: most often it "
+                "had no memory left, or native code crashed. Nothing of this piece was committed. "
+                "Give the function fewer rows at once (batch_rows=...), or workers more memory; "
+                "'spark.python.worker.faulthandler.enabled' shows where native code crashes"
+            ) from error
+
+
+@briefly
+def derive(
+    spark: SparkSession,
+    uri: str | os.PathLike[str],
+    outputs: Outputs,
+    function: Callable[..., Any],
+    inputs: Sequence[str] | str,
+    *,
+    function_version: str,
+    target: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    setup: Callable[[], Any] | None = None,
+    kept: Sequence[str] = (),
+    batch_rows: int = 1024,
+    piece_rows: int = 100_000,
+    max_failures: int = 1000,
+    on_error: str = "quarantine",
+    quarantine: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Derivation:
+    """Declare columns that a function computes from other columns, in Spark's workers.
+
+    Nothing is computed before `run` or `start`. Then the function runs for the rows whose inputs
+    changed, and for all rows if its version is another one. Each piece is one commit of values and
+    progress: nothing is computed twice for a table whose driver was killed, except the piece that
+    was under way.
+
+        embeddings = derive(
+            spark, "docs.lance", {"embedding": pa.list_(pa.float32(), 384)}, embed,
+            inputs=["text"], function_version="all-MiniLM-L6-v2", setup=load_model,
+        )
+        embeddings.run()                       # a batch: all that is not current
+        query = embeddings.start()             # beside a stream that writes the table
+        embeddings.status()
+
+    Args:
+        spark: The session.
+        uri: The table with the inputs, for the driver and for all workers. It has stable row ids.
+        outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, or
+            several. They become new, nullable columns of the table.
+        function: Takes a `pyarrow.RecordBatch` of the inputs, n rows at once, and returns n values:
+            an array, a numpy array with one row for each, or a list; for several outputs, a mapping
+            or a RecordBatch.
+        inputs: The columns that it gets. No others are read.
+        function_version: A text. If it changes, all rows are computed anew, piece by piece.
+        target: The location of a table beside that has the values; None for the same table.
+        name: Identifies the derivation in its table; the first output's name by default.
+        setup: Called once in each Python worker: loads a model, for example. The function gets what
+            it returns as its second argument.
+        kept: Columns of the source that a table beside has as well: its key, for example.
+        batch_rows: How many rows the function gets at once, at most.
+        piece_rows: How many rows one commit checks, at most.
+        max_failures: If the function fails for more rows of a piece, that is an error.
+        on_error: "quarantine": rows that the function raises for are null, and set aside; "raise":
+            the first one ends the run.
+        quarantine: The location of the table for rows that fail; by default beside the table.
+        storage_options: Settings of the store. If none of them give credentials or an endpoint,
+            Spark's own settings apply, as for `lance_sink`.
+
+    Raises:
+        InvalidInputError: An argument is invalid; or the workers cannot run this package.
+    """
+    if not hasattr(spark, "range"):
+        raise InvalidInputError(
+            f"derive() needs the session first, derive(spark, uri, ...), not {spark!r:.200}"
+        )
+    declaration = declare(
+        outputs,
+        function,
+        inputs,
+        function_version=function_version,
+        name=name,
+        setup=setup,
+        kept=kept,
+        batch_rows=batch_rows,
+        piece_rows=piece_rows,
+        max_failures=max_failures,
+        on_error=on_error,
+    )
+    check_kept(declaration, target)
+    _check_can_be_sent(declaration)
+    check_workers_python(spark, only_tasks=True)
+    check_is_shared(uri)
+    location = text_of(uri)
+    options = options_in_session(spark, location, as_options(storage_options))
+    runner = ByTasks(spark, f"lance-stream: derive {declaration.name} of {location}")
+    beside = None if target is None else text_of(target)
+    return Derivation(location, declaration, beside, options, quarantine, runner)
+
+
+def _check_can_be_sent(declaration: Declaration) -> None:
+    """Raise unless the function can be pickled, as it is when a task begins.
+
+    Raises:
+        InvalidInputError: It refers to a session, a lock or the like.
+    """
+    for what, function in ("function", declaration.function), ("setup", declaration.setup):
+        try:
+            dumps(function)  # type: ignore[no-untyped-call]  # PySpark has no types there
+        except Exception as error:  # whatever an object's own pickling raises
+            raise InvalidInputError(
+                f"the {what} of the derived column {declaration.name!r} refers to an object that "
+                f"cannot be sent to Spark's workers: {error}. Make the object in setup=..., which "
+                "each worker calls, or in the function itself"
+            ) from error

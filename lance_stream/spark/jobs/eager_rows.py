@@ -1,0 +1,79 @@
+"""Reads the rows of small work while it is planned, so that no task has to.
+
+A Python task costs 50 to 150 ms before it reads anything, and in a new worker the import of what
+reads files. The process that plans has just looked at the table, and has all of it in memory. So if
+there is a single task and few bytes to read, its rows are read at once and sent along; not on a
+cluster, whose driver may serve many streams, and reads no data file.
+
+Spark warns of tasks above 1000 KiB, so the rows of a batch stay below that. A stream passes its
+rows in another way (`feed.rows_of_batches`), and may send more.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.spark.jobs.task_input import EagerInput, TaskInput
+
+AnyInput: TypeAlias = TaskInput[Any] | EagerInput
+
+MOST_BYTES_IN_A_TASK: Final = 512 << 10
+"""Arrow bytes of rows that are sent along with a task."""
+
+_log = logging.getLogger("lance_stream.spark.eager_rows")
+
+
+def with_rows(inputs: Sequence[TaskInput[Any]], *, only_by_tasks: bool = False) -> list[AnyInput]:
+    """Return the inputs of a batch's tasks; the rows themselves in place of a single small one.
+
+    Args:
+        inputs: The work.
+        only_by_tasks: Whether rows are left to tasks, however few.
+
+    Returns:
+        At least one: Spark would make one of its own.
+    """
+    if not inputs:
+        return [EagerInput(b"")]
+    rows = None if only_by_tasks else rows_of(inputs, MOST_BYTES_IN_A_TASK)
+    return list(inputs) if rows is None else [EagerInput(_as_stream(rows))]
+
+
+def rows_of(inputs: Sequence[TaskInput[Any]], most_bytes: int) -> list[pa.RecordBatch] | None:
+    """Return the rows of a single small task; None if there are more tasks, or more rows.
+
+    An error is left to the task, which Spark runs again, and whose errors it reports.
+
+    Args:
+        inputs: The work.
+        most_bytes: Limit of their bytes in files, as far as known, and in Arrow.
+    """
+    if len(inputs) != 1:
+        return None
+    expected = inputs[0].num_bytes
+    if expected is None or expected > most_bytes:
+        return None
+    found: list[pa.RecordBatch] = []
+    num_bytes = 0
+    try:
+        for batch in inputs[0].read():
+            num_bytes += batch.nbytes
+            if num_bytes > most_bytes:
+                return None
+            found.append(batch)
+    except Exception:
+        _log.debug("rows are left to a task", exc_info=True)
+        return None
+    return found
+
+
+def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
+    if not batches:
+        return b""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return bytes(sink.getvalue())

@@ -1,0 +1,180 @@
+"""Compaction and cleanup of a table as Spark jobs, for tables that keep one process busy for long.
+
+    compact_table    the driver plans from the manifest, tasks rewrite, the driver commits
+    cleanup_table    the driver decides, tasks list and delete
+
+Both do what `Dataset.compact` and `Dataset.cleanup` do, by the same code: only where files are
+read, written, listed and deleted differs (`rewrite_jobs`, `file_jobs`).
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from lance_stream.arguments import as_number
+from lance_stream.dataset import Dataset
+from lance_stream.errors import InvalidInputError
+from lance_stream.maintenance import cleanup
+from lance_stream.maintenance.compaction.compact import compact
+from lance_stream.maintenance.compaction.plan import TARGET_ROWS
+from lance_stream.maintenance.compaction.rewrites import RewriteTask
+from lance_stream.snapshot.opening import branch_uri, open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.jobs.arrow_jobs import described, slots_of
+from lance_stream.spark.jobs.file_jobs import by_tasks
+from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
+from lance_stream.spark.session.python_check import check_workers_python, explained
+from lance_stream.spark.session.session_settings import options_in_session
+from lance_stream.spark.session.user_errors import briefly
+from lance_stream.storage.locations import check_is_shared, text_of
+from lance_stream.storage.options.names import as_options
+from lance_stream.storage.trust import with_trusted
+from lance_stream.table.fragments import Fragment
+
+BYTES_PER_COMMIT: Final = 64 << 30
+"""About how many bytes `compact_table` rewrites before it commits them."""
+
+_LEAST_TASKS_AT_ONCE: Final = 64
+_TASKS_PER_SLOT: Final = 2
+
+
+@briefly
+def compact_table(
+    spark: SparkSession,
+    uri: str | os.PathLike[str],
+    target_rows: int = TARGET_ROWS,
+    *,
+    bytes_per_commit: int = BYTES_PER_COMMIT,
+    storage_options: Mapping[str, Any] | None = None,
+    branch: str | None = None,
+    trusted_locations: Sequence[str] | None = None,
+) -> Dataset:
+    """Rewrite small fragments, and those with many deleted rows, by Spark's tasks.
+
+    Does what `Dataset.compact` does. The driver plans from the manifest and reads no data file;
+    each task rewrites neighboring fragments, up to about 4 GB. Row ids and row versions stay the
+    same, and the change feed shows nothing. Other writers may append, delete and update rows
+    concurrently: their changes are merged, and the rewritten files are still used.
+
+    A large table is compacted in several commits, the fragments first that gain most, so that a
+    driver that dies loses at most the work since the last one. Call it again to continue. Fragments
+    that others add meanwhile wait for the next call. Files of tasks and drivers that died belong to
+    no version; a cleanup removes them after 7 days.
+
+    Args:
+        spark: The session. Its tasks use the storage options below.
+        uri: The table's location, for the driver and for all workers.
+        target_rows: Number of rows per fragment to aim for.
+        bytes_per_commit: About how many bytes of data files to rewrite before they are committed,
+            at least one new fragment: what a driver that dies can lose, and what files without a
+            version can occupy.
+        storage_options: Settings of the store. If none of them give credentials or an endpoint,
+            Spark's own settings apply, as for `lance_sink`.
+        branch: The branch to compact; None or "main" for the main one.
+        trusted_locations: As for `open_dataset`.
+
+    Returns:
+        The dataset at the last version that was committed; at the newest version if there was
+        nothing to do.
+
+    Raises:
+        InvalidInputError: An argument is invalid, or the workers cannot run this package.
+        NotFoundError: There is no table, or a worker does not see its files.
+        BadDataError: A data file is damaged, or uses an unsupported feature.
+        CommitError: Every attempt met a conflict. Earlier commits stay, as for all errors.
+    """
+    number = as_number(bytes_per_commit)
+    if number is None or number < 1:
+        raise InvalidInputError(
+            f"bytes_per_commit is a whole number from 1, not {bytes_per_commit!r:.200}"
+        )
+    table = _open("compact_table", spark, uri, storage_options, branch, trusted_locations)
+    with explained(), described(spark, f"lance-stream: compact {table.uri}"):
+        write = partial(_rewrite, spark)
+        return Dataset(compact(table, target_rows, write, bytes_per_commit=number).table)
+
+
+@briefly
+def cleanup_table(
+    spark: SparkSession,
+    uri: str | os.PathLike[str],
+    older_than: str | timedelta | None = None,
+    retain_versions: int | None = None,
+    *,
+    dry_run: bool = False,
+    delete_unverified: bool = False,
+    expire_consumers: str | timedelta | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    branch: str | None = None,
+    trusted_locations: Sequence[str] | None = None,
+) -> cleanup.CleanupReport:
+    """Remove old versions, and files that no remaining version names, by Spark's tasks.
+
+    Does what `Dataset.cleanup` does, with the same rules for what is kept. The driver reads the
+    versions and decides; tasks list the table's folders, and delete. A driver that dies leaves a
+    sound table: versions go first, then the files that only they named. Tasks that run twice do no
+    harm.
+
+    Args:
+        spark: The session. Its tasks use the storage options below.
+        uri: The table's location, for the driver and for all workers.
+        older_than: Minimum age of the versions to remove ("7 days").
+            None: 14 days, or any age if `retain_versions` is given.
+        retain_versions: Number of newest versions to keep, whatever their age.
+        dry_run: Only report; remove nothing.
+        delete_unverified: Remove files that no version ever named, whatever their age. Use it
+            only if no one else is writing to the table: it would delete their files.
+        expire_consumers: Drop consumers that leave versions unread for this long; None for
+            never.
+        storage_options: Settings of the store. If none of them give credentials or an endpoint,
+            Spark's own settings apply, as for `lance_sink`.
+        branch: The branch to clean up; None or "main" for the main one.
+        trusted_locations: As for `open_dataset`.
+
+    Raises:
+        InvalidInputError: An age or number is invalid; or the workers cannot run this package, or
+            do not see the table.
+        NotFoundError: There is no table.
+        UnsupportedFeatureError: The table or a branch has an unknown feature. Nothing was
+            removed.
+        BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
+        OSError: Something could not be listed or read. No file that is needed was removed.
+    """
+    rules = cleanup.as_rules(
+        older_than,
+        retain_versions,
+        delete_unverified=delete_unverified,
+        expire_consumers=expire_consumers,
+    )
+    table = _open("cleanup_table", spark, uri, storage_options, branch, trusted_locations)
+    with explained(), described(spark, f"lance-stream: clean up {table.uri}"):
+        return cleanup.cleanup(table, rules, is_dry_run=dry_run, work=by_tasks(spark))
+
+
+def _open(
+    caller: str,
+    spark: SparkSession,
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    branch: str | None,
+    trusted_locations: Sequence[str] | None,
+) -> TableVersion:
+    """Return the newest version of a table that a session's tasks can reach."""
+    if not hasattr(spark, "range"):
+        raise InvalidInputError(
+            f"{caller}() needs the session first, {caller}(spark, uri), not {spark!r:.200}"
+        )
+    check_workers_python(spark, only_tasks=True)
+    check_is_shared(uri)
+    location = branch_uri(text_of(uri), branch)
+    options = as_options(with_trusted(as_options(storage_options), trusted_locations))
+    return open_table(location, None, options_in_session(spark, location, options))
+
+
+def _rewrite(spark: SparkSession, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+    at_once = max(_LEAST_TASKS_AT_ONCE, _TASKS_PER_SLOT * (slots_of(spark) or 1))
+    yield from rewrite_by_jobs(spark, tasks, at_once)

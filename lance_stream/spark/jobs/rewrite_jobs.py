@@ -1,0 +1,76 @@
+"""Rewrites the fragments of a compaction in Spark's tasks.
+
+A task gets whole groups of fragments, and returns the new ones as the table's manifest will list
+them: a few hundred bytes each, whatever their rows. Row ids and row versions, which can be large,
+come from the manifest and stay on the driver.
+
+An attempt that Spark does not count (it was killed, or another one was faster) has written files
+under names of its own. No version ever names them, and a cleanup removes them when they are old.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql import SparkSession
+
+from lance_stream.errors import LanceStreamError
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_task
+from lance_stream.read.units import size_of
+from lance_stream.spark.jobs.arrow_jobs import run_in_tasks
+from lance_stream.spark.jobs.work_units import SMALL_TASK_BYTES
+from lance_stream.table.fragments import Fragment
+from lance_stream.write.fragments import delete_files
+
+
+def rewrite_by_jobs(
+    spark: SparkSession, tasks: Sequence[RewriteTask], num_at_once: int
+) -> Iterator[list[Fragment]]:
+    """Execute tasks in Spark jobs, one after another; see `rewrites.WriteTasks`.
+
+    Args:
+        spark: The session.
+        tasks: What to rewrite. One of Spark's tasks does several if they are small.
+        num_at_once: The maximum number of Spark's tasks in a job.
+
+    Raises:
+        LanceStreamError: A task failed. The files of the other tasks of its job are deleted.
+    """
+    portions = _portions(tasks)
+    for first in range(0, len(portions), num_at_once):
+        yield from _job(spark, portions[first : first + num_at_once])
+
+
+def _portions(tasks: Sequence[RewriteTask]) -> list[list[RewriteTask]]:
+    """Return the tasks in order, small ones together."""
+    portions: list[list[RewriteTask]] = []
+    num_bytes = SMALL_TASK_BYTES
+    for task in tasks:
+        own_bytes = sum(size_of(unit)[1] for unit in task.units)
+        if num_bytes + own_bytes > SMALL_TASK_BYTES:
+            portions.append([])
+            num_bytes = 0
+        portions[-1].append(task)
+        num_bytes += own_bytes
+    return portions
+
+
+def _job(spark: SparkSession, portions: Sequence[Sequence[RewriteTask]]) -> list[list[Fragment]]:
+    done = [each for some in run_in_tasks(spark, portions, _try_to_write) for each in some]
+    errors = [each for each in done if isinstance(each, LanceStreamError)]
+    written = [each for each in done if not isinstance(each, LanceStreamError)]
+    if errors:
+        store = portions[0][0].target.store
+        delete_files(store, [each for some in written for each in some])
+        raise errors[0]
+    return written
+
+
+def _try_to_write(tasks: Sequence[RewriteTask]) -> list[list[Fragment] | LanceStreamError]:
+    """Return errors instead of raising them, so that the driver learns the other tasks' files."""
+    done: list[list[Fragment] | LanceStreamError] = []
+    for task in tasks:
+        try:
+            done.append(write_task(task))
+        except LanceStreamError as error:
+            error.add_note("while a Spark task merged fragments; they are unchanged")
+            return [*done, error]
+    return done

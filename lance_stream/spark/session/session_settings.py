@@ -1,0 +1,90 @@
+"""Storage options for a session's tables: the user's own, or else Spark's settings.
+
+    1  storage options of the load, of the writer, or of `lance_sink`
+    2  storage options given to `register`: for the format, and for lance_changes
+    3  Spark's settings: spark.hadoop.fs.s3a.access.key, ... (`spark.session.hadoop_settings`)
+    4  settings that the store's library finds: environment, profile, instance
+
+The first level that sets credentials or an endpoint applies, and the levels below it are ignored:
+credentials of one level never go to an endpoint of another. All other options (timeouts, retries, a
+manifest store) are combined.
+
+A sink reads the settings of its batch's session, on the driver. The code of a format runs in
+processes without a session: `register` reads the settings once and pickles them with the format's
+class. Spark shows that nowhere: not in plans, the UI or event logs.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from lance_stream.spark.session.column_names import SETTING
+from lance_stream.spark.session.hadoop_settings import (
+    HADOOP_NAMES,
+    SECRET_NAMES,
+    storage_options_of,
+    store_of,
+)
+from lance_stream.spark.session.option_layers import layer_options
+
+_OF_SPARK: Final = "spark.hadoop."
+_SECRET_FILES: Final = "hadoop.security.credential.provider.path"
+
+
+def read_hadoop_settings(spark: SparkSession) -> dict[str, str]:
+    """Return a session's settings of object stores, under Hadoop's names.
+
+    Through Spark Connect only the session's own settings are visible; Hadoop's files of settings
+    and secrets stay on the server.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return _settings_of_connect(spark)
+    conf = session.sessionState().newHadoopConf()
+    settings = dict(conf.getValByRegex(f"^({HADOOP_NAMES})$"))
+    if conf.get(_SECRET_FILES):
+        for name in SECRET_NAMES:
+            secret = conf.getPassword(name)
+            if secret is not None:
+                settings[name] = "".join(secret)
+    return settings
+
+
+def _settings_of_connect(spark: SparkSession) -> dict[str, str]:
+    every: Mapping[str, str] = {}
+    with suppress(Exception):  # without access to the server's settings, assume that it has none
+        every = spark.conf.getAll
+    found: dict[str, str] = {}
+    for name in sorted(every, key=lambda each: not each.startswith(_OF_SPARK)):
+        plain = name.removeprefix(_OF_SPARK)
+        if re.fullmatch(HADOOP_NAMES, plain):
+            found[plain] = every[name]  # without the prefix is newer: it was set in the session
+    return found
+
+
+def options_in_session(
+    spark: SparkSession, uri: str, given: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the storage options of a location in a session.
+
+    Args:
+        spark: Its settings are read only if the location is in an object store.
+        uri: The location.
+        given: The user's options.
+    """
+    if store_of(uri) == "local":
+        return given
+    return layer_options(uri, given, storage_options_of(read_hadoop_settings(spark), uri))
+
+
+def is_cluster(spark: SparkSession) -> bool:
+    """Return whether a session's tasks run on other machines than its driver."""
+    return str(spark.conf.get("spark.master", "local")).split("[")[0] != "local"
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Return whether a session distinguishes the columns `v` and `V`."""
+    return str(spark.conf.get(SETTING, "false")).strip().lower() == "true"

@@ -1,0 +1,233 @@
+"""SQL functions that show a table and what it is made of.
+
+    lance_table(uri [, version])        its rows at a version: a number, a tag, or a timestamp
+    lance_history(uri)                  its versions, one row each
+    lance_fragments(uri [, version])    its fragments at a version
+    lance_consumers(uri)                the readers of its change feed, and how far behind they are
+
+The name before the underscore is that of the format, "lance" unless `register` was given another.
+Like `lance_changes`, each runs in one task and passes its rows one by one: to read many rows, load
+the format. Like it, each imports what it needs where Spark runs it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BooleanType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.jobs.python_rows import Rows, check_columns, rows_of
+from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.session.user_errors import plainly
+from lance_stream.storage.locations import check_is_shared
+
+if TYPE_CHECKING:
+    from lance_stream.spark.arguments.options import VersionChoice
+
+_HISTORY: Final = (
+    StructType()
+    .add("version", LongType())
+    .add("committed_at", TimestampType())
+    .add("operation", StringType())
+    .add("num_rows", LongType())
+    .add("properties", MapType(StringType(), StringType()))
+    .add("rows_inserted", LongType())
+    .add("rows_updated", LongType())
+    .add("rows_deleted", LongType())
+)
+_FRAGMENTS: Final = (
+    StructType()
+    .add("fragment_id", LongType())
+    .add("num_rows", LongType())
+    .add("num_deleted_rows", LongType())
+    .add("num_data_files", LongType())
+    .add("data_bytes", LongType())
+)
+_CONSUMERS: Final = (
+    StructType()
+    .add("name", StringType())
+    .add("version", LongType())
+    .add("has_started", BooleanType())
+    .add("versions_behind", LongType())
+    .add("updated_at", TimestampType())
+)
+
+
+@dataclass
+class _Analyzed(AnalyzeResult):
+    """The result of `analyze`, which Spark passes on.
+
+    Attributes:
+        is_utc: Whether the version is a timestamp without a zone, which is in UTC.
+        place: The URI and the version that were analyzed; None if the version is not a constant.
+    """
+
+    is_utc: bool = False
+    place: tuple[str, int] | None = None
+
+
+def table_functions(session: SessionOptions) -> Mapping[str, type[Any]]:
+    """Return the handlers of the functions, by what follows the format's name.
+
+    Spark pickles them by value, so other processes get the session's options.
+
+    Args:
+        session: The session's settings of stores.
+    """
+    return {
+        "table": _function(session, "lance_table", _columns_of_table, _rows_of_table, True),
+        "history": _function(session, "lance_history", _fixed(_HISTORY), _history, False),
+        "fragments": _function(
+            session, "lance_fragments", _fixed(_FRAGMENTS), rows_of_fragments, True
+        ),
+        "consumers": _function(session, "lance_consumers", _fixed(_CONSUMERS), _consumers, False),
+    }
+
+
+def _function(
+    session: SessionOptions,
+    name: str,
+    columns: Callable[[TableVersion], StructType],
+    rows: Callable[[TableVersion], Rows],
+    has_version: bool,
+) -> type[Any]:
+    def open_at(uri: Any, version: Any, is_utc: bool) -> TableVersion:
+        if not isinstance(uri, str):
+            raise InvalidInputError(
+                f"{name}: the first argument must be the table's path as a string, not {uri!r:.200}"
+            )
+        check_is_shared(uri)
+        return open_table(uri, _choice(name, version, is_utc), session.options_for(uri, {}))
+
+    class OfVersion:
+        def __init__(self, analyzed: _Analyzed | None = None) -> None:
+            self._analyzed = analyzed
+
+        @staticmethod
+        @plainly
+        def analyze(uri: AnalyzeArgument, version: AnalyzeArgument | None = None) -> AnalyzeResult:
+            is_utc = version is not None and isinstance(version.dataType, TimestampNTZType)
+            at = None if version is None else version.value
+            table = open_at(uri.value, at, is_utc)
+            is_fixed = version is None or version.isConstantExpression
+            place = (table.uri, table.version) if is_fixed else None
+            return _Analyzed(columns(table), is_utc=is_utc, place=place)
+
+        @plainly
+        def eval(self, uri: str, version: Any = None) -> Rows:
+            analyzed = self._analyzed
+            is_utc = analyzed is not None and analyzed.is_utc
+            if analyzed is not None and analyzed.place is not None:
+                (uri, version), is_utc = analyzed.place, False  # a version that others do not move
+            table = open_at(uri, version, is_utc)
+            if columns is _columns_of_table:
+                check_columns(_carrier(table), analyzed.schema if analyzed else None, name)
+            return rows(table)
+
+    class OfNewest:
+        @staticmethod
+        @plainly
+        def analyze(uri: AnalyzeArgument) -> AnalyzeResult:
+            return AnalyzeResult(columns(open_at(uri.value, None, False)))
+
+        @plainly
+        def eval(self, uri: str) -> Rows:
+            return rows(open_at(uri, None, False))
+
+    return OfVersion if has_version else OfNewest
+
+
+def _choice(name: str, version: Any, is_utc: bool) -> "VersionChoice":
+    """Return the version that an argument selects."""
+    if isinstance(version, datetime):
+        return version.replace(tzinfo=UTC) if is_utc else version.astimezone(UTC)
+    is_number = isinstance(version, int) and not isinstance(version, bool) and version > 0
+    if version is None or is_number or (isinstance(version, str) and version):
+        choice: VersionChoice = version
+        return choice
+    raise InvalidInputError(
+        f"{name}: the version must be a number from 1, the name of a tag, or a timestamp, not "
+        f"{version!r:.200}"
+    )
+
+
+def _fixed(columns: StructType) -> Callable[[TableVersion], StructType]:
+    return lambda _table: columns
+
+
+def _carrier(table: TableVersion) -> pa.Schema:
+    return carrier_schema(table.arrow_schema)
+
+
+def _columns_of_table(table: TableVersion) -> StructType:
+    return spark_schema(_carrier(table))
+
+
+def _rows_of_table(table: TableVersion) -> Rows:
+    from lance_stream.read.scan import names_of, plan_scan
+    from lance_stream.read.unit_rows import read_units
+
+    carried = _carrier(table)
+    for batch in read_units(plan_scan(table, names_of(table, None))):
+        yield from rows_of(batch, carried)
+
+
+def _history(table: TableVersion) -> Rows:
+    from lance_stream.snapshot.history import list_versions
+
+    for version in list_versions(table):
+        yield (
+            version.version,
+            version.timestamp,
+            version.operation,
+            version.num_rows,
+            dict(version.properties),
+            version.rows_inserted,
+            version.rows_updated,
+            version.rows_deleted,
+        )
+
+
+def rows_of_fragments(table: TableVersion) -> Rows:
+    """Yield a row for each fragment; decodes none."""
+    fragments, rows = table.manifest.fragments, table.row_counts
+    sizes = fragments.file_sizes
+    num_bytes = zip(sizes.num_bytes.tolist(), sizes.are_stated.tolist(), strict=True)
+    yield from zip(
+        fragments.ids,
+        rows.live.tolist(),
+        (rows.physical - rows.live).tolist(),
+        sizes.num_files.tolist(),
+        [size if is_stated else None for size, is_stated in num_bytes],
+        strict=True,
+    )
+
+
+def _consumers(table: TableVersion) -> Rows:
+    from lance_stream.maintenance.consumers import list_consumers
+
+    versions = table.log.versions()
+    for consumer in list_consumers(table.refs):
+        behind = sum(version > consumer.version for version in versions)
+        yield (
+            consumer.name,
+            consumer.version,
+            not consumer.is_beginning,
+            behind,
+            consumer.updated_at,
+        )

@@ -1,0 +1,85 @@
+"""Type checks of a batch's columns: keys and sequences, and columns that are not stored.
+
+String keys and sequences are compared by their bytes, in every process and on every machine. With
+a collation, Spark treats strings with different bytes as equal (UTF8_LCASE: `a` and `A`), and a
+group of such a column can have a different spelling at each trigger: it would be stored twice, as
+two keys.
+"""
+
+from collections.abc import Iterable
+
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    NullType,
+    NumericType,
+    StringType,
+    StructType,
+    YearMonthIntervalType,
+)
+
+from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.spark.session.spark_types import types_in
+
+_OF_BYTES = "UTF8_BINARY"
+
+
+def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | None) -> None:
+    """Refuse keys and sequences that Spark does not compare by their bytes.
+
+    Args:
+        schema: The batch's columns.
+        on: The key columns.
+        sequence_by: The column that orders rows of one key.
+
+    Raises:
+        InvalidInputError: A column has a collation.
+    """
+    for name in on:
+        collation = collation_in(schema[name].dataType)
+        if collation is not None:
+            raise InvalidInputError(
+                f"the key column {name!r} has the collation {collation}, by which Spark treats "
+                "strings with different bytes as equal; keys are equal only if their bytes are. "
+                f'Normalize the spelling: .withColumn({name!r}, expr("lower(`{name}`) '
+                f'COLLATE {_OF_BYTES}")); without lower() each spelling is a separate key'
+            )
+    collation = None if sequence_by is None else collation_in(schema[sequence_by].dataType)
+    if collation is not None:
+        raise InvalidInputError(
+            f"the column {sequence_by!r} (sequence_by) has the collation {collation}, which orders "
+            "strings differently from their bytes, but the sink orders by bytes. To accept that, "
+            f'use .withColumn({sequence_by!r}, expr("`{sequence_by}` COLLATE {_OF_BYTES}"))'
+        )
+
+
+def check_readable(schema: StructType, names: Iterable[str]) -> None:
+    """Refuse columns that are not stored but have to be read, and cannot be.
+
+    Args:
+        schema: The batch's columns.
+        names: Those that are not stored; names that the batch lacks are ignored.
+
+    Raises:
+        UnsupportedFeatureError: A column cannot be read.
+    """
+    for name in set(names) & set(schema.names):
+        if any(isinstance(each, YearMonthIntervalType) for each in types_in(schema[name].dataType)):
+            raise UnsupportedFeatureError(
+                f"the column {name!r} has intervals of years and months, which Arrow cannot "
+                "transfer to Python, so the sink cannot read it, even though it is not stored. "
+                f"Convert it to a string before the sink: CAST(`{name}` AS STRING)"
+            )
+
+
+def is_condition(kind: DataType) -> bool:
+    """Return whether each value of a type is true, false or null, unlike strings and times."""
+    return isinstance(kind, BooleanType | NumericType | NullType)
+
+
+def collation_in(kind: DataType) -> str | None:
+    """Return the collation of a type or of a part of it; None if strings compare by their bytes."""
+    for each in types_in(kind):
+        if isinstance(each, StringType) and each.collation != _OF_BYTES:
+            return str(each.collation)
+    return None

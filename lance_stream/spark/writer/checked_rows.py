@@ -1,0 +1,227 @@
+"""Row checks by the format "lance" as a writer: the options `expect` and `badRows`.
+
+    planning worker    plan_checks      do the conditions fit the columns?
+    tasks              RowChecks.sort   good rows are written or staged; bad ones go to the commit
+    commit worker      RowChecks.settle refuses all rows, or sets the bad ones aside, before the
+                                        good ones are committed
+
+The verdict on a row, the quarantine and the ledger's entry are those of `lance_sink`. A task judges
+by the columns that the table had when the tasks were planned.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from lance_stream.arguments import did_you_mean
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.row_digests import RowsDigest
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch
+from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.arguments.options import WriteOptions
+from lance_stream.spark.session.column_names import find_column
+from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
+from lance_stream.spark.writer.upsert_writer import UpsertJob
+from lance_stream.table import ledger_entries
+from lance_stream.upsert.incoming import UpsertRules, which_delete
+from lance_stream.upsert.upsert import DELETES
+from lance_stream.verbs.create import plan_table
+from lance_stream.verbs.jobs import WriteJob
+from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
+
+Job: TypeAlias = WriteJob | UpsertJob
+
+WAY_OUT = (
+    "Correct or filter out these rows in the query, change the check or the column; or let the "
+    "writer set such rows aside and commit the others: option badRows=quarantine"
+)
+
+
+class SortedRows:
+    """The good rows of a task's batches.
+
+    Args:
+        checked: The batches, with columns that only the checks need.
+        helpers: Those that are not written.
+    """
+
+    def __init__(self, checked: CheckedBatches, helpers: Sequence[str]) -> None:
+        self._checked = checked
+        self._helpers = list(helpers)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for each in self._checked:
+            yield each.drop_columns(self._helpers) if self._helpers else each
+
+    @property
+    def digest(self) -> RowsDigest:
+        """The digest of the rows read so far, good and bad."""
+        return self._checked.digest
+
+    @property
+    def bad(self) -> BadRows:
+        """The bad rows so far."""
+        return self._checked.bad
+
+
+@dataclass(frozen=True)
+class RowChecks:
+    """What the rows of a job are checked for, and what becomes of bad ones; picklable.
+
+    Attributes:
+        asked: The user's options, with the names of columns as in the rows.
+        rules: The rules for the rows.
+        helpers: Columns of the rows that only the checks need.
+        upsert: The rules of an upsert; None for an append or an overwrite.
+    """
+
+    asked: WriteOptions
+    rules: RowRules
+    helpers: tuple[str, ...]
+    upsert: UpsertRules | None
+
+    def sort(self, batches: Iterable[pa.RecordBatch]) -> SortedRows:
+        """Return the good rows of a task.
+
+        Args:
+            batches: The rows, with names in the table's spelling.
+        """
+        if self.upsert is None or self.upsert.delete_when is None:
+            return SortedRows(CheckedBatches(batches, self.rules, self.helpers), ())
+        rules = self.upsert
+        marked = (
+            batch.append_column(DELETES, pa.array(which_delete(batch, rules))) for batch in batches
+        )
+        return SortedRows(CheckedBatches(marked, self.rules, (DELETES,)), (DELETES,))
+
+    def settle(
+        self, job: Job, bad: BadRows, num_rows: int, batch: MicroBatch | None
+    ) -> QuarantineBatch | None:
+        """Refuse the rows if there are bad ones, or set these aside.
+
+        Args:
+            job: The job.
+            bad: The bad rows of all tasks.
+            num_rows: How many rows there are.
+            batch: Which batch they are; None for one that is not numbered.
+
+        Returns:
+            What set them aside, to be told of the commit; None if rows are refused.
+
+        Raises:
+            InvalidInputError: They are refused, or the quarantine is another table.
+        """
+        if not self.asked.sets_aside or batch is None:
+            if bad:
+                raise bad.error(self.asked.uri, num_rows, WAY_OUT)
+            return None
+        aside = quarantine_batch(self.asked, batch)
+        target = _target(job)
+        entry = ledger_entries.read_entry(target.manifest.config, batch.app_id)
+        if entry is None or entry.batch_id < batch.batch_id:  # else another driver was faster
+            aside.begin(target)
+            aside.keep(bad, recorded_rules(self.asked))
+        return aside
+
+    def keep_committed(self, batch: MicroBatch) -> None:
+        """Delete bad rows of other attempts at a batch that the table has."""
+        if self.asked.sets_aside:
+            quarantine_batch(self.asked, batch).keep_committed()
+
+
+def plan_checks(
+    asked: WriteOptions, job: Job, incoming: StructType, *, case_sensitive: bool
+) -> RowChecks | None:
+    """Return what the rows of a job are checked for; None if they are only cast.
+
+    Args:
+        asked: The user's options.
+        job: The planned job.
+        incoming: The rows' columns.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
+
+    Raises:
+        InvalidInputError: A condition does not fit the columns.
+    """
+    if not asked.expect and not asked.sets_aside:
+        return None
+    names = _names(job, incoming.names)
+    by_name = dict(zip(incoming.names, names, strict=True))
+
+    def settle(name: str) -> str:
+        found = find_column(name, incoming.names, case_sensitive=case_sensitive)
+        if found is None:
+            raise InvalidInputError(
+                f"the rows have no column {name!r}{did_you_mean(name, incoming.names)}; they have: "
+                f"{', '.join(incoming.names)}"
+            )
+        return by_name[found]
+
+    checks = tuple(each.settled(settle) for each in asked.expect)
+    named = {check.column_of(column) for check in checks for column in check.columns}
+    settled = replace(
+        asked,
+        mode=_mode(asked, job),
+        except_columns=tuple(map(settle, asked.except_columns)),
+        expect=checks,
+    )
+    if isinstance(job, UpsertJob):
+        own = job.rules
+        settled = replace(settled, on=own.on, sequence_by=own.sequence_by)
+        table, left_out = job.schema, set(own.except_columns)
+    else:
+        table, left_out = to_arrow(job.target.schema), set(job.left_out)
+    upsert = job.rules if isinstance(job, UpsertJob) else None
+    deletes = upsert is not None and upsert.delete_when is not None
+    rules = RowRules(
+        stored=pa.schema([each for each in table if each.name in {*names} - left_out]),
+        checks=checks,
+        keys=() if upsert is None else upsert.on,
+        sequence_by=None if upsert is None else upsert.sequence_by,
+        deletes=DELETES if deletes else None,
+        casts=upsert is None,
+        keeps_rows=asked.sets_aside,
+        hidden=(DELETES,) if deletes else (),
+    )
+    columns = [
+        (name, each)
+        for name, each in zip(names, incoming.toNullable(), strict=True)
+        if name in named or name not in left_out
+    ]
+    arrow = stored_schema(StructType([each for _, each in columns]))
+    rules.check_batch(
+        pa.schema([each.with_name(name) for (name, _), each in zip(columns, arrow, strict=True)])
+    )
+    helpers = () if upsert is not None else tuple(sorted(named & left_out))
+    return RowChecks(settled, rules, helpers, upsert)
+
+
+def _names(job: Job, incoming: Sequence[str]) -> list[str]:
+    """Return the names of the rows' columns as the tasks have them."""
+    if isinstance(job, UpsertJob):
+        return list(job.names)
+    stored = iter(job.names or [each for each in incoming if each not in job.left_out])
+    return [each if each in job.left_out else next(stored) for each in incoming]
+
+
+def _mode(asked: WriteOptions, job: Job) -> str:
+    if isinstance(job, UpsertJob):
+        return str(asked.mode)
+    return "overwrite" if job.overwrite else "append"
+
+
+def _target(job: Job) -> TableVersion:
+    """Return the newest version of the table; version 0 if there is none."""
+    options: Mapping[str, Any] = job.storage_options
+    try:
+        return open_table(job.uri, storage_options=dict(options))
+    except NotFoundError:
+        columns = job.incoming if isinstance(job, UpsertJob) else to_arrow(job.target.schema)
+        return plan_table(job.uri, columns, storage_options=options)

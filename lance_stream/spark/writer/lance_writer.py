@@ -1,0 +1,480 @@
+"""The format "lance" as a writer: `df.write.format("lance")`, `writeStream.format("lance")`.
+
+    planning worker    a writer is created       the table is read: `verbs.jobs`, `upsert_writer`
+    tasks              writer.write(batches)     data files, or staged rows, described by a `Part`
+    commit worker      writer.commit(parts)      one version
+                or     writer.abort(parts)       the files are deleted, if no commit was tried
+
+Spark runs these in different processes, none of them the user's. A batch's writer is created once
+and pickled between them. A stream's writer is created twice per micro-batch, for the tasks and for
+the commit, so each part of an append or an overwrite carries the plan back.
+
+If a task is attempted several times, Spark passes on the part of one attempt only. The files of the
+others belong to no version, and cleanup removes them.
+
+Spark calls `abort` when a task fails, but also when `commit` fails, when it may be unknown whether
+the version was published. A failed task has no part (None instead), and a commit is only tried with
+all parts: so files are deleted here only if a part is missing. A commit that is known to have
+failed deletes its files itself.
+
+An upsert's tasks write no data files: they stage their rows, and the commit applies them by their
+keys. No version ever names staged rows, so their files are deleted whatever the outcome.
+"""
+
+import logging
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from lance_stream.arguments import did_you_mean
+from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
+from lance_stream.ledger.micro_batches import check_may_create
+from lance_stream.ledger.replay_check import MicroBatch, fingerprint
+from lance_stream.ledger.row_digests import (
+    NO_ROWS,
+    DigestingBatches,
+    RowsDigest,
+    add_up,
+    digest_of,
+)
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch
+from lance_stream.spark.arguments.options import WriteOptions
+from lance_stream.spark.arguments.sink_arguments import fingerprint_of
+from lance_stream.spark.session.column_names import (
+    find_column,
+    names_in_table,
+    settle_columns,
+)
+from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows
+from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
+from lance_stream.spark.writer.upsert_writer import discard as discard_staged
+from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.upsert.staged_rows import StagedRows
+from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
+from lance_stream.write.fragments import write_fragments
+from lance_stream.write.row_checks import BadRows
+
+_log = logging.getLogger("lance_stream.spark.writer")
+
+
+@dataclass(frozen=True)
+class Part(WriterCommitMessage):
+    """The result of a task.
+
+    Attributes:
+        job: The job that it belongs to; None for an upsert, whose commit plans by itself.
+        fragments: The fragments that it wrote, encoded; no version names them yet.
+        digest: Of the rows that it received.
+        is_in: Whether it wrote nothing because the ledger has this batch id.
+        query_id: The streaming query's own id; empty if Spark did not report it.
+        error: One of our errors, pickled: retrying the task would not help, so Spark does not see
+            a failure.
+        staged: The rows of an upsert.
+        bad: Rows that it left out; see `BadRows.encode`.
+    """
+
+    job: WriteJob | None
+    fragments: tuple[bytes, ...] = ()
+    digest: RowsDigest = NO_ROWS
+    is_in: bool = False
+    query_id: str = ""
+    error: bytes | None = None
+    staged: StagedRows | None = None
+    bad: bytes = b""
+
+
+def plan(
+    asked: WriteOptions, incoming: StructType, overwrite: bool, *, case_sensitive: bool = False
+) -> Job:
+    """Plan the write of rows to the table that a user requested, and check that they fit.
+
+    Spark calls a column non-null if this particular plan cannot produce nulls. The next plan may,
+    so all columns of a new table are nullable.
+
+    Args:
+        asked: The user's options.
+        incoming: The rows' columns.
+        overwrite: Whether they replace all rows of the table.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
+
+    Raises:
+        InvalidInputError: They do not fit, or an option is invalid for this table.
+    """
+    if not incoming.fields:
+        raise InvalidInputError("the rows have no columns, so they would be lost")
+    if asked.is_by_key:
+        return plan_upsert(asked, incoming, case_sensitive=case_sensitive)
+    own_names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
+    left_out = _left_out(asked, incoming, case_sensitive=case_sensitive)
+    incoming = StructType([each for each in incoming if each.name not in left_out])
+    if not incoming.fields:
+        raise InvalidInputError("no column of the rows is stored, so they would be lost")
+    key = settle_columns(
+        asked.primary_key,
+        pa.schema([(name, pa.null()) for name in own_names]),
+        case_sensitive=case_sensitive,
+    )
+    job = plan_job(
+        asked.uri,
+        stored_schema(incoming.toNullable()),
+        overwrite=overwrite,
+        add_columns="add_columns" in asked.schema_evolution,
+        widen_types="widen_types" in asked.schema_evolution,
+        file_version=asked.file_version,
+        primary_key=key,
+        storage_options=asked.storage_options,
+        name_rule=partial(names_in_table, case_sensitive=case_sensitive),
+        case_sensitive=case_sensitive,
+        may_create=asked.branch is None,
+    )
+    mode = "overwrite" if overwrite else "append"
+    return replace(job, left_out=left_out, rules=fingerprint_of(replace(asked, mode=mode)))
+
+
+def check_mode(asked: WriteOptions, *, streaming: bool, overwrite: bool) -> None:
+    """Refuse a mode that does not fit the mode of `df.write`, or the query's output mode.
+
+    Args:
+        asked: The user's options.
+        streaming: Whether a stream is written.
+        overwrite: Whether Spark says that the rows replace all rows: its mode is "overwrite", or
+            the output mode "complete".
+
+    Raises:
+        InvalidInputError: It does not fit.
+    """
+    mode = asked.mode
+    if mode is None or overwrite == (mode == "overwrite") or asked.any_output_mode:
+        return
+    if not streaming:
+        wanted = "overwrite" if mode == "overwrite" else "append"
+        raise InvalidInputError(
+            f"the option mode={mode} does not fit the mode of the writer, "
+            f"{'overwrite' if overwrite else 'append'} (in SQL, INSERT "
+            f"{'OVERWRITE' if overwrite else 'INTO'}): use .mode({wanted!r})"
+        )
+    if mode == "overwrite":
+        why = (
+            "each trigger returns only new rows, so only those of the last one would stay. Use "
+            "outputMode('complete'), or mode=append"
+        )
+    elif mode == "upsert":
+        why = (
+            "each trigger returns all groups again, and a group that a filter, a limit or a join "
+            "leaves out later would stay in the table. Use mode=overwrite; or, in foreachBatch, "
+            "lance_sink with outputMode('update')"
+        )
+    elif mode == "append":
+        why = "every group would be stored again by each trigger. Use mode=overwrite"
+    else:
+        why = "an aggregate is not a change feed. Apply the feed itself, in outputMode('append')"
+    raise InvalidInputError(
+        f"mode={mode} does not fit the query's output mode: {why}. Nothing was written. If this is "
+        "what you want, set anyOutputMode=true"
+    )
+
+
+def _left_out(
+    asked: WriteOptions, incoming: StructType, *, case_sensitive: bool
+) -> tuple[str, ...]:
+    """Return the columns that are not stored, as they are called in the rows."""
+    found = []
+    for name in asked.except_columns:
+        column = find_column(name, incoming.names, case_sensitive=case_sensitive)
+        if column is None:
+            raise InvalidInputError(
+                f"the rows have no column {name!r}{did_you_mean(name, incoming.names)}; they have: "
+                f"{', '.join(incoming.names)}"
+            )
+        found.append(column)
+    return tuple(found)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame and commits it as one version.
+
+    Args:
+        job: The planned write.
+        write: The app id and number for the ledger; None for no entry.
+        checks: What the rows are checked for; None if they are only cast.
+    """
+
+    def __init__(self, job: Job, write: MicroBatch | None, checks: RowChecks | None = None) -> None:
+        self.job = job
+        self.numbered = write
+        self.checks = checks
+        self.skip = write is not None and job.has_committed(write)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+        """Write the rows of one task."""
+        if self.skip:
+            return _digest(self.job, iterator)
+        return _write(self.job, iterator, checks=self.checks)
+
+    @plainly
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the rows that the tasks wrote, unless the ledger has them."""
+        _commit(self.job, _parts_of(messages, self.job), self.numbered, self.checks)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete the files that the tasks wrote, if no commit was tried."""
+        _abort(messages, self.job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a micro-batch and commits it as one version, exactly once.
+
+    Args:
+        job: The planned write; only used if this writer is sent to the tasks.
+        app_id: The app id under which the ledger keeps the stream's batches; None for the
+            streaming query's own id.
+        may_differ: Whether a repeated batch may have different rows.
+        late_start: Whether a later batch than the first one may create the table.
+        checks: What the rows are checked for; None if they are only cast.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        app_id: str | None,
+        *,
+        may_differ: bool = False,
+        late_start: bool = False,
+        checks: RowChecks | None = None,
+    ) -> None:
+        self.job = job
+        self.checks = checks
+        self.app_id = app_id
+        self.may_differ = may_differ
+        self.late_start = late_start
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+        """Write the rows of one task; only compute their digest if the ledger has the batch id."""
+        query_id, batch_id = (
+            _task_property("sql.streaming.queryId"),
+            _task_property("streaming.sql.batchId"),
+        )
+        try:
+            batch = self._identify(int(batch_id or 0), query_id)
+            if batch_id and self.job.has_committed(batch):
+                return _digest(self.job, iterator, query_id)
+        except LanceStreamError as error:
+            return _part(self.job, query_id=query_id, error=pickle.dumps(error))
+        return _write(self.job, iterator, query_id, self.checks)
+
+    @plainly
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Commit the rows that the tasks wrote, unless the ledger has the batch."""
+        parts = _parts_of(messages, self.job)
+        if parts:
+            batch = self._identify(batchId, parts[0].query_id)
+            job = parts[0].job or self.job
+            if job.is_new:
+                self._check_may_create(job, parts, batch)
+            _commit(job, parts, batch, self.checks)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002  # the signature is Spark's
+        """Delete the files that the tasks wrote, if no commit was tried."""
+        _abort(messages, self.job)
+
+    def _check_may_create(self, job: Job, parts: Sequence[Part], batch: MicroBatch) -> None:
+        try:
+            check_may_create(job.uri, batch, late_start=self.late_start)
+        except NotFoundError:
+            _discard(parts, job)
+            raise
+
+    def _identify(self, batch_id: int, query_id: str) -> MicroBatch:
+        app_id = self.app_id or query_id
+        if not app_id:
+            raise InvalidInputError(
+                "the writer does not know which stream this batch belongs to: Spark did not report "
+                "the id of the streaming query. Set an app id with the option 'appId'"
+            )
+        return MicroBatch(app_id, batch_id, query_id, may_differ=self.may_differ)
+
+
+def _part(job: Job, **found: Any) -> Part:
+    return Part(job if isinstance(job, WriteJob) else None, **found)
+
+
+def _write(
+    job: Job,
+    batches: Iterable[pa.RecordBatch],
+    query_id: str = "",
+    checks: RowChecks | None = None,
+) -> Part:
+    named = _named(job, batches, () if checks is None else checks.helpers)
+    read = DigestingBatches(named) if checks is None else checks.sort(named)
+    try:
+        if isinstance(job, UpsertJob):
+            staged = stage(job, read)
+            bad = _bad_rows(read)
+            return Part(None, (), read.digest, query_id=query_id, staged=staged, bad=bad)
+        fragments = write_fragments(read, job.target)
+    except LanceStreamError as error:
+        error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
+        return _part(job, query_id=query_id, error=pickle.dumps(error))
+    encoded = tuple(map(encode_fragment, fragments))
+    return Part(job, encoded, read.digest, query_id=query_id, bad=_bad_rows(read))
+
+
+def _bad_rows(read: DigestingBatches | SortedRows) -> bytes:
+    return read.bad.encode() if isinstance(read, SortedRows) and read.bad else b""
+
+
+def _named(
+    job: Job, batches: Iterable[pa.RecordBatch], kept: Sequence[str] = ()
+) -> Iterable[pa.RecordBatch]:
+    """Return the batches with the columns to read, with names in the table's spelling.
+
+    Args:
+        job: The job.
+        batches: The rows.
+        kept: Columns that are read although they are not stored.
+    """
+    if isinstance(job, UpsertJob):
+        return (batch.rename_columns(list(job.names)) for batch in batches)
+    left_out = [each for each in job.left_out if each not in kept]
+    if left_out:
+        batches = (batch.drop_columns(left_out) for batch in batches)
+    if job.names is None:
+        return batches
+    return (_renamed(batch, job.names, kept) for batch in batches)
+
+
+def _renamed(batch: pa.RecordBatch, names: Sequence[str], kept: Sequence[str]) -> pa.RecordBatch:
+    """Return a batch with other names for its columns, except for those that are kept."""
+    rest = iter(names)
+    return batch.rename_columns([e if e in kept else next(rest) for e in batch.schema.names])
+
+
+def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
+    digest = add_up(map(digest_of, _named(job, batches)))
+    return _part(job, digest=digest, is_in=True, query_id=query_id)
+
+
+def _commit(
+    job: Job, parts: Sequence[Part], batch: MicroBatch | None, checks: RowChecks | None
+) -> None:
+    if batch is not None:
+        batch = replace(batch, rules=_rules_of(job), digest=add_up(part.digest for part in parts))
+        if any(part.is_in for part in parts):
+            entry = check_is_in(job, batch)
+            _log.info("%s: %s is already committed, as version %s", job.uri, batch, entry.version)
+            if checks is not None:
+                checks.keep_committed(batch)
+            return
+    aside = None if checks is None else _settle(checks, job, parts, batch)
+    attempt = "" if aside is None else aside.attempt
+    if batch is not None and attempt:
+        batch = replace(batch, quarantined=attempt)
+    is_new, is_committed = _commit_rows(job, parts, batch, even_without_rows=bool(attempt))
+    if aside is None:
+        return
+    if is_new:
+        aside.end()
+        if aside.counts:
+            _log.info("%s: set aside %s, in %s", job.uri, dict(aside.counts), aside.uri)
+    elif is_committed:  # another driver was faster
+        aside.keep_committed()
+
+
+def _settle(
+    checks: RowChecks, job: Job, parts: Sequence[Part], batch: MicroBatch | None
+) -> QuarantineBatch | None:
+    """Refuse the rows if there are bad ones, and delete their files; or set bad ones aside."""
+    bad = BadRows()
+    try:
+        for part in parts:
+            if part.bad:
+                bad.add_encoded(part.bad)
+        return checks.settle(job, bad, sum(part.digest.num_rows for part in parts), batch)
+    except LanceStreamError:
+        _discard(parts, job)
+        raise
+
+
+def _commit_rows(
+    job: Job, parts: Sequence[Part], batch: MicroBatch | None, *, even_without_rows: bool
+) -> tuple[bool, bool]:
+    """Commit good rows; return whether a version is new, and whether the table had the batch."""
+    if isinstance(job, UpsertJob):
+        staged = [part.staged for part in parts if part.staged]
+        even_without_rows |= job.is_new  # as an append without rows creates the table, too
+        made = commit_upsert(job, staged, batch, even_without_rows=even_without_rows)
+        counts = (
+            f"{made.num_rows} rows: {made.num_inserted} inserted, {made.num_updated} updated, "
+            f"{made.num_deleted} deleted, {made.num_unchanged} unchanged, {made.num_late} late"
+        )
+        _log_commit(job, batch, counts, made.table.version if made.is_new else None)
+        return made.is_new, made.was_already_committed
+    fragments = _fragments_of(parts)
+    done = commit_job(job, fragments, batch, even_without_rows=even_without_rows)
+    rows = f"{sum(fragment.physical_rows for fragment in fragments)} rows"
+    _log_commit(job, batch, rows, done.table.version if done.is_new else None)
+    return done.is_new, done.already_committed_in is not None
+
+
+def _rules_of(job: Job) -> str:
+    if isinstance(job, UpsertJob):
+        return job.fingerprint
+    return job.rules or fingerprint({"mode": "overwrite" if job.overwrite else "append"})
+
+
+def _log_commit(job: Job, batch: MicroBatch | None, rows: str, version: int | None) -> None:
+    what = rows if batch is None else f"batch {batch.batch_id} of {batch.app_id!r} ({rows})"
+    became = "nothing: committed before, or no change" if version is None else f"version {version}"
+    _log.info("%s: committed %s as %s", job.uri, what, became)
+
+
+def _abort(messages: Sequence[WriterCommitMessage | None], job: Job) -> None:
+    parts = [message for message in messages if isinstance(message, Part)]
+    if any(message is None for message in messages) or isinstance(job, UpsertJob):
+        _discard(parts, job)  # data files only if no commit was tried
+
+
+def _discard(parts: Iterable[Part], job: Job) -> None:
+    """Delete the files of parts that were never committed."""
+    for part in parts:
+        if part.job is not None:
+            discard(part.job, _fragments_of([part]))
+        elif part.staged is not None and isinstance(job, UpsertJob):
+            discard_staged(job, [part.staged])
+
+
+def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[Part]:
+    """Return the parts of a job if every task succeeded.
+
+    Raises:
+        LanceStreamError: A task's error; the files of the others are deleted.
+    """
+    parts = [message for message in messages if isinstance(message, Part)]
+    for part in parts:
+        if part.error is not None:
+            _discard(parts, job)
+            raise pickle.loads(part.error)
+    return parts
+
+
+def _fragments_of(parts: Sequence[Part]) -> list[Fragment]:
+    return [decode_fragment(fragment) for part in parts for fragment in part.fragments]
+
+
+def _task_property(name: str) -> str:
+    """Return a property that Spark sets for the tasks of a job; empty if it is not set."""
+    context = TaskContext.get()
+    return "" if context is None else context.getLocalProperty(name) or ""

@@ -1,0 +1,306 @@
+"""Upserts by the format "lance" as a writer: `option("mode", "upsert")`, or "apply_changes".
+
+    planning worker    plan_upsert      the table is read; do columns and options fit?
+    tasks              stage            rows for the commit: a few in the message, more in a file
+    commit worker      commit_upsert    all rows are looked up, written, and committed as one
+                                        version (`upsert.staged_rows`); staged files are deleted
+
+The meaning of the options, the ledger's entry and the digest of the rows are those of `lance_sink`,
+so a stream can be moved from one to the other.
+
+The commit plans on the table as it is then, not on the version that the tasks' writer has seen: no
+row of the table has been read before. A table that does not exist is created with the rows.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructField, StructType
+
+from lance_stream.arguments import did_you_mean
+from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
+from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.arguments.options import WriteOptions
+from lance_stream.spark.arguments.sink_arguments import fingerprint_of, not_stored
+from lance_stream.spark.session.column_names import find_column, names_in_table
+from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.writer.batch_types import check_compared, check_readable
+from lance_stream.spark.writer.delete_conditions import settle_condition
+from lance_stream.storage.store import Store
+from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.change_feeds import check_has_changes
+from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
+from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_rows, upsert_staged
+from lance_stream.verbs.add_columns import add_missing_columns
+from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.create import check_types_known, plan_table
+from lance_stream.verbs.jobs import check_is_asked_for, is_committed, ledger_config
+from lance_stream.verbs.widen_columns import widen_columns
+from lance_stream.write.casting import check_rows_fit
+
+_log = logging.getLogger("lance_stream.spark.writer")
+
+
+@dataclass(frozen=True)
+class UpsertJob:
+    """How rows are applied to a table by their keys; picklable, without the table's fragments.
+
+    Attributes:
+        asked: The user's options.
+        rules: The rules for the rows, with column names in the table's spelling.
+        names: The table's names for the columns of each batch, in order.
+        incoming: The columns to store, with the types that a table created for them would have.
+        sequence: The type of the column that orders rows; None if there is none.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
+        store: The table's.
+        schema: The table's columns when the job was planned.
+        config: Its ledger's entries then.
+        is_new: Whether there was no table then.
+    """
+
+    asked: WriteOptions
+    rules: UpsertRules
+    names: tuple[str, ...]
+    incoming: pa.Schema
+    sequence: pa.DataType | None
+    case_sensitive: bool
+    store: Store | None = None
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    config: Mapping[str, str] = field(default_factory=dict)
+    is_new: bool = False
+
+    @property
+    def uri(self) -> str:
+        """The table's location, as the user wrote it."""
+        return self.asked.uri
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        """The settings for opening its store."""
+        return self.asked.storage_options
+
+    @property
+    def fingerprint(self) -> str:
+        """A fingerprint of the rules, the same as the sink's."""
+        return fingerprint_of(self.asked)
+
+    def has_committed(self, micro_batch: MicroBatch) -> bool:
+        """Return whether the table had a micro-batch when the job was planned; sends no request.
+
+        Raises:
+            InvalidInputError: The batch id belongs to another query's batch.
+        """
+        return is_committed(self.config, micro_batch)
+
+
+def plan_upsert(
+    asked: WriteOptions, incoming: StructType, *, case_sensitive: bool = False
+) -> UpsertJob:
+    """Plan an upsert into the table that a user requested, and check that columns and options fit.
+
+    Args:
+        asked: The user's options.
+        incoming: The rows' columns.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
+
+    Raises:
+        InvalidInputError: They do not fit.
+        UnsupportedFeatureError: A type, or the location's protocol, is not supported.
+    """
+    known = _open(asked)
+    names = names_in_table(
+        incoming.names, [] if known is None else known.schema.names, case_sensitive=case_sensitive
+    )
+    columns = StructType(
+        [
+            StructField(name, each.dataType, each.nullable, each.metadata)
+            for name, each in zip(names, incoming, strict=True)
+        ]
+    )
+    rules = _settle(asked, incoming.names, columns, case_sensitive=case_sensitive)
+    check_compared(columns, rules.on, rules.sequence_by)
+    check_readable(columns, rules.except_columns)
+    stored = [column for column in columns if column.name not in rules.except_columns]
+    # Only this column: another one that is not stored may have a type that cannot be.
+    ordering = StructType([column for column in columns if column.name == rules.sequence_by])
+    job = UpsertJob(
+        asked,
+        rules,
+        tuple(names),
+        # Spark calls a column non-null if this plan produces no nulls; the next one may.
+        stored_schema(StructType(stored).toNullable()),
+        stored_schema(ordering.toNullable()).field(0).type if ordering.fields else None,
+        case_sensitive,
+    )
+    table = _prepare(job)
+    return replace(
+        job,
+        store=table.store,
+        schema=table.arrow_schema,
+        config=ledger_config(table),
+        is_new=not table.version,
+    )
+
+
+def stage(job: UpsertJob, batches: Iterable[pa.RecordBatch]) -> StagedRows:
+    """Keep the rows of a task for the commit.
+
+    Args:
+        job: The job.
+        batches: The rows, with column names in the table's spelling.
+
+    Raises:
+        InvalidInputError: A key is null, or does not fit the table; no file is left behind.
+    """
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    return stage_rows(batches, _store(job), job.schema, job.rules, task=task)
+
+
+def commit_upsert(
+    job: UpsertJob,
+    staged: Sequence[StagedRows],
+    batch: MicroBatch | None,
+    *,
+    even_without_rows: bool = False,
+) -> Upserted:
+    """Apply the rows of all tasks, and commit one version; delete the files of staged rows.
+
+    Args:
+        job: The job.
+        staged: The rows of the tasks.
+        batch: Which micro-batch they are, with their digest; None for none.
+        even_without_rows: Whether a version is committed even if nothing changes, for its ledger
+            entry.
+
+    Raises:
+        InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
+        CommitError: It was not committed, or the outcome is unknown.
+    """
+    made = _commit(job, staged, batch)
+    if made.is_new or made.was_already_committed or not even_without_rows:
+        return made
+    recorded = append_fragments(_prepare(job), [], batch, even_without_rows=True)
+    return replace(
+        made,
+        table=recorded.table,
+        is_new=recorded.is_new,
+        was_already_committed=not recorded.is_new,
+    )
+
+
+def _commit(job: UpsertJob, staged: Sequence[StagedRows], batch: MicroBatch | None) -> Upserted:
+    try:
+        table = _prepare(job)
+        try:
+            return _apply(job, table, staged, batch)
+        except TableReplacedError:
+            if table.version:
+                raise
+        # another writer has created the table, perhaps with other columns
+        return _apply(job, _prepare(job), staged, batch)
+    finally:
+        discard(job, staged)
+
+
+def discard(job: UpsertJob, staged: Iterable[StagedRows]) -> None:
+    """Delete the files of staged rows, which no version ever names; best effort."""
+    discard_staged(_store(job), staged)
+
+
+def _apply(
+    job: UpsertJob, table: TableVersion, staged: Sequence[StagedRows], batch: MicroBatch | None
+) -> Upserted:
+    return upsert_staged(table, staged, job.rules, job.names, job.sequence, batch)
+
+
+def _store(job: UpsertJob) -> Store:
+    assert job.store is not None  # of every job that `plan_upsert` returns
+    return job.store
+
+
+def _open(asked: WriteOptions) -> TableVersion | None:
+    try:
+        return open_table(asked.uri, storage_options=asked.storage_options)
+    except NotFoundError:
+        return None
+
+
+def _prepare(job: UpsertJob) -> TableVersion:
+    """Return the newest version, with the rows' columns; version 0 if there is no table.
+
+    Raises:
+        InvalidInputError: The columns do not fit.
+    """
+    asked = job.asked
+    table = _open(asked)
+    if table is None:
+        check_types_known(job.incoming)
+        return plan_table(
+            asked.uri,
+            job.incoming,
+            file_version=asked.file_version,
+            primary_key=job.rules.on if asked.primary_key is None else asked.primary_key,
+            storage_options=asked.storage_options,
+        )
+    check_is_asked_for(table, asked.file_version, asked.primary_key)
+    adds_columns = "add_columns" in asked.schema_evolution
+    if "widen_types" in asked.schema_evolution:
+        table = widen_columns(table, job.incoming, may_have_new=adds_columns)
+    if adds_columns:
+        table = add_missing_columns(table, job.incoming, case_sensitive=job.case_sensitive)
+    wanted = [each for each in table.arrow_schema if each.name in job.incoming.names]
+    check_rows_fit(job.incoming, pa.schema(wanted))  # missing columns keep their values
+    return table
+
+
+def _settle(
+    asked: WriteOptions, before: Sequence[str], columns: StructType, *, case_sensitive: bool
+) -> UpsertRules:
+    """Return the rules of the upsert, with column names in the table's spelling.
+
+    Args:
+        asked: The user's options.
+        before: The columns' names in the query.
+        columns: The columns in the table's spelling.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
+
+    Raises:
+        InvalidInputError: A column does not exist, or its name is ambiguous; or the condition is
+            not one that can be evaluated.
+    """
+    by_name = dict(zip(before, columns.names, strict=True))
+
+    def settle(name: str) -> str:
+        found = find_column(name, before, case_sensitive=case_sensitive)
+        if found is None:
+            raise InvalidInputError(
+                f"the rows have no column {name!r}{did_you_mean(name, before)}; they have: "
+                f"{', '.join(before)}"
+            )
+        return by_name[found]
+
+    mode = str(asked.mode)
+    if mode == "apply_changes":
+        check_has_changes(columns.names)
+    excepted = tuple(dict.fromkeys(map(settle, asked.except_columns)))
+    condition = asked.delete_when
+    if condition is not None:
+        condition = settle_condition(condition, columns, case_sensitive=case_sensitive)
+    return UpsertRules(
+        on=tuple(dict.fromkeys(map(settle, asked.on))),
+        sequence_by=asked.sequence_by and settle(asked.sequence_by),
+        delete_when=condition,
+        except_columns=not_stored(mode, excepted, columns.names),
+        skip_unchanged=asked.skip_unchanged,
+        tombstones=asked.tombstones,
+        applies_changes=mode == "apply_changes",
+        when_matched=with_one_time(asked.when_matched, UPDATE),
+        when_not_matched=with_one_time(asked.when_not_matched, INSERT),
+    )

@@ -1,0 +1,40 @@
+"""Batches that are read ahead of their consumer by several threads."""
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from lance_stream.read.prefetch import Read, read_ahead
+
+BATCH = pa.record_batch({"id": [1]})
+
+
+def fail() -> pa.RecordBatch:
+    raise OSError("the store is away")
+
+
+@pytest.mark.parametrize("ends_by", ["error", "consumer"])
+def test_abandoned_reads_end_on_the_consumers_thread(ends_by: str) -> None:
+    """They may hold threads of their own, which no thread of theirs can join."""
+    ended_on = []
+
+    def reads() -> Iterator[Read]:
+        try:
+            yield Read(lambda: BATCH, 1)
+            yield Read(fail if ends_by == "error" else lambda: BATCH, 1)
+            for _ in range(100):
+                yield Read(lambda: BATCH, 1)
+        finally:
+            ended_on.append(threading.current_thread())
+
+    kept = reads()  # as the frames of a traceback would keep it
+    batches = read_ahead(kept, 2)
+    next(batches)
+    if ends_by == "error":
+        with pytest.raises(OSError, match="the store is away"):
+            list(batches)
+    else:
+        batches.close()  # type: ignore[attr-defined]  # it is a generator
+    assert ended_on == [threading.current_thread()]

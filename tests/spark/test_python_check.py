@@ -1,0 +1,199 @@
+"""Workers that run another Python than the program."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from pyspark import SparkFiles
+from pyspark.errors import PySparkRuntimeError
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.machine import pythons
+from lance_stream.spark import register
+from lance_stream.spark.session.python_check import (
+    check_workers_python,
+    explained,
+    warn_without_java,
+)
+
+
+class Session:
+    """As much of a session as the check looks at."""
+
+    dataSource = None  # noqa: N815  # Spark's name
+
+    def __init__(self, executable: str) -> None:
+        self._sc = self
+        self.pythonExec = executable
+        self.master = "local[2]"
+        self.environment: dict[str, str] = {}
+        self._python_includes: list[str] = []
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Python without packages."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    return str(tmp_path / "bare" / "bin" / "python3")
+
+
+def test_workers_without_the_package_are_noticed(bare_python: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"cannot import lance_stream, pyarrow.*sys\.exec"):
+        register(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+def test_a_python_without_some_dependency_is_noticed(
+    bare_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(pythons.__file__).parents[2]))
+    with pytest.raises(InvalidInputError, match="cannot import pyarrow"):
+        check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho '[[3, 8], []]'\n")
+    other.chmod(0o755)
+    with pytest.raises(InvalidInputError, match=r"which is Python 3\.8, but this program"):
+        check_workers_python(Session(str(other)))  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+@pytest.mark.parametrize(
+    "executable", [sys.executable, "./environment/bin/python", f"{sys.executable} -S", "true"]
+)
+def test_what_is_not_known_to_fail_is_accepted(executable: str) -> None:
+    """Among others, a Python of an archive that only exists on workers."""
+    check_workers_python(Session(executable))  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+@pytest.mark.parametrize("master", ["spark://other:7077", "yarn", "k8s://https://other"])
+def test_the_tasks_of_a_cluster_run_on_other_machines(bare_python: str, master: str) -> None:
+    session = Session(bare_python)
+    session.master = master
+    check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]  # as much of a session as is looked at
+    with pytest.raises(InvalidInputError, match="cannot import"):  # planned on this one
+        check_workers_python(session)  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local-cluster[1,1,1024]"])
+def test_the_tasks_of_a_local_master_run_here(bare_python: str, master: str) -> None:
+    session = Session(bare_python)
+    session.master = master
+    with pytest.raises(InvalidInputError, match="cannot import"):
+        check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+def make_modules(folder: Path, names: tuple[str, ...] = pythons._NEEDED) -> None:
+    for name in names:
+        package = folder.joinpath(*name.split("."))
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+
+
+def test_a_problem_that_is_mended_is_gone(bare_python: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot import"):
+        check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
+    (site,) = Path(bare_python).parents[1].glob("lib/python*/site-packages")
+    make_modules(site)
+    check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+def test_modules_that_spark_ships_are_found(
+    bare_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_modules(tmp_path / "elsewhere", pythons._NEEDED[1:])
+    make_modules(tmp_path / "modules", pythons._NEEDED[:1])
+    with zipfile.ZipFile(tmp_path / "shipped.zip", "w") as zipped:
+        zipped.write(tmp_path / "modules/lance_stream/__init__.py", "lance_stream/__init__.py")
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
+    session = Session(bare_python)
+    session.environment = {"PYTHONPATH": str(tmp_path / "elsewhere")}
+    with pytest.raises(InvalidInputError, match="cannot import lance_stream;"):
+        check_workers_python(session)  # type: ignore[arg-type]  # as much of a session as is looked at
+    session._python_includes = ["shipped.zip"]
+    check_workers_python(session)  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+def test_a_session_of_spark_connect_is_accepted() -> None:
+    check_workers_python(object())  # type: ignore[arg-type]  # as much of a session as is looked at
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ModuleNotFoundError: No module named 'lance_stream'", "cannot import lance_stream"),
+        (
+            "Job aborted\n[PYTHON_VERSION_MISMATCH] Python in worker has ...: 3.9\n\tat a",
+            r"another version of Python.*\(.*worker has \.\.\.: 3\.9\)",
+        ),
+    ],
+)
+def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"{problem}.*PYSPARK_PYTHON"), explained():
+        raise PySparkRuntimeError(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ModuleNotFoundError: No module named 'lance_stream.read.units'",
+        "AttributeError: Can't get attribute 'WorkUnit' on <module 'lance_stream.read' from 'x'>",
+    ],
+)
+def test_workers_with_another_release_are_named(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"another release.*the same release"), explained():
+        raise PySparkRuntimeError(text)
+
+
+def test_other_errors_of_workers_pass() -> None:
+    with pytest.raises(PySparkRuntimeError, match="something else"), explained():
+        raise PySparkRuntimeError("something else")
+
+
+def test_a_machine_without_java_gets_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.warns(RuntimeWarning, match="Spark needs Java 17"):
+        warn_without_java()
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_a_program_in_an_environment_that_is_not_activated(bare_python: str) -> None:
+    """Spark would start its workers with the python3 of the PATH."""
+    program = (
+        "from pyspark.sql import SparkSession\n"
+        "from lance_stream.spark import register\n"
+        "register(SparkSession.builder.master('local[1]').getOrCreate())\n"
+    )
+    path = f"{Path(bare_python).parent}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYSPARK", "PYTHON", "SPARK"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **environment,
+            "PATH": path,
+            "PYTHONPATH": str(Path(pythons.__file__).parents[2]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "lance_stream.errors.InvalidInputError: Spark starts its workers with"
+    )
