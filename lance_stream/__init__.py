@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         open_together,
     )
     from lance_stream.derived.derivation import Derivation, derive
-    from lance_stream.derived.reports import DerivedPiece, DerivedStatus
+    from lance_stream.derived.reports import DerivedCommit, DerivedStatus
     from lance_stream.derived.running import DerivedQuery
     from lance_stream.errors import (
         BadDataError,
@@ -77,8 +77,8 @@ __all__ = [
     "CorruptDataError",
     "Dataset",
     "Derivation",
+    "DerivedCommit",
     "DerivedFunctionError",
-    "DerivedPiece",
     "DerivedQuery",
     "DerivedStatus",
     "IncompatibleConflictError",
@@ -120,7 +120,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "open_together",
         ),
         "lance_stream.derived.derivation": ("Derivation", "derive"),
-        "lance_stream.derived.reports": ("DerivedPiece", "DerivedStatus"),
+        "lance_stream.derived.reports": ("DerivedCommit", "DerivedStatus"),
         "lance_stream.derived.running": ("DerivedQuery",),
         "lance_stream.maintenance.indices.coverage": ("IndexCoverage",),
         "lance_stream.maintenance.manifest_paths": ("migrate_manifest_paths",),

@@ -19,7 +19,7 @@ from lance_stream.maintenance.compaction import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.comparing import digest_batches
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
-from lance_stream.maintenance.indices.freshen import freshen
+from lance_stream.maintenance.indices.update_indices import update_indices
 from lance_stream.maintenance.tags import Tags
 from lance_stream.monitoring.report import DEFAULT_VERSIONS, Report, make_report
 from lance_stream.read import blobs, take
@@ -896,7 +896,7 @@ class Dataset:
                 others are up to date.
             CommitError: Every attempt met a conflict.
         """
-        return Dataset(freshen(self.table, names, retrain=retrain).table)
+        return Dataset(update_indices(self.table, names, retrain=retrain).table)
 
     def cleanup(
         self,

@@ -13,13 +13,13 @@ import lance_stream
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.caches import Cache
 from lance_stream.derived.derivation import Derivation
-from lance_stream.derived.reports import DerivedPiece
+from lance_stream.derived.reports import DerivedCommit
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.compaction import background as compaction
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
-from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.kept_pages import KeptPages
 from lance_stream.read.units import unit_of
@@ -111,7 +111,7 @@ def test_background_work_reports_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     outcomes = unlocked_uses(
         monkeypatch, BackgroundIndexing, {"_outcomes", "_is_running", "_thread"}, exempt={"wait"}
     )
-    indexing: Any = BackgroundIndexing(FreshIndices(rows=1))
+    indexing: Any = BackgroundIndexing(RefreshPolicy(rows=1))
     indexing.after_batch(lambda: table)
     assert indexing.wait(60)
     indexing._has_ended(threading.Event(), None)
@@ -125,7 +125,7 @@ def test_one_piece_at_a_time_is_derived(monkeypatch: pytest.MonkeyPatch) -> None
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema({"id": pa.int64()}))
     declaration: Any = SimpleNamespace(name="d", inputs=("id",), function_version="1")
     derivation: Any = Derivation(ds.uri, None, declaration)
-    monkeypatch.setattr(Derivation, "_piece", lambda _: DerivedPiece())
+    monkeypatch.setattr(Derivation, "_piece", lambda _: DerivedCommit())
     pieces = unlocked_uses(monkeypatch, Derivation, {"_piece"})
     derivation.run()
     derivation._follow(None)

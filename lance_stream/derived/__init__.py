@@ -1,9 +1,9 @@
 """Columns computed from others by a function, only for rows whose inputs changed (docs/notes/050).
 
-Start with `derivation`, the object that users hold. A round: `candidates` (which rows may have
-changed, from manifests alone), `computing` (workers read their inputs, and run the function for
-those that did), then `in_table` or `beside` (the values, and the `progress`, are one commit).
-`ownership` says which columns they may write.
+Start with `derivation`, the object that users hold. Each round selects `candidates` (rows that may
+have changed, found from manifests alone), has workers run the function for those whose inputs did
+change (`computing`), and commits values and `progress` together, to the `same_table` or to a
+`separate_table`. `ownership` decides which columns a derivation may write.
 
 May import: quarantine, verbs, and what these may.
 """

@@ -1,13 +1,13 @@
 """Which rows may have to be computed: from manifests alone, without reading a data file.
 
-A span names rows by their last-updated-at versions and row ids (`progress`). Of the rows that
-changed since the last round, most need not even be looked at: a fragment whose files with the
-inputs, the outputs and the state are those of the version before has no row with other inputs.
-Compactions and changes of other columns in place leave rows so.
+A pending range selects rows by their last-updated-at versions and row ids (`progress`). Most rows
+that changed since the last round need no check: if a fragment still has the files that held the
+inputs, outputs and state in the previous version, none of its inputs changed. In-place changes of
+other columns and compactions leave fragments in this state.
 
-A fragment whose files changed, though no row of it has a later row version, was changed by a writer
-that does not keep them: all of its rows are looked at. So are rows that had another row version, or
-were not there, in the version before, though theirs is older: they were restored.
+If a fragment's files changed but none of its rows has a later row version, a writer that does not
+maintain row versions changed it, and all its rows are checked. Rows whose row version is old, but
+differs from the one in the previous version, were restored, and are checked as well.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.derived.progress import Span
+from lance_stream.derived.progress import PendingRange
 from lance_stream.errors import NotFoundError
 from lance_stream.expressions.predicates import parse_expression
 from lance_stream.read.changed_rows import by_fragment
@@ -52,27 +52,27 @@ class Changed:
     """What a version changed, compared with an earlier one.
 
     Attributes:
-        span: Its rows, and others that need no look.
-        untouched: Ids of fragments with the files that they had: none of their rows changed.
-        others: Rows that the span lacks.
+        pending_range: Selects the changed rows, and others that need no check.
+        untouched: Ids of fragments that still have their files: none of their rows changed.
+        others: Changed rows outside of the pending range.
     """
 
-    span: Span
+    pending_range: PendingRange
     untouched: Collection[int] = ()
     others: tuple[Rows, ...] = ()
 
 
 @dataclass(frozen=True)
-class Piece:
+class PendingRows:
     """The rows that one commit checks.
 
     Attributes:
         rows: The rows.
-        left: The spans that are left after it.
+        left: The remaining pending ranges.
     """
 
     rows: list[Rows] = field(default_factory=list)
-    left: tuple[Span, ...] = ()
+    left: tuple[PendingRange, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -99,13 +99,13 @@ def changed_since(
             restored what is known, too.
     """
     skip = tuple(each for each in own if after < each <= table.version)
-    span = Span(after, skip=skip)
+    pending_range = PendingRange(after, skip=skip)
     if after == table.version:
-        return Changed(span, frozenset(table.manifest.fragments.ids))
+        return Changed(pending_range, frozenset(table.manifest.fragments.ids))
     try:
         older = table.read_at(after)
     except NotFoundError:
-        return Changed(span if is_restored_with else Span(0))
+        return Changed(pending_range if is_restored_with else PendingRange(0))
     wanted = set(fields)
     before = {
         each: older.manifest.fragments.raw(place)
@@ -125,17 +125,17 @@ def changed_since(
                 untouched.append(fragment_id)
                 continue
             if not (_stamps(table, fragment) > np.uint64(after)).any():
-                others.append(_rows(table, place, Span(0), 0, None))
+                others.append(_rows(table, place, PendingRange(0), 0, None))
                 continue
         if not is_restored_with:
             others.append(_restored(table, older, place, after))
     found = tuple(other for other in others if len(other.offsets))
-    return Changed(span, frozenset(untouched), found)
+    return Changed(pending_range, frozenset(untouched), found)
 
 
 def _restored(table: TableVersion, older: TableVersion, place: int, after: int) -> Rows:
     """Return the rows of a fragment that an older version had otherwise, though none is later."""
-    rows = _rows(table, place, Span(0), 0, None)
+    rows = _rows(table, place, PendingRange(0), 0, None)
     stamps = _stamps(table, table.manifest.fragments[place])[rows.offsets]
     early = stamps <= np.uint64(after)
     rows, stamps = Rows(place, rows.offsets[early], rows.row_ids[early]), stamps[early]
@@ -172,16 +172,19 @@ def _stamps(table: TableVersion, fragment: Fragment) -> Ids:
     return table.row_versions(fragment, fragment.last_updated_at_versions).to_array()
 
 
-def next_piece(
-    table: TableVersion, pending: tuple[Span, ...], max_rows: int, changed: Changed | None = None
-) -> Piece:
+def next_rows(
+    table: TableVersion,
+    pending: tuple[PendingRange, ...],
+    max_rows: int,
+    changed: Changed | None = None,
+) -> PendingRows:
     """Return the next rows to check, the newest changes first.
 
     Args:
         table: The newest version.
-        pending: The spans with rows to check, the newest last.
+        pending: The pending ranges with rows to check, the newest last.
         max_rows: How many rows at most.
-        changed: What changed after the last of them: a span that is not among them yet.
+        changed: What changed after the last of them: a pending range that is not yet in the list.
     """
     rows: list[Rows] = []
     left = list(pending)
@@ -191,25 +194,25 @@ def next_piece(
         rows += found
         num_left -= sum(len(each.offsets) for each in found)
         if not has_all:
-            after = 0 if changed.others else changed.span.after
-            skip = () if changed.others else changed.span.skip
+            after = 0 if changed.others else changed.pending_range.after
+            skip = () if changed.others else changed.pending_range.skip
             below = min(int(each.row_ids.min()) for each in found)
-            return Piece(_joined(rows), (*left, Span(after, below, skip)))
+            return PendingRows(_joined(rows), (*left, PendingRange(after, below, skip)))
     while left and num_left > 0:
-        span = left[-1]
-        found, has_all = _highest(_sources(table, Changed(span)), num_left)
+        pending_range = left[-1]
+        found, has_all = _highest(_sources(table, Changed(pending_range)), num_left)
         rows += _without_known(found, rows)
         num_left -= sum(len(each.offsets) for each in found)
         left.pop()
         if not has_all:
             below = min(int(each.row_ids.min()) for each in found)
-            left.append(Span(span.after, below, span.skip))
-    return Piece(_joined(rows), tuple(left))
+            left.append(PendingRange(pending_range.after, below, pending_range.skip))
+    return PendingRows(_joined(rows), tuple(left))
 
 
-def count(table: TableVersion, span: Span) -> int:
-    """Return how many live rows a span has."""
-    return count_changed(table, Changed(span))
+def count(table: TableVersion, pending_range: PendingRange) -> int:
+    """Return how many live rows a pending range has."""
+    return count_changed(table, Changed(pending_range))
 
 
 def count_changed(table: TableVersion, changed: Changed) -> int:
@@ -224,13 +227,13 @@ _Source: TypeAlias = tuple[int, Callable[[], Rows]]
 def _sources(table: TableVersion, changed: Changed) -> Iterator[_Source]:
     """Yield what has the rows of a fragment, for each fragment that may have some."""
     fragments = table.manifest.fragments
-    span = changed.span
+    pending_range = changed.pending_range
     known = fragments.lineage
     for rows in changed.others:
         yield _NO_LIMIT, partial(_same, rows)
-    text = f"{ROW_LAST_UPDATED_AT_VERSION} > {span.after}"
-    if span.below is not None:
-        text += f" AND {ROW_ID} < {span.below}"
+    text = f"{ROW_LAST_UPDATED_AT_VERSION} > {pending_range.after}"
+    if pending_range.below is not None:
+        text += f" AND {ROW_ID} < {pending_range.below}"
     for place, start, stop in fragments_that_may_match(
         parse_expression(text), fragments, has_stable_row_ids=True
     ):
@@ -240,27 +243,29 @@ def _sources(table: TableVersion, changed: Changed) -> Iterator[_Source]:
         if known.first_row_ids.is_known[place]:
             first, num_rows = known.first_row_ids.values[place], known.physical_rows[place]
             most = int(first) + max(int(num_rows), 1) - 1
-        if span.below is not None:
-            most = min(most, span.below - 1)
-        yield most, partial(_rows, table, place, span, start, stop)
+        if pending_range.below is not None:
+            most = min(most, pending_range.below - 1)
+        yield most, partial(_rows, table, place, pending_range, start, stop)
 
 
 def _same(rows: Rows) -> Rows:
     return rows
 
 
-def _rows(table: TableVersion, place: int, span: Span, start: int, stop: int | None) -> Rows:
-    """Return the live rows of a fragment that belong to a span."""
+def _rows(
+    table: TableVersion, place: int, pending_range: PendingRange, start: int, stop: int | None
+) -> Rows:
+    """Return the live rows of a fragment that belong to a pending range."""
     fragment = table.manifest.fragments[place]
     num_rows = table.physical_rows(fragment)
     stop = num_rows if stop is None else stop
     stamps = _stamps(table, fragment)[start:stop]
     ids = table.row_ids(fragment).to_array()[start:stop]
-    mask = stamps > np.uint64(span.after)
-    if span.below is not None:
-        mask &= ids < np.uint64(span.below)
-    if span.skip:
-        mask &= ~np.isin(stamps, np.array(span.skip, np.uint64))
+    mask = stamps > np.uint64(pending_range.after)
+    if pending_range.below is not None:
+        mask &= ids < np.uint64(pending_range.below)
+    if pending_range.skip:
+        mask &= ~np.isin(stamps, np.array(pending_range.skip, np.uint64))
     dead = table.dead_offsets(fragment).astype(np.int64) - start
     mask[dead[(dead >= 0) & (dead < len(mask))]] = False
     chosen = np.flatnonzero(mask)
@@ -303,7 +308,7 @@ def _cut(found: list[Rows], limit: int) -> list[Rows]:
 
 
 def _without_known(found: list[Rows], known: list[Rows]) -> list[Rows]:
-    """Return rows without those that another span has given already."""
+    """Return rows without those that another pending range has already returned."""
     places: dict[int, list[npt.NDArray[np.uint32]]] = {}
     for each in known:
         places.setdefault(each.place, []).append(each.offsets)

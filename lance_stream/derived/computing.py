@@ -73,7 +73,7 @@ class ComputeJob:
     Attributes:
         units: They read the inputs and row ids, and the state, if it is in the same table.
         store: Where values are staged.
-        known: Of a table beside: (n,) ascending row ids, and (n,) i64 their states.
+        known: Of a separate table: (n,) ascending row ids, and (n,) i64 their states.
     """
 
     units: tuple[WorkUnit, ...]
@@ -164,7 +164,8 @@ def compute(declaration: Declaration, job: ComputeJob) -> Computed | LanceStream
     """Check the rows of a job, and compute those that are not current.
 
     Returns:
-        The values; or the error that ends the piece: so the driver learns of the others' files.
+        The values, or the error that ends the round. An error is returned, not raised, so that the
+        driver learns which files the other workers wrote.
     """
     try:
         return _compute(declaration, job)
@@ -226,16 +227,21 @@ class _Run:
         self._waiting = table.slice(num_rows).to_batches()
         self._num_waiting -= num_rows
         inputs = batch.select(list(self._declaration.inputs))
-        pieces = list(self._apply(inputs))
-        outputs = one_batch_of(pa.Table.from_batches([each for each, _ in pieces]))
-        failed = np.concatenate([np.full(each.num_rows, bad) for each, bad in pieces])
+        results = list(self._apply(inputs))
+        outputs = one_batch_of(pa.Table.from_batches([each for each, _ in results]))
+        failed = np.concatenate([np.full(each.num_rows, bad) for each, bad in results])
         fingerprints = batch.column(self._declaration.state_column).to_numpy()
         states = np.where(failed, -fingerprints, fingerprints)
-        kept = [batch.column(each) for each in self._declaration.kept]
+        declaration = self._declaration
+        copied = [batch.column(name) for name in declaration.copy_columns]
         self._done.append(
             pa.RecordBatch.from_arrays(
-                [*outputs.columns, *kept, pa.array(states)],
-                [*outputs.schema.names, *self._declaration.kept, self._declaration.state_column],
+                [*outputs.columns, *copied, pa.array(states)],
+                [
+                    *outputs.schema.names,
+                    *self._declaration.copy_columns,
+                    self._declaration.state_column,
+                ],
             )
         )
         ids = batch.column(ROW_ID).to_numpy()
@@ -270,11 +276,11 @@ class _Run:
             how_many = (
                 "failed for a row"
                 if not own.quarantines
-                else f"failed for more than {own.max_failures} rows of a piece"
+                else f"failed for more than {own.max_failures} rows of a round"
             )
             raise DerivedFunctionError(
                 f"the function of the derived column {own.name!r}, version "
-                f"{own.function_version!r}, {how_many}; nothing of this piece was committed. The "
+                f"{own.function_version!r}, {how_many}; nothing of this round was committed. The "
                 f"error: {text}. Correct the function"
                 + (", or set rows aside: on_error='quarantine'" if not own.quarantines else "")
             ) from error
@@ -370,7 +376,7 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
         raise DerivedFunctionError(
             f"the function of the derived column {declaration.name!r}, version "
             f"{declaration.function_version!r}, returned what cannot be the values of "
-            f"{counted(inputs.num_rows, 'row')}: {message_of(error)}. Nothing of this piece was "
+            f"{counted(inputs.num_rows, 'row')}: {message_of(error)}. Nothing of this round was "
             "committed. Let the function return a value for each row, in the order of the rows; "
             "None, or an exception, where there is none"
         ) from error
@@ -404,7 +410,7 @@ def _model_of(declaration: Declaration) -> Any:
 def _failed(declaration: Declaration, what: str, why: str) -> DerivedFunctionError:
     return DerivedFunctionError(
         f"the {what} of the derived column {declaration.name!r} failed: {why}. Nothing of this "
-        "piece was committed"
+        "round was committed"
     )
 
 

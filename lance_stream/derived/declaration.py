@@ -15,7 +15,7 @@ Outputs: TypeAlias = pa.Field | pa.Schema | Mapping[str, pa.DataType] | Sequence
 """Columns that a function computes: names and types."""
 
 SOURCE_ROW_ID: Final = "source_row_id"
-"""The column of a table beside that says which row of the source its values belong to."""
+"""The column of a separate table with the row id of the source row."""
 
 STATE_SUFFIX: Final = "_state"
 
@@ -32,10 +32,10 @@ class Declaration:
             is one; returns the outputs.
         function_version: A new one computes all rows anew.
         setup: Called once in each worker process: loads a model, for example.
-        kept: Columns of the source that a table beside has, too.
+        copy_columns: Columns of the source that a separate table has, too.
         batch_rows: How many rows the function gets at once, at most.
-        piece_rows: How many rows one commit checks, at most.
-        max_failures: How many rows of a piece may fail before it is an error.
+        rows_per_commit: How many rows one commit checks, at most.
+        max_failures: How many rows of a round may fail before it is an error.
         quarantines: Whether rows that fail are set aside; otherwise the first one is an error.
     """
 
@@ -45,9 +45,9 @@ class Declaration:
     function: Callable[..., Any]
     function_version: str
     setup: Callable[[], Any] | None = None
-    kept: tuple[str, ...] = ()
+    copy_columns: tuple[str, ...] = ()
     batch_rows: int = 1024
-    piece_rows: int = 100_000
+    rows_per_commit: int = 100_000
     max_failures: int = 1000
     quarantines: bool = True
 
@@ -59,7 +59,7 @@ class Declaration:
     @property
     def read_columns(self) -> tuple[str, ...]:
         """The columns that are read: a change of one of them computes the row anew."""
-        return tuple(dict.fromkeys((*self.inputs, *self.kept)))
+        return tuple(dict.fromkeys((*self.inputs, *self.copy_columns)))
 
     @property
     def written(self) -> pa.Schema:
@@ -91,9 +91,9 @@ def declare(
     function_version: str,
     name: str | None = None,
     setup: Callable[[], Any] | None = None,
-    kept: Sequence[str] = (),
+    copy_columns: Sequence[str] = (),
     batch_rows: int = 1024,
-    piece_rows: int = 100_000,
+    rows_per_commit: int = 100_000,
     max_failures: int = 1000,
     on_error: str = "quarantine",
 ) -> Declaration:
@@ -104,7 +104,7 @@ def declare(
     """
     columns = _as_fields(outputs)
     given = as_names(inputs, "inputs")
-    copied = as_names(kept, "kept")
+    copied = as_names(copy_columns, "copy_columns")
     if not given:
         raise InvalidInputError("a derived column needs at least one input: inputs=['text']")
     if not callable(function):
@@ -131,8 +131,8 @@ def declare(
         )
     if SOURCE_ROW_ID in copied:
         raise InvalidInputError(
-            f"a table beside has a column {SOURCE_ROW_ID!r} of its own: rename that of the source "
-            "before it is kept"
+            f"a separate table has its own column {SOURCE_ROW_ID!r}: rename the source's column "
+            "before you copy it"
         )
     if on_error not in ("quarantine", "raise"):
         raise InvalidInputError(f"on_error must be 'quarantine' or 'raise', not {on_error!r:.100}")
@@ -145,7 +145,7 @@ def declare(
         setup,
         copied,
         as_count(batch_rows, "a batch has"),
-        as_count(piece_rows, "a piece has"),
+        as_count(rows_per_commit, "a commit has"),
         as_count(max_failures, "max_failures is"),
         on_error == "quarantine",
     )

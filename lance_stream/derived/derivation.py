@@ -1,15 +1,15 @@
-"""Derived columns: declared once, brought up to date by pieces, each one commit.
+"""Derived columns: declared once, kept up to date in rounds of one commit each.
 
-    1  read the progress, which the table keeps with the values, and the newest version
-    2  choose the next rows that may have changed, the newest changes first (`candidates`)
-    3  workers read their inputs, and compute those that are not current (`computing`)
-    4  add the columns, if they are not there: not before the function has computed something
-    5  rows that failed are set aside in the quarantine
-    6  commit the values and the new progress: one version (`in_table`, `beside`)
+    1  read the newest version and the progress, which the table stores with the values
+    2  select the next rows that may have changed, the newest changes first (`candidates`)
+    3  workers read their inputs and compute the rows that are not current (`computing`)
+    4  add missing columns, once the function has computed its first values
+    5  quarantine the rows for which the function failed
+    6  commit values and progress as one version (`same_table`, `separate_table`)
 
-A process that is killed leaves files that no version names; the next one begins the piece again.
-Two that work at the same time do not disturb each other: the commit of the second one finds that
-the progress is not the one it began with, commits nothing, and begins again.
+A killed process leaves files that no version names; the next process repeats the round. Two
+processes may run at once: the commit of the slower one finds that the progress has moved, commits
+nothing, and starts its round again.
 """
 
 import json
@@ -26,21 +26,21 @@ import numpy as np
 from lance_stream.arguments import as_number
 from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import ConfigEntries
-from lance_stream.derived import beside, in_table, progress
+from lance_stream.derived import progress, same_table, separate_table
 from lance_stream.derived.candidates import (
     Changed,
     Ids,
-    Piece,
+    PendingRows,
     changed_since,
     count,
     count_changed,
-    next_piece,
+    next_rows,
 )
 from lance_stream.derived.computing import Computed, Here, Runner, compute, compute_jobs
 from lance_stream.derived.declaration import Declaration, Outputs, declare
 from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.derived.progress import Progress
-from lance_stream.derived.reports import DerivedPiece, DerivedStatus
+from lance_stream.derived.reports import DerivedCommit, DerivedStatus
 from lance_stream.derived.running import DerivedQuery
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -78,7 +78,7 @@ R = TypeVar("R")
 _log = logging.getLogger("lance_stream.derived")
 
 _MAX_PLACINGS: Final = 20
-"""How often values are placed again because of other writers before the piece is an error."""
+"""How often concurrent writers may force the values to be placed again."""
 
 _BACKOFF: Final = Backoff(_MAX_PLACINGS, first_delay_seconds=0.02, max_delay_seconds=1.0)
 
@@ -86,24 +86,24 @@ _BACKOFF: Final = Backoff(_MAX_PLACINGS, first_delay_seconds=0.02, max_delay_sec
 class OvertakenError(InvalidInputError):
     """Another process has committed progress of the same derivation.
 
-    Not a conflict, after which an upsert would be planned again: the values may not be wanted.
+    Not a conflict that a retry resolves: the values may no longer be wanted.
     """
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A piece that is being worked off.
+    """A round in progress.
 
     Attributes:
         source: The version that is read.
         table: The table with the values; the source itself, or one beside.
-        known: The entry of the progress as it was read; None if there was none.
-        planned: The progress once the piece is done, if it is done at `source`.
+        known: The progress entry as read from the config; None without one.
+        planned: The progress once the round is done, if it is done at `source`.
         rows: The rows to check.
         is_first: Whether the function's version is new, or there is no progress yet.
-        before: The version of the source that a table beside was made from, if it is left.
-        num_changed: How many rows changed since the last piece.
-        ends_backfill: Whether rows had been pending for longer, and none are any more.
+        before: The source version of the separate table's values, if it still exists.
+        num_changed: How many rows changed since the last round.
+        ends_backfill: Whether this round clears the last pending range.
         lacks_columns: Whether columns have to be added before values are committed.
     """
 
@@ -111,7 +111,7 @@ class _Work:
     table: TableVersion
     known: str | None
     planned: Progress
-    rows: Piece
+    rows: PendingRows
     is_first: bool
     before: TableVersion | None
     num_changed: int
@@ -127,7 +127,7 @@ class Derivation:
         declaration: What is computed.
         target: The table beside that has the values; None for columns of the source.
         storage_options: Settings of the store.
-        quarantine: The table for rows that failed; None for the one beside the table.
+        quarantine: The table for rows that failed; None for the one next to the table.
         runner: Runs the work.
         environment: The clock and randomness.
     """
@@ -161,48 +161,49 @@ class Derivation:
 
     # --- what users call
 
-    def run(self, max_pieces: int | None = None) -> DerivedPiece:
-        """Bring all rows of the source up to date, piece by piece; each piece is one commit.
+    def run(self, max_commits: int | None = None) -> DerivedCommit:
+        """Compute all rows that are out of date, in rounds of one commit each.
 
-        Rows that others change meanwhile are brought up to date, too, as long as pieces follow;
-        what has changed after the last piece began is left for the next run.
+        Later rounds include rows that other writers change during the run. Changes made after the
+        last round has started are left for the next run.
 
         Args:
-            max_pieces: How many pieces at most; None for as many as it takes.
+            max_commits: The most commits of this run; None for no limit.
 
         Returns:
-            What was done, and how many rows are still pending.
+            The counts of this run, and the number of rows that are still pending.
 
         Raises:
             NotFoundError: There is no table, or an input does not exist.
-            InvalidInputError: The table has no stable row ids; or it has an output that this
-                derivation has not made, or one of another type.
-            DerivedFunctionError: The function failed for too many rows, or for all of several
-                before it succeeded for one; or it returned another number or type of values.
-            CommitError: Others changed the table so often that no values could be committed.
+            InvalidInputError: The table has no stable row ids, or has a column with the name of an
+                output that this derivation did not create or that has another type.
+            DerivedFunctionError: The function failed for too many rows, or for all rows before it
+                succeeded for any, or returned a wrong number or type of values.
+            CommitError: Concurrent changes prevented every attempt to commit.
         """
-        if max_pieces is not None and (as_number(max_pieces) or 0) < 1:
+        if max_commits is not None and (as_number(max_commits) or 0) < 1:
             raise InvalidInputError(
-                f"max_pieces is a whole number from 1, or None for all, not {max_pieces!r:.100}"
+                f"max_commits must be an integer of at least 1, or None, not {max_commits!r:.100}"
             )
-        total = DerivedPiece()
-        pieces = 0
+        total = DerivedCommit()
+        num_rounds = 0
         with self._lock:
-            while max_pieces is None or pieces < max_pieces:
-                done = self._piece()
-                total = done if not pieces else total + done
-                pieces += 1
+            while max_commits is None or num_rounds < max_commits:
+                done = self._round()
+                total = done if not num_rounds else total + done
+                num_rounds += 1
                 if not done.num_pending:
                     break
         return total
 
     def start(self, interval_seconds: float = 1.0) -> DerivedQuery:
-        """Keep the values up to date in a thread, until the query is stopped.
+        """Keep the values up to date in a thread until the query is stopped.
 
-        It keeps no checkpoint: the table has the progress. So it can be started again anywhere.
+        There is no checkpoint: the table stores the progress, so the query can be restarted on any
+        machine.
 
         Args:
-            interval_seconds: How often it looks for a new version.
+            interval_seconds: How often to look for a new version.
 
         Raises:
             InvalidInputError: The interval is not a number of seconds, from 0.
@@ -219,86 +220,86 @@ class Derivation:
         return DerivedQuery(self._follow, repr(self), interval_seconds)
 
     def status(self) -> DerivedStatus:
-        """Return how far the values are those of their inputs.
+        """Return how many rows are up to date.
 
-        Read are manifests, and the column that says what each row was computed from.
+        Reads manifests and the state column.
         """
         source = open_table(self.uri, storage_options=self._options)
         table = self._existing_target(source)
         own = self.declaration
-        kept = None if table is None else progress.read_progress(table.manifest.config, own.name)
+        stored = None if table is None else progress.read_progress(table.manifest.config, own.name)
         num_rows = count_rows(source)
-        if table is None or kept is None:
+        if table is None or stored is None:
             return DerivedStatus(source.version, None, None, False, num_rows, num_rows, 0)
-        is_same = kept.function == own.fingerprint
+        is_same = stored.function == own.fingerprint
         pending = num_rows
-        if is_same and self._is_valid(source, table, kept):
-            changed = self._changed(source, table, kept)
+        if is_same and self._is_valid(source, table, stored):
+            changed = self._changed(source, table, stored)
             pending = count_changed(source, changed)
-            pending += sum(count(source, each) for each in kept.pending)
+            pending += sum(count(source, each) for each in stored.pending)
         failed = 0
         if own.state_column in table.schema.names:
             failed = count_rows(table, f"{quote_path((own.state_column,))} < 0")
         return DerivedStatus(
             source.version,
-            kept.through,
-            kept.function_version,
+            stored.through,
+            stored.function_version,
             is_same,
             num_rows,
             min(pending, num_rows),
             failed,
         )
 
-    # --- one piece
+    # --- one round
 
-    def _follow(self, seen: int | None) -> tuple[DerivedPiece | None, int]:
-        """Do a piece if the source has news; see `running.DerivedQuery`."""
+    def _follow(self, seen: int | None) -> tuple[DerivedCommit | None, int]:
+        """Do a round if the source has news; see `running.DerivedQuery`."""
         newest = open_table(self.uri, storage_options=self._options).version
         if newest == seen:
             return None, newest
         with self._lock:
-            done = self._piece()
+            done = self._round()
         if done.num_pending:
             return done, -1  # go on at once
         is_own = self.target is None and done.version == done.source_version + 1
         return done, done.version or newest if is_own else done.source_version
 
-    def _piece(self) -> DerivedPiece:
+    def _round(self) -> DerivedCommit:
         for attempt in range(1, _MAX_PLACINGS + 1):
             try:
                 return self._attempt()
             except OvertakenError as error:
-                _log.info("a piece of %r is begun again: %s", self.declaration.name, error)
+                _log.info("restarting a round of %r: %s", self.declaration.name, error)
                 _BACKOFF.wait(attempt, self._environment)
         raise CommitConflictError(
-            f"other processes commit progress of the derived column {self.declaration.name!r} all "
-            "the time; let one process work on it"
+            f"other processes keep committing progress of the derived column "
+            f"{self.declaration.name!r}: run it in one process only"
         )
 
-    def _attempt(self) -> DerivedPiece:
+    def _attempt(self) -> DerivedCommit:
         work = self._plan()
-        piece = DerivedPiece(
+        outcome = DerivedCommit(
             source_version=work.source.version,
             num_checked=work.rows.num_rows,
             num_pending=sum(count(work.source, each) for each in work.rows.left),
         )
         gone: Ids = np.empty(0, np.uint64)
         if self.target is not None:
-            gone = beside.deleted_rows(work.table, work.source, work.before)
+            gone = separate_table.deleted_rows(work.table, work.source, work.before)
         if not work.rows.num_rows and not len(gone) and not self._has_news(work):
-            return piece
+            return outcome
         computed = self._compute(work)
         try:
             if work.lacks_columns:
                 work = self._with_columns(work)
                 pending = sum(count(work.table, each) for each in work.rows.left)
-                piece = replace(piece, source_version=work.source.version, num_pending=pending)
-            return self._commit(work, computed, gone, piece)
+                outcome = replace(outcome, source_version=work.source.version, num_pending=pending)
+            return self._commit(work, computed, gone, outcome)
         finally:
             discard_files(work.table.store, [each.values for each in computed])
 
     def _has_news(self, work: _Work) -> bool:
-        """Return whether the progress has to be stated although no row is to be checked."""
+        """Return whether to commit the progress although there is no row to check."""
         return work.is_first or work.num_changed > 0
 
     def _plan(self) -> _Work:
@@ -307,40 +308,42 @@ class Derivation:
         self._check(source)
         table = source
         if self.target is not None:
-            table = beside.open_beside(self.target, source, own, self._options)
+            table = separate_table.open_target(self.target, source, own, self._options)
         check_columns(table, own)
         lacks_columns = bool(missing_columns(table, own))
         key = progress.config_key(own.name)
         known = table.manifest.config.get(key)
-        kept = progress.read_progress(table.manifest.config, own.name)
+        stored = progress.read_progress(table.manifest.config, own.name)
         wanted = Progress(
             own.fingerprint,
             own.function_version,
             source.version,
             fields=self._fields(source.schema, table.schema),
             mark="" if self.target is None else mark_of(source.manifest),
-            outputs=in_table.output_ids(table.schema, own),
+            outputs=same_table.output_ids(table.schema, own),
             source="" if self.target is None else source.store.uri,
         )
-        if kept is not None:
-            self._check_source(source, kept)
+        if stored is not None:
+            self._check_source(source, stored)
         if (
-            kept is None
+            stored is None
             or lacks_columns
-            or not self._is_valid(source, table, kept)
-            or (kept.function != wanted.function)
+            or not self._is_valid(source, table, stored)
+            or (stored.function != wanted.function)
         ):
             planned = progress.all_pending(wanted)
-            rows = next_piece(source, planned.pending, own.piece_rows)
+            rows = next_rows(source, planned.pending, own.rows_per_commit)
             is_first, num_changed, before = True, rows.num_rows, None
         else:
-            changed = self._changed(source, table, kept)
+            changed = self._changed(source, table, stored)
             num_changed = count_changed(source, changed)
-            rows = next_piece(
-                source, kept.pending, own.piece_rows, changed if num_changed else None
+            rows = next_rows(
+                source, stored.pending, own.rows_per_commit, changed if num_changed else None
             )
-            planned = replace(wanted, own=tuple(each for each in kept.own if each > source.version))
-            is_first, before = False, self._before(source, kept)
+            planned = replace(
+                wanted, own=tuple(each for each in stored.own if each > source.version)
+            )
+            is_first, before = False, self._before(source, stored)
         return _Work(
             source,
             table,
@@ -350,47 +353,49 @@ class Derivation:
             is_first,
             before,
             num_changed,
-            (is_first or bool(kept is not None and kept.pending)) and not rows.left,
+            (is_first or bool(stored is not None and stored.pending)) and not rows.left,
             lacks_columns,
         )
 
-    def _changed(self, source: TableVersion, table: TableVersion, kept: Progress) -> Changed:
-        ids = self._fields(source.schema, table.schema) if self.target is None else kept.fields
+    def _changed(self, source: TableVersion, table: TableVersion, stored: Progress) -> Changed:
+        ids = self._fields(source.schema, table.schema) if self.target is None else stored.fields
         in_same = self.target is None
-        return changed_since(source, kept.through, ids, kept.own, is_restored_with=in_same)
+        return changed_since(source, stored.through, ids, stored.own, is_restored_with=in_same)
 
-    def _before(self, source: TableVersion, kept: Progress) -> TableVersion | None:
-        """Return the version of the source that a table beside was made from, if it is left."""
+    def _before(self, source: TableVersion, stored: Progress) -> TableVersion | None:
+        """Return the source version of the separate table's values, if it still exists."""
         try:
-            return source if kept.through == source.version else source.read_at(kept.through)
+            return source if stored.through == source.version else source.read_at(stored.through)
         except NotFoundError:
             return None
 
     def _fields(self, source: Schema, table: Schema) -> tuple[int, ...]:
-        """Return the ids of the columns that matter: if they change, all rows are looked at."""
-        inputs = in_table.input_ids(source, self.declaration)
+        """Return the ids of the relevant columns: if they change, all rows are checked."""
+        inputs = same_table.input_ids(source, self.declaration)
         if self.target is not None:
             return inputs
-        return tuple(sorted({*inputs, *in_table.output_ids(table, self.declaration)}))
+        return tuple(sorted({*inputs, *same_table.output_ids(table, self.declaration)}))
 
-    def _is_valid(self, source: TableVersion, table: TableVersion, kept: Progress) -> bool:
-        """Return whether progress is about these columns of this table."""
-        if kept.through > source.version or kept.fields != self._fields(
+    def _is_valid(self, source: TableVersion, table: TableVersion, stored: Progress) -> bool:
+        """Return whether the progress belongs to these columns of this table."""
+        if stored.through > source.version or stored.fields != self._fields(
             source.schema, table.schema
         ):
             return False
         if self.target is None:
             return True
-        if kept.outputs and kept.outputs != in_table.output_ids(table.schema, self.declaration):
+        if stored.outputs and stored.outputs != same_table.output_ids(
+            table.schema, self.declaration
+        ):
             return False
-        before = self._before(source, kept)
-        return before is None or mark_of(before.manifest) == kept.mark
+        before = self._before(source, stored)
+        return before is None or mark_of(before.manifest) == stored.mark
 
     def _check(self, source: TableVersion) -> None:
         own = self.declaration
         if not source.has_stable_row_ids:
             raise InvalidInputError(
-                f"the table {self.uri} has no stable row ids, so it is unknown which rows change. "
+                f"the table {self.uri} has no stable row ids, which identify changed rows. "
                 "Assign them with lance_stream.migrate_to_stable_row_ids(uri)"
             )
         names = source.schema.names
@@ -400,27 +405,27 @@ class Derivation:
                     f"the table {self.uri} has no column {column!r}; it has: {', '.join(names)}"
                 )
 
-    def _check_source(self, source: TableVersion, kept: Progress) -> None:
-        """Raise if a table beside has the values of another source, which would be deleted."""
-        if self.target is None or kept.source in ("", source.store.uri):
+    def _check_source(self, source: TableVersion, stored: Progress) -> None:
+        """Raise if the separate table holds values of another source, which would be deleted."""
+        if self.target is None or stored.source in ("", source.store.uri):
             return
-        before = self._before(source, kept) if kept.through <= source.version else None
-        if before is not None and mark_of(before.manifest) == kept.mark:
+        before = self._before(source, stored) if stored.through <= source.version else None
+        if before is not None and mark_of(before.manifest) == stored.mark:
             return  # the same table, moved or copied
         key = progress.config_key(self.declaration.name)
         raise InvalidInputError(
             f"the table {self.target} has the derived column {self.declaration.name!r} of "
-            f"{kept.source}, and {source.store.uri} is another table: its rows would replace "
-            "those. Nothing was written. Give each source a target of its own. If the one has "
-            "taken the place of the other, say so: "
+            f"{stored.source}, and {source.store.uri} is another table: its rows would replace "
+            "those. Nothing was written. Use a separate target for each source. If this source "
+            "replaces the other one, remove the entry of the other: "
             f"open_dataset(target).update_config({{{key!r}: None}})"
         )
 
     def _with_columns(self, work: _Work) -> _Work:
-        """Add the columns that are not there, and forget what is known of those that are.
+        """Add the missing columns, and discard the progress of the existing ones.
 
-        A commit that adds or drops one states in the progress whose the others are, so that after a
-        kill between two of them, the next process finds its own.
+        Every commit that adds or drops a column records in the progress which columns belong to the
+        derivation, so that a process that resumes after a kill recognizes them.
         """
         own = self.declaration
         key = progress.config_key(own.name)
@@ -434,7 +439,7 @@ class Derivation:
             whole = replace(
                 work.planned,
                 fields=self._fields(schema, schema),
-                outputs=in_table.output_ids(schema, own),
+                outputs=same_table.output_ids(schema, own),
                 renews=renews,
             )
             claimed = progress.encode(progress.all_pending(whole))
@@ -442,7 +447,9 @@ class Derivation:
 
         if own.state_column in newest.schema.names and missing_columns(newest, own):
             newest = update_config(newest, claim(newest.schema, renews=True))
-            newest = drop_columns(newest, [own.state_column])  # it says that the values are there
+            newest = drop_columns(
+                newest, [own.state_column]
+            )  # its states claim that the values exist
         made = add_columns(newest, own.written, claim)
         if made.manifest.config.get(key) != claimed:
             raise OvertakenError("another process has added the columns")
@@ -451,15 +458,17 @@ class Derivation:
                 work.planned,
                 through=made.version,
                 fields=self._fields(made.schema, made.schema),
-                outputs=in_table.output_ids(made.schema, own),
+                outputs=same_table.output_ids(made.schema, own),
             )
         )
         work = replace(work, table=made, known=claimed, lacks_columns=False)
         if made.version == work.source.version + 1:  # no row has changed
             planned = replace(known, pending=work.planned.pending)
             return replace(work, source=made, planned=planned)
-        # There was no progress that a restore meanwhile would have taken back: look at all again.
-        return replace(work, planned=known, rows=Piece(left=known.pending), ends_backfill=False)
+        # Without earlier progress, a concurrent restore would go unnoticed: check all rows again.
+        return replace(
+            work, planned=known, rows=PendingRows(left=known.pending), ends_backfill=False
+        )
 
     def _existing_target(self, source: TableVersion) -> TableVersion | None:
         if self.target is None:
@@ -470,11 +479,11 @@ class Derivation:
             return None
 
     def _compute(self, work: _Work) -> list[Computed]:
-        """Let workers compute; delete what they have staged if one of them fails."""
+        """Run the workers, and delete their staged files if one of them fails."""
         own = self.declaration
         known = None
         if self.target is not None:
-            known = beside.known_states(work.table, own, work.rows.rows)
+            known = separate_table.known_states(work.table, own, work.rows.rows)
         elif work.lacks_columns:
             known = np.empty(0, np.uint64), np.empty(0, np.int64)
         jobs = compute_jobs(
@@ -499,7 +508,7 @@ class Derivation:
         return computed
 
     def _check_failures(self, work: _Work, computed: Sequence[Computed]) -> None:
-        """Raise if the function fails for all rows, and is not known to succeed for any."""
+        """Raise if the function failed for all rows and has never succeeded."""
         own = self.declaration
         num_computed = sum(len(each.row_ids) for each in computed)
         num_failed = sum(each.num_failed for each in computed)
@@ -512,13 +521,12 @@ class Derivation:
         ):
             raise DerivedFunctionError(
                 f"the function of the derived column {own.name!r}, version "
-                f"{own.function_version!r}, failed for all {num_failed} rows that it got, and has "
-                f"succeeded for none yet; nothing of this piece was committed. The error: {message}"
-                ". Correct the function"
+                f"{own.function_version!r}, failed for all {num_failed} rows and has never "
+                f"succeeded. This round was not committed. Correct the function: {message}"
             )
         _log.warning(
-            "the function of the derived column %r failed for %d of %d rows, which are set aside; "
-            "for the first one: %s",
+            "the function of the derived column %r failed for %d of %d rows, which are now in the "
+            "quarantine; first error: %s",
             own.name,
             num_failed,
             num_computed,
@@ -530,45 +538,45 @@ class Derivation:
         work: _Work,
         computed: Sequence[Computed],
         gone: Ids,
-        piece: DerivedPiece,
-    ) -> DerivedPiece:
-        """Commit values and progress, and set aside the rows that failed."""
+        outcome: DerivedCommit,
+    ) -> DerivedCommit:
+        """Commit values and progress, and quarantine the rows that failed."""
         own = self.declaration
-        piece = replace(
-            piece,
+        outcome = replace(
+            outcome,
             num_computed=sum(len(each.row_ids) for each in computed),
             num_failed=sum(each.num_failed for each in computed),
         )
-        # Not a counter: also after a restore by another program it is one that was never used.
+        # Not a counter: the version is unused even after a restore by another program.
         at = work.table.version
         micro_batch = MicroBatch(own.app_id, at, planned_on=at)
         aside: QuarantineBatch | None = None
-        if piece.num_failed:
+        if outcome.num_failed:
             aside = self._set_aside(work, computed, micro_batch)
             micro_batch = replace(micro_batch, quarantined=aside.attempt)
         if self.target is None:
-            done = self._commit_in_table(work, computed, micro_batch, piece)
+            done = self._commit_to_same_table(work, computed, micro_batch, outcome)
         else:
-            done = self._commit_beside(work, computed, gone, micro_batch, piece)
+            done = self._commit_to_separate_table(work, computed, gone, micro_batch, outcome)
         if aside is not None:
             aside.end()
         if work.ends_backfill:
             self._forget_other_versions(work)
         return done
 
-    def _commit_in_table(
+    def _commit_to_same_table(
         self,
         work: _Work,
         computed: Sequence[Computed],
         micro_batch: MicroBatch,
-        piece: DerivedPiece,
-    ) -> DerivedPiece:
+        outcome: DerivedCommit,
+    ) -> DerivedCommit:
         for attempt in range(1, _MAX_PLACINGS + 1):
             newest = newest_of_same(work.table)
             self._check_progress(work)(newest.manifest)
             placed = None
-            if piece.num_computed:
-                placed = in_table.place(
+            if outcome.num_computed:
+                placed = same_table.place(
                     newest,
                     work.source,
                     self.declaration,
@@ -591,13 +599,13 @@ class Derivation:
             except CommitConflictError as error:
                 if attempt == _MAX_PLACINGS:
                     raise
-                _log.info("values are placed again: %s", error)
+                _log.info("placing the values again: %s", error)
                 _BACKOFF.wait(attempt, self._environment)
                 continue
             if not done.is_new:
-                raise OvertakenError("another process has committed this piece")
+                raise OvertakenError("another process has committed this round")
             return replace(
-                piece,
+                outcome,
                 version=done.table.version,
                 num_commits=1,
                 num_written=0 if placed is None else placed.num_rows,
@@ -605,17 +613,17 @@ class Derivation:
             )
         raise AssertionError("the last attempt raises")
 
-    def _commit_beside(
+    def _commit_to_separate_table(
         self,
         work: _Work,
         computed: Sequence[Computed],
         gone: Ids,
         micro_batch: MicroBatch,
-        piece: DerivedPiece,
-    ) -> DerivedPiece:
-        num_written, num_deleted = piece.num_computed, len(gone)
+        outcome: DerivedCommit,
+    ) -> DerivedCommit:
+        num_written, num_deleted = outcome.num_computed, len(gone)
         if num_written or num_deleted:
-            done = beside.write(
+            done = separate_table.write(
                 work.table,
                 self.declaration,
                 work.table.store,
@@ -627,10 +635,10 @@ class Derivation:
                 self._environment,
             )
             if done.was_already_committed:
-                raise OvertakenError("another process has committed this piece")
+                raise OvertakenError("another process has committed this round")
             if done.is_new:
                 return replace(
-                    piece,
+                    outcome,
                     version=done.table.version,
                     num_commits=1,
                     num_written=num_written,
@@ -646,11 +654,11 @@ class Derivation:
             environment=self._environment,
         )
         if not made.is_new:
-            raise OvertakenError("another process has committed this piece")
-        return replace(piece, version=made.table.version, num_commits=1)
+            raise OvertakenError("another process has committed this round")
+        return replace(outcome, version=made.table.version, num_commits=1)
 
     def _entries(self, work: _Work) -> ConfigEntries:
-        """Return what states the progress in the version that a commit makes."""
+        """Return the config entry with the progress, for the version that a commit creates."""
         own = self.declaration
 
         def entries(_newest: Manifest | None, version: int) -> dict[str, str]:
@@ -705,7 +713,7 @@ class Derivation:
         }
 
     def _forget_other_versions(self, work: _Work) -> None:
-        """Delete what the quarantine has of other versions of the function; this one is done."""
+        """Delete quarantined rows of other versions of the function once this one is complete."""
         table = work.table
         uri = self._quarantine or quarantine_uri(table.uri)
         found = open_quarantine(uri, self._options)
@@ -720,7 +728,7 @@ class Derivation:
 
 @dataclass(frozen=True)
 class _Compute:
-    """What workers run. The function travels with it, which Spark pickles by value."""
+    """The work of a task. It carries the user's function, which Spark pickles by value."""
 
     declaration: Declaration
 
@@ -729,13 +737,13 @@ class _Compute:
 
 
 def _without_session(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function say which one takes a session of Spark, if it is given one first."""
+    """Name the function for Spark if the first argument is a Spark session."""
 
     @wraps(function)
     def called(*given: P.args, **named: P.kwargs) -> R:
         if given and type(given[0]).__module__.startswith("pyspark."):
             raise InvalidInputError(
-                "lance_stream.derive(uri, ...) takes no session: it computes in this process. To "
+                "lance_stream.derive(uri, ...) computes in this process and takes no session. To "
                 "compute in Spark's workers, call lance_stream.spark.derive(spark, uri, ...)"
             )
         return function(*given, **named)
@@ -754,9 +762,9 @@ def derive(
     target: str | os.PathLike[str] | None = None,
     name: str | None = None,
     setup: Callable[[], Any] | None = None,
-    kept: Sequence[str] = (),
+    copy_columns: Sequence[str] = (),
     batch_rows: int = 1024,
-    piece_rows: int = 100_000,
+    rows_per_commit: int = 100_000,
     max_failures: int = 1000,
     on_error: str = "quarantine",
     quarantine: str | None = None,
@@ -764,29 +772,29 @@ def derive(
 ) -> Derivation:
     """Declare columns that a function computes from other columns.
 
-    Nothing is computed before `run` or `start`. Then the function runs for the rows whose inputs
-    changed, and for all rows if its version is another one.
+    Nothing is computed before `run` or `start`. They call the function for the rows whose inputs
+    changed, and for all rows if `function_version` changed.
 
     Args:
-        uri: The table with the inputs. It has stable row ids.
+        uri: The table with the inputs. It must have stable row ids.
         outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, or
             several. They become new, nullable columns of the table.
         function: Takes a `pyarrow.RecordBatch` of the inputs, n rows at once, and returns n values:
-            an array, a numpy array with one row for each, or a list; for several outputs, a mapping
-            or a RecordBatch. It should not depend on which rows it gets together.
-        inputs: The columns that it gets. No others are read.
-        function_version: A text. If it changes, all rows are computed anew, piece by piece.
-        target: The location of a table beside that has the values; None for the same table.
-        name: Identifies the derivation in its table; the first output's name by default.
-        setup: Called once in each process that computes: loads a model, for example. The function
-            gets what it returns as its second argument.
-        kept: Columns of the source that a table beside has as well: its key, for example.
-        batch_rows: How many rows the function gets at once, at most.
-        piece_rows: How many rows one commit checks, at most.
-        max_failures: If the function fails for more rows of a piece, that is an error.
-        on_error: "quarantine": rows that the function raises for are null, and set aside; "raise":
-            the first one ends the run.
-        quarantine: The location of the table for rows that fail; by default beside the table.
+            an Arrow array, a numpy array with one row per value, or a list; for several outputs, a
+            mapping or a RecordBatch. A value must not depend on the other rows of the call.
+        inputs: The columns that it receives. No others are read.
+        function_version: A text. If it changes, all rows are computed again, a round at a time.
+        target: The location of a separate table for the values; None for the same table.
+        name: Identifies the derivation in its table; by default the first output's name.
+        setup: Called once in every computing process, for example to load a model. Its result is
+            the function's second argument.
+        copy_columns: Source columns to copy to a separate table, such as its key.
+        batch_rows: The most rows that the function gets in one call.
+        rows_per_commit: The most rows that one commit checks.
+        max_failures: The most rows of a commit for which the function may fail.
+        on_error: "quarantine" stores null for rows for which the function raises, and quarantines
+            them; "raise" ends the run at the first one.
+        quarantine: The location of the table for failed rows; by default next to the table.
         storage_options: Settings of the store.
 
     Raises:
@@ -799,22 +807,22 @@ def derive(
         function_version=function_version,
         name=name,
         setup=setup,
-        kept=kept,
+        copy_columns=copy_columns,
         batch_rows=batch_rows,
-        piece_rows=piece_rows,
+        rows_per_commit=rows_per_commit,
         max_failures=max_failures,
         on_error=on_error,
     )
-    check_kept(declaration, target)
-    beside_uri = None if target is None else text_of(target)
-    return Derivation(text_of(uri), declaration, beside_uri, storage_options, quarantine)
+    check_copied_columns(declaration, target)
+    target_uri = None if target is None else text_of(target)
+    return Derivation(text_of(uri), declaration, target_uri, storage_options, quarantine)
 
 
-def check_kept(declaration: Declaration, target: object | None) -> None:
-    """Raise if columns are to be kept in a table beside, and there is none.
+def check_copied_columns(declaration: Declaration, target: object | None) -> None:
+    """Raise if columns are to be copied but there is no separate table.
 
     Raises:
         InvalidInputError: They are.
     """
-    if declaration.kept and target is None:
-        raise InvalidInputError("kept columns are copied to a table beside: give target=..., too")
+    if declaration.copy_columns and target is None:
+        raise InvalidInputError("copy_columns are copied to a separate table: set target=..., too")

@@ -6,19 +6,19 @@
               "pending": [{"after": 0, "below": 70000, "skip": []}]}
 
 Through version `through` of the source, all rows have been checked, and computed where necessary,
-except those of the *spans* in `pending`. A span has the rows whose last-updated-at version is later
-than a version, and whose row id is below a number. It is worked off in pieces from the highest row
-id down, the newest span first: so what changed last is computed first, beside a backfill. A new
-version of the function is one span with all rows.
+except those of the *pending ranges* in `pending`. A pending range selects the rows whose
+last-updated-at version is later than a version and whose row id is below a number. Rounds process
+the newest range first, each from the highest row id down, so that recent changes are computed
+before a backfill. A new version of the function is one pending range with all rows.
 
-Row ids and last-updated-at versions survive compactions, so a span means the same after one. A row
-that is updated meanwhile stays in its span: if it was computed since, it is looked at once more,
-and is current. A restore brings back the older version's config and rows together.
+Row ids and last-updated-at versions survive compactions, and so do pending ranges. A row that is
+updated after it was computed stays in its range: it is checked once more, and found current. A
+restore brings back an older version's config together with its rows.
 
-`outputs` are the columns that the derivation has made, by their ids (`ownership`). The commit that
-adds them states an entry with all rows pending. `renews` is true between two commits of which the
-first drops the column of states, and the second adds it again with further outputs. `source` and
-`mark` say which table, and which version of it, a table beside has values of.
+`outputs` are the ids of the columns that the derivation created (`ownership`). The commit that adds
+them writes an entry with all rows pending. `renews` is true between two commits: the first drops
+the state column, the second adds it again together with further outputs. For a separate table,
+`source` and `mark` identify the source and the version that the values belong to.
 
 `own` are the versions with last-updated-at versions of our own values: their rows are current.
 """
@@ -35,7 +35,7 @@ PREFIX: Final = "lance_stream.derived."
 
 
 @dataclass(frozen=True)
-class Span:
+class PendingRange:
     """Rows that are to be checked.
 
     Attributes:
@@ -57,7 +57,7 @@ class Progress:
         function: `Declaration.fingerprint`.
         function_version: As the user wrote it.
         through: The version of the source through which all rows are current or pending.
-        pending: The spans of rows that are still to be checked; the newest last.
+        pending: The pending ranges of rows that are still to be checked; the newest last.
         own: Later versions in which only we changed the rows that they stamped.
         fields: The ids of the columns that are read and written.
         outputs: The ids of the columns with the values and states, in the table that has them.
@@ -69,7 +69,7 @@ class Progress:
     function: str
     function_version: str
     through: int
-    pending: tuple[Span, ...] = ()
+    pending: tuple[PendingRange, ...] = ()
     own: tuple[int, ...] = ()
     fields: tuple[int, ...] = ()
     mark: str = ""
@@ -138,9 +138,9 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
             raise ValueError(value)
         return value
 
-    def span(each: Mapping[str, Any]) -> Span:
+    def pending_range(each: Mapping[str, Any]) -> PendingRange:
         below = each["below"]
-        return Span(
+        return PendingRange(
             number(each["after"]),
             None if below is None else number(below),
             tuple(map(number, each["skip"])),
@@ -150,7 +150,7 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
         str(entry["function"]),
         str(entry["function_version"]),
         number(entry["through"]),
-        tuple(map(span, entry["pending"])),
+        tuple(map(pending_range, entry["pending"])),
         tuple(map(number, entry["own"])),
         tuple(map(number, entry["fields"])),
         str(entry["mark"]),
@@ -166,7 +166,7 @@ def all_pending(wanted: Progress) -> Progress:
     Args:
         wanted: The function, and the source's version.
     """
-    return replace(wanted, pending=(Span(0),), own=())
+    return replace(wanted, pending=(PendingRange(0),), own=())
 
 
 def committed(planned: Progress, version: int, *, is_next: bool) -> Progress:

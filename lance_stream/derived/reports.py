@@ -1,25 +1,25 @@
-"""What a derivation says of itself."""
+"""The reports of a derivation: what a commit did, and how many rows are up to date."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class DerivedPiece:
-    """The outcome of one or more pieces.
+class DerivedCommit:
+    """What one or more commits of a derivation did.
 
     Attributes:
-        version: The version that was committed last, of the table with the values; None if there
-            was nothing to do.
-        source_version: The version of the source that was read last.
-        num_commits: How many versions were committed.
-        num_checked: How many rows were looked at.
-        num_computed: For how many the function ran, whether or not it failed.
-        num_failed: For how many it failed.
-        num_written: How many rows have new values. Rows that others changed or deleted meanwhile
-            were computed and not written.
-        num_in_place: How many of them stayed where they are: no other column was read.
-        num_deleted: How many rows a table beside lost.
-        num_pending: How many rows are still to be looked at.
+        version: The last version committed to the table with the values; None if there was nothing
+            to do.
+        source_version: The last version of the source that was read.
+        num_commits: The number of versions committed.
+        num_checked: The number of rows checked.
+        num_computed: The number of rows passed to the function, including those that failed.
+        num_failed: The number of rows for which the function failed.
+        num_written: The number of rows with new values. Rows that other writers changed or deleted
+            during the computation are computed but not written.
+        num_in_place: How many of these were written in place, without reading other columns.
+        num_deleted: The number of rows deleted from a separate table.
+        num_pending: The number of rows still to be checked.
     """
 
     version: int | None = None
@@ -33,9 +33,9 @@ class DerivedPiece:
     num_deleted: int = 0
     num_pending: int = 0
 
-    def __add__(self, later: "DerivedPiece") -> "DerivedPiece":
-        """Return the outcome of this piece and a later one."""
-        return DerivedPiece(
+    def __add__(self, later: "DerivedCommit") -> "DerivedCommit":
+        """Return the sum of these commits and later ones."""
+        return DerivedCommit(
             self.version if later.version is None else later.version,
             later.source_version,
             self.num_commits + later.num_commits,
@@ -51,18 +51,18 @@ class DerivedPiece:
 
 @dataclass(frozen=True)
 class DerivedStatus:
-    """How far the values of a table are those of its inputs.
+    """How many rows of a table have values that match their inputs.
 
     Attributes:
         source_version: The newest version of the source.
-        through: The version of the source through which rows were looked at; None if there was no
-            round yet.
-        function_version: The version of the function that is being applied; None if none is yet.
-        is_same_function: Whether that is the declared one. If not, the next round begins anew.
-        num_rows: How many live rows the source has.
-        num_pending: How many of them are to be looked at; those that changed in other columns alone
-            are among them.
-        num_failed: For how many rows the function failed, with the inputs they had then.
+        through: The version of the source through which rows have been checked; None before the
+            first round.
+        function_version: The version of the function in use; None before the first round.
+        is_same_function: Whether it is the declared one. If not, the next round starts over.
+        num_rows: The number of live rows in the source.
+        num_pending: How many of them are still to be checked, including rows that changed only in
+            other columns.
+        num_failed: The number of rows for whose inputs the function failed.
     """
 
     source_version: int
@@ -75,7 +75,7 @@ class DerivedStatus:
 
     @property
     def num_current(self) -> int:
-        """How many rows have the value of their inputs, or null where the function failed."""
+        """The number of rows whose value matches their inputs, or is null after a failure."""
         return self.num_rows - self.num_pending
 
     @property

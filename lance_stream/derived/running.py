@@ -1,40 +1,40 @@
-"""A thread that keeps derived columns up to date, and what its user holds of it."""
+"""A thread that keeps derived columns up to date, and its handle."""
 
 import logging
 import threading
 from collections.abc import Callable
 from typing import Final
 
-from lance_stream.derived.reports import DerivedPiece
+from lance_stream.derived.reports import DerivedCommit
 from lance_stream.errors import LanceStreamError, StoreUnavailableError
 
 _log = logging.getLogger("lance_stream.derived")
 
 _MOST_FAILURES: Final = 5
-"""How many times in a row the store may be unavailable before the query ends."""
+"""How often in a row the store may be unavailable before the query ends."""
 
 
 class DerivedQuery:
-    """Derived columns that are kept up to date; made by `Derivation.start`.
+    """A running derivation; created by `Derivation.start`.
 
     Args:
-        follow: Does a piece if the source is at another version than the one given, and returns its
-            outcome and the version that needs no further look; -1 if there is more to do.
+        follow: Takes the last version that was processed. Runs a round if the source has a newer
+            one, and returns its report and the version that is now processed; -1 if rows are left.
         name: For messages.
-        interval_seconds: How often it looks.
+        interval_seconds: How often to look for a new version.
 
     Attributes:
-        last_piece: The outcome of the last piece; None before the first.
-        exception: The error that has ended it; None if there is none.
+        last_commit: The report of the last round; None before the first.
+        exception: The error that ended the query; None without one.
     """
 
     def __init__(
         self,
-        follow: Callable[[int | None], tuple[DerivedPiece | None, int]],
+        follow: Callable[[int | None], tuple[DerivedCommit | None, int]],
         name: str,
         interval_seconds: float,
     ) -> None:
-        self.last_piece: DerivedPiece | None = None
+        self.last_commit: DerivedCommit | None = None
         self.exception: BaseException | None = None
         self._follow = follow
         self._name = name
@@ -46,19 +46,19 @@ class DerivedQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs."""
+        """Whether the query is running."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End it after the piece that is being worked off, and wait for that."""
+        """Stop the query after the current round, and wait for its end."""
         self._stop.set()
         self._thread.join()
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until it has ended; return whether it has.
+        """Wait for the end of the query; return whether it has ended.
 
         Raises:
-            Exception: The error that has ended it.
+            Exception: The error that ended it.
         """
         self._thread.join(timeout_seconds)
         if self.exception is not None:
@@ -66,10 +66,10 @@ class DerivedQuery:
         return not self._thread.is_alive()
 
     def wait_until_idle(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until it has looked at the source and found nothing to do; return whether it has.
+        """Wait until a check of the source finds nothing to do; return whether it did.
 
         Raises:
-            Exception: The error that has ended it.
+            Exception: The error that ended the query.
         """
         self._idle.clear()
         done = self._idle.wait(timeout_seconds)
@@ -92,7 +92,7 @@ class DerivedQuery:
                     _log.warning("%s waits for its store", self._name, exc_info=True)
                     done = None
                 if done is not None:
-                    self.last_piece = done
+                    self.last_commit = done
                     if seen == -1:
                         continue
                 else:

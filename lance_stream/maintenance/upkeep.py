@@ -11,7 +11,7 @@ from typing import Any
 from lance_stream.maintenance.compaction.background import BackgroundCompaction, Turns
 from lance_stream.maintenance.compaction.rewrites import WriteTasks
 from lance_stream.maintenance.indices.background import BackgroundIndexing
-from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.snapshot.table_version import TableVersion
 
 
@@ -27,7 +27,9 @@ class Upkeep:
         indexing: What brings indices up to date; None for nothing.
     """
 
-    def __init__(self, compact_every: int | str | None, fresh_indices: FreshIndices | None) -> None:
+    def __init__(
+        self, compact_every: int | str | None, fresh_indices: RefreshPolicy | None
+    ) -> None:
         self._given = compact_every, fresh_indices
         self._turns = Turns()
         self.compaction = (

@@ -75,7 +75,7 @@ _OVERWRITTEN: Final = (
     "their batch overwrote the table, as each later one does: correct what the query computes"
 )
 
-Mend: TypeAlias = Callable[[pa.Table], pa.Table] | Mapping[str, str]
+Fix: TypeAlias = Callable[[pa.Table], pa.Table] | Mapping[str, str]
 """What mends rows: a function of a table of them, or SQL expressions for some columns."""
 
 
@@ -137,7 +137,7 @@ def list_quarantine(
     Args:
         uri: The table.
         branch: The branch that the sink writes; None for the main one.
-        quarantine: The location of its quarantine, if it is not beside the table.
+        quarantine: The location of the quarantine, if it is not next to the table.
         storage_options: Settings of the store.
 
     Raises:
@@ -181,34 +181,34 @@ def replay_quarantine(
     quarantine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     where: str | None = None,
-    mend: Mend | None = None,
+    fix: Fix | None = None,
     expect: object = None,
     replace_existing: bool = False,
     environment: Environment = MACHINE,
 ) -> Replayed:
-    """Write the rows in a table's quarantine that fit the table now, each exactly once.
+    """Write the quarantined rows that fit the table now to it, each exactly once.
 
-    Rows are appended, or upserted by the key of the sink that set them aside; they leave the
-    quarantine. Rows that still do not fit stay. A replay that is interrupted is repeated.
+    Rows are appended, or upserted by the key of the sink that quarantined them, and removed from
+    the quarantine. Rows that still do not fit stay there. An interrupted replay can be repeated.
 
     Args:
         uri: The table.
         branch: The branch that the sink writes; None for the main one.
-        quarantine: The location of its quarantine, if it is not beside the table.
+        quarantine: The location of the quarantine, if it is not next to the table.
         storage_options: Settings of the store.
-        where: A SQL condition on the quarantine's columns, such as "reason = 'price'"; None for all
-            rows.
-        mend: Corrects rows before they are checked: a SQL expression for each column to change,
-            for example {"price": "-price"}; or a function that takes a `pyarrow.Table` of rows
-            and returns one with as many rows, in the same order.
-        expect: The conditions that rows have to meet, as in `lance_sink`; by default those of the
-            sink at that time. An empty mapping for none.
+        where: A SQL condition on the quarantine's columns, such as "reason = 'price'", that selects
+            the rows to replay; None for all.
+        fix: Corrects rows before they are checked: a mapping from columns to SQL expressions, such
+            as {"price": "-price"}, or a function that takes a `pyarrow.Table` and returns one with
+            the same number of rows, in the same order.
+        expect: The conditions that rows must meet, as for `lance_sink`; by default the conditions
+            that the sink had when it quarantined them. An empty mapping for none.
         replace_existing: Whether upserted rows without an order (`sequence_by`) may replace rows of
-            the table, which may be newer. By default such rows stay in quarantine.
+            the table, which may be newer. By default such rows stay in the quarantine.
         environment: The clock and randomness.
 
     Returns:
-        How many rows were replayed, and how many stay.
+        The number of rows replayed, and of rows that stay.
 
     Raises:
         InvalidInputError: An argument is invalid, or the location has another table.
@@ -222,13 +222,13 @@ def replay_quarantine(
     if where is not None:
         where = parse_predicate(where, bad.arrow_schema).text
     bad = _settle_claims(table, bad, environment)
-    replay = _Replay(table, bad, checks, mend, environment, replace_existing=replace_existing)
+    replay = _Replay(table, bad, checks, fix, environment, replace_existing=replace_existing)
     try:
         return replay.run(where)
     except OtherBatchError as error:
         raise CommitConflictError(
             f"another replay of the quarantine of {uri} ran at the same time. Rows that were not "
-            "replayed are still in quarantine; run it again"
+            "replayed are still in the quarantine: run it again"
         ) from error
 
 
@@ -242,8 +242,8 @@ def _open(
         of = table.manifest.config.get(TABLE_KEY)
         if of is not None:
             raise InvalidInputError(
-                f"the table {table.uri} is itself the quarantine of {of!r}: name that table, whose "
-                "rows were set aside"
+                f"the table {table.uri} is itself the quarantine of {of!r}: pass the location "
+                "of that table"
             )
         return None
     return table, bad
@@ -310,7 +310,7 @@ class _Replay:
         table: TableVersion,
         bad: TableVersion,
         checks: tuple[Check, ...] | None,
-        mend: Mend | None,
+        fix: Fix | None,
         environment: Environment,
         *,
         replace_existing: bool,
@@ -318,7 +318,7 @@ class _Replay:
         self._table = table
         self._bad = bad
         self._checks = checks
-        self._mend = mend
+        self._fix = fix
         self._environment = environment
         self._replace_existing = replace_existing
         self._num_replayed = 0
@@ -412,10 +412,10 @@ class _Replay:
         upsert(self._table, rows, rules, batch, environment=self._environment)
 
     def _fitting(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> pa.Table:
-        """Return those of some rows that fit the table, mended, with their row ids."""
+        """Return those of some rows that fit the table, fixed, with their row ids."""
         stored = take(self._bad, row_ids=row_ids, columns=["row", "deletes", "reason"])
         rows = rows_from_json(stored["row"].to_pylist(), types)
-        rows = _mended(rows, self._mend)
+        rows = _fixed(rows, self._fix)
         needed = (*recorded["on"], *filter(None, [recorded["sequence_by"]]))
         missing = [each for each in needed if each not in rows.column_names]
         if missing:
@@ -456,30 +456,30 @@ class _Replay:
         return pa.Table.from_batches([verdict.good])
 
 
-def _mended(rows: pa.Table, mend: Mend | None) -> pa.Table:
+def _fixed(rows: pa.Table, fix: Fix | None) -> pa.Table:
     """Return rows with the user's corrections.
 
     Raises:
         InvalidInputError: The function does not return as many rows, or an expression is invalid.
     """
-    if mend is None:
+    if fix is None:
         return rows
-    if not isinstance(mend, Mapping):
-        if not callable(mend):
+    if not isinstance(fix, Mapping):
+        if not callable(fix):
             raise InvalidInputError(
-                "mend is a function of a table of rows, or a mapping of columns to SQL expressions "
-                f"such as {{'price': '-price'}}, not {mend!r:.200}"
+                "fix must be a mapping of columns to SQL expressions, such as "
+                f"{{'price': '-price'}}, or a function of a table of rows, not {fix!r:.200}"
             )
-        mended = mend(rows)
-        if not isinstance(mended, pa.Table) or mended.num_rows != rows.num_rows:
-            got = f"{mended.num_rows}" if isinstance(mended, pa.Table) else type(mended).__name__
+        fixed = fix(rows)
+        if not isinstance(fixed, pa.Table) or fixed.num_rows != rows.num_rows:
+            got = f"{fixed.num_rows}" if isinstance(fixed, pa.Table) else type(fixed).__name__
             raise InvalidInputError(
-                f"the function that mends rows was given a table of {rows.num_rows} rows, and must "
-                f"return one with as many, in the same order; it returned {got}"
+                f"fix must return as many rows as it receives, in the same order: it received "
+                f"{rows.num_rows} and returned {got}"
             )
-        return mended
+        return fixed
     batch = one_batch(rows)
-    for name, text in mend.items():
+    for name, text in fix.items():
         values = evaluate(parse_value(text, batch.schema), batch)
         place = rows.schema.get_field_index(name)
         if place < 0:
@@ -499,7 +499,8 @@ def _as_before(values: pa.Array, column: pa.Field) -> pa.Array:
         return values.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(
-            f"the expression for {column.name!r} gives values that are no {column.type}: {error}"
+            f"the expression for {column.name!r} returns values that do not fit {column.type}: "
+            f"{error}"
         ) from None
 
 
@@ -545,6 +546,5 @@ def _recorded_checks(recorded: Mapping[str, Any]) -> tuple[Check, ...]:
         )
     except (TypeError, KeyError, AttributeError):
         raise CorruptDataError(
-            f"the checks of a row in quarantine are not as they were written: "
-            f"{str(recorded['expect'])[:200]}"
+            f"the checks of a row in the quarantine are damaged: {str(recorded['expect'])[:200]}"
         ) from None

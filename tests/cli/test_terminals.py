@@ -18,7 +18,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
 from lance_stream.cli import output
-from lance_stream.cli.look import maintenance_advice as care
+from lance_stream.cli.look import maintenance_advice
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table import lineage_limits
@@ -321,7 +321,7 @@ def test_manifests_of_an_old_table_are_renamed(
         lance.write_dataset(rows, uri, mode="append", enable_v2_manifest_paths=False)
     (need,) = [
         each
-        for each in documents(capsys, "show", uri, "--json")[0]["needs"]
+        for each in documents(capsys, "show", uri, "--json")[0]["recommendations"]
         if each["name"] == "manifest names"
     ]
     words = need["command"].split()[1:]
@@ -425,10 +425,10 @@ def test_other_shells_have_scripts(shell: str, capsys: pytest.CaptureFixture[str
 # --- what show advises
 
 
-def needs(ds: Dataset, days: float = 0) -> dict[str, str]:
+def recommended(ds: Dataset, days: float = 0) -> dict[str, str]:
     later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + int(days * 86400e9))
     shown = on_terminal("show", ds.uri, "--json", environment=later)
-    return {each["name"]: each["command"] for each in json.loads(shown.raw)["needs"]}
+    return {each["name"]: each["command"] for each in json.loads(shown.raw)["recommendations"]}
 
 
 def grown(num_versions: int, **settings: Any) -> Dataset:
@@ -440,39 +440,43 @@ def grown(num_versions: int, **settings: Any) -> Dataset:
     return made
 
 
-def test_a_table_that_needs_nothing_says_nothing() -> None:
+def test_a_fresh_table_has_no_recommendations() -> None:
     made = grown(3)
-    assert needs(made) == {}
-    assert "needs" not in on_terminal("show", made.uri).text
+    assert recommended(made) == {}
+    assert "recommended" not in on_terminal("show", made.uri).text
 
 
 def test_show_advises_a_compaction_until_it_is_done() -> None:
     made = grown(12)
-    assert needs(made) == {"compact": f"lance-stream compact {made.uri}"}
+    assert recommended(made) == {"compact": f"lance-stream compact {made.uri}"}
     assert "12 fragments could be 1" in on_terminal("show", made.uri).text
     assert program.main(["compact", made.uri]) == 0
-    assert needs(made) == {}
+    assert recommended(made) == {}
     large = grown(1).append(pa.table({"id": range(3000)}))
-    assert needs(large.delete("id > 2500")) == {}
-    assert list(needs(large.delete("id > 1500"))) == ["compact"]
+    assert recommended(large.delete("id > 2500")) == {}
+    assert list(recommended(large.delete("id > 1500"))) == ["compact"]
 
 
 def test_show_advises_a_cleanup_of_old_versions_until_it_is_done() -> None:
     made = grown(12).compact()
-    assert needs(made, days=13) == {}
-    assert needs(made, days=15) == {"cleanup": f"lance-stream cleanup {made.uri}"}
+    assert recommended(made, days=13) == {}
+    assert recommended(made, days=15) == {"cleanup": f"lance-stream cleanup {made.uri}"}
     record_progress(made.table.refs, "totals", 13)
     made.tags.create("gold", 12)
-    assert "11 versions are older" in _message(made, "cleanup", days=15)
+    assert "11 unreferenced versions are older" in _message(made, "cleanup", days=15)
     assert program.main(["cleanup", made.uri, "--retain-versions", "1"]) == 0
-    assert "cleanup" not in needs(made, days=15)
+    assert "cleanup" not in recommended(made, days=15)
 
 
 def _message(ds: Dataset, name: str, days: float) -> str:
     later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + int(days * 86400e9))
     shown = on_terminal("show", ds.uri, "--json", environment=later)
     return str(
-        next(each["message"] for each in json.loads(shown.raw)["needs"] if each["name"] == name)
+        next(
+            each["message"]
+            for each in json.loads(shown.raw)["recommendations"]
+            if each["name"] == name
+        )
     )
 
 
@@ -480,9 +484,11 @@ def test_show_mentions_consumers_that_make_no_progress() -> None:
     made = grown(3)
     record_progress(made.table.refs, "totals", 4)
     record_progress(made.table.refs, "late", 2)
-    assert needs(made) == {}
-    assert needs(made, days=8) == {"consumers": f"lance-stream consumers drop {made.uri} late"}
-    assert "2 versions behind, and has read none for 8 days" in _message(made, "consumers", 8)
+    assert recommended(made) == {}
+    assert recommended(made, days=8) == {
+        "consumers": f"lance-stream consumers drop {made.uri} late"
+    }
+    assert "2 versions behind, and has been silent for 8 days" in _message(made, "consumers", 8)
 
 
 def test_show_advises_to_bring_indices_up_to_date(tmp_path: Path) -> None:
@@ -491,44 +497,44 @@ def test_show_advises_to_bring_indices_up_to_date(tmp_path: Path) -> None:
     for column in ("id", "n"):
         lance.dataset(uri).create_scalar_index(column, "BTREE")
     made = lance_stream.open_dataset(uri).append(pa.table({"id": range(999), "n": range(999)}))
-    assert needs(made) == {}
+    assert recommended(made) == {}
     made = made.append(pa.table({"id": [1], "n": [1]}))
-    assert needs(made) == {"indices": f"lance-stream indices optimize {uri}"}
+    assert recommended(made) == {"indices": f"lance-stream indices optimize {uri}"}
     message = (
-        "the index id_idx misses 1000 rows, which each search scans (of 2 indices that are behind)"
+        "the index id_idx lacks 1000 rows, which every search scans (2 indices are out of date)"
     )
     assert _message(made, "indices", 0) == message
-    assert program.main(needs(made)["indices"].split()[1:]) == 0
-    assert needs(made) == {}
+    assert program.main(recommended(made)["indices"].split()[1:]) == 0
+    assert recommended(made) == {}
 
 
 def test_show_advises_migrations() -> None:
     made = grown(1, stable_row_ids=False, file_version="2.0")
-    found = needs(made)
+    found = recommended(made)
     assert found["stable row ids"] == f"lance-stream migrate {made.uri} stable-row-ids"
     assert found["file version"] is None
     words = found["stable row ids"].split()
     assert program.main(words[1:]) == 0
-    assert list(needs(made)) == ["file version"]
+    assert list(recommended(made)) == ["file version"]
 
 
 def test_show_advises_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care, "LARGE_LINEAGE", 1000)
+    monkeypatch.setattr(maintenance_advice, "LARGE_LINEAGE", 1000)
     monkeypatch.setattr(lineage_limits, "DEFAULT_INLINE_BYTES", 500)
     made = grown(1)
-    assert needs(made) == {}
+    assert recommended(made) == {}
     made = made.append(pa.table({"id": range(1000, 3000)}))
     made = made.update({"id": "id"}, where="id % 7 = 0 OR id % 11 = 3")
     made = made.update({"id": "id"}, where="id % 5 = 0 OR id % 13 = 3").compact()
     assert "1.1 kB of row ids" in _message(made, "lineage", 0)
-    migration = needs(made)["lineage"].split()
+    migration = recommended(made)["lineage"].split()
     assert migration == ["lance-stream", "migrate", made.uri, "lineage-files"]
     assert program.main(migration[1:]) == 0
     assert "nothing to migrate" in on_terminal(*migration[1:]).text
-    compaction = needs(made)["lineage"].split()
+    compaction = recommended(made)["lineage"].split()
     assert compaction == ["lance-stream", "compact", made.uri]
     assert program.main(compaction[1:]) == 0
-    assert needs(made) == {}
+    assert recommended(made) == {}
     assert lance_stream.open_dataset(made.uri).table.manifest.fragments.has_hidden_lineage
 
 

@@ -87,9 +87,9 @@ class History:
             ["text"],
             function_version=str(self.function_version),
             target=self.target,
-            kept=["id"] if self.target else (),
+            copy_columns=["id"] if self.target else (),
             batch_rows=self.dice.choice([3, 1000]),
-            piece_rows=self.dice.choice([7, 30, 100_000]),
+            rows_per_commit=self.dice.choice([7, 30, 100_000]),
         )
 
     def value_of(self, text: str | None) -> str:
@@ -240,7 +240,7 @@ class History:
 
         with monkeypatch.context() as patched:
             patched.setattr(derivation, "commit_planned", commit)
-            self.derivation.run(max_pieces=self.dice.choice([1, None]))
+            self.derivation.run(max_commits=self.dice.choice([1, None]))
         self.between = None
 
     def check_all_versions(self) -> None:

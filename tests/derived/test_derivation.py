@@ -23,7 +23,7 @@ from lance_stream import (
 )
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.derived.progress import read_progress
-from lance_stream.derived.reports import DerivedPiece
+from lance_stream.derived.reports import DerivedCommit
 from lance_stream.storage.local_store import LocalStore
 
 SCHEMA = pa.schema(
@@ -157,8 +157,8 @@ def test_a_new_version_of_the_function_works_from_the_newest_rows_down(tmp_path:
         seen.extend(batch["text"].to_pylist())
         return pa.array([-len(each) for each in batch["text"].to_pylist()])
 
-    again = derive(uri, LENGTH, negative, "text", function_version="2", piece_rows=40)
-    first = again.run(max_pieces=1)
+    again = derive(uri, LENGTH, negative, "text", function_version="2", rows_per_commit=40)
+    first = again.run(max_commits=1)
     assert (first.num_computed, first.num_pending) == (40, 60)
     assert set(seen) == {f"text {n}" for n in range(60, 100)}
     status = again.status()
@@ -168,7 +168,7 @@ def test_a_new_version_of_the_function_works_from_the_newest_rows_down(tmp_path:
     # The stream goes on: what it brings comes before the rest of the backfill.
     lance_stream.open_dataset(uri).append(rows(100, 110)).update({"text": "'new'"}, "id = 5")
     seen.clear()
-    again.run(max_pieces=1)
+    again.run(max_commits=1)
     newest = {"new", *(f"text {n}" for n in range(100, 110))}
     assert set(seen) == newest | {f"text {n}" for n in range(31, 60)}
     again.run()
@@ -181,9 +181,9 @@ def test_an_interrupted_backfill_goes_on_where_it_was(tmp_path: Path) -> None:
     uri = new_table(tmp_path, (0, 100))
     function = Lengths()
     for _ in range(3):  # as many processes
-        derive(uri, LENGTH, function, "text", function_version="1", piece_rows=30).run(1)
+        derive(uri, LENGTH, function, "text", function_version="1", rows_per_commit=30).run(1)
     assert len(function.seen) == 90
-    derive(uri, LENGTH, function, "text", function_version="1", piece_rows=30).run()
+    derive(uri, LENGTH, function, "text", function_version="1", rows_per_commit=30).run()
     assert sorted(filter(None, function.seen)) == sorted(f"text {n}" for n in range(100))
 
 
@@ -264,7 +264,7 @@ def test_a_function_that_has_never_succeeded_is_wrong_not_the_rows(
     def run(function: Any, version: str = "1") -> Any:
         return derive(uri, LENGTH, function, "text", function_version=version).run()
 
-    everything = r"for all 5 rows .* succeeded for none yet; nothing .* KeyError: .*txt.* Correct"
+    everything = r"for all 5 rows .* never succeeded. .* not committed. Correct .* KeyError: .*txt"
     with pytest.raises(DerivedFunctionError, match=everything):
         run(misspelt)
     assert lance_stream.list_quarantine(uri) == []
@@ -401,7 +401,14 @@ def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
         return np.array([len(each) for each in batch["text"].to_pylist()]) * model["factor"]
 
     derive(
-        uri, LENGTH, scaled, "text", function_version="a", setup=load, batch_rows=10, piece_rows=20
+        uri,
+        LENGTH,
+        scaled,
+        "text",
+        function_version="a",
+        setup=load,
+        batch_rows=10,
+        rows_per_commit=20,
     ).run()
     assert loaded == [1]
     assert lengths_of(uri)[3] == 60
@@ -521,17 +528,17 @@ def test_versions_that_were_cleaned_up_are_not_needed(tmp_path: Path) -> None:
 
 def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     uri = new_table(tmp_path, (0, 60))
-    other = derive(uri, LENGTH, Lengths(), "text", function_version="1", piece_rows=20)
+    other = derive(uri, LENGTH, Lengths(), "text", function_version="1", rows_per_commit=20)
     is_first = True
 
     def disturbed(batch: pa.RecordBatch) -> list[int]:
         nonlocal is_first
         if is_first:
             is_first = False
-            other.run(max_pieces=1)
+            other.run(max_commits=1)
         return [len(each) for each in batch["text"].to_pylist()]
 
-    done = derive(uri, LENGTH, disturbed, "text", function_version="1", piece_rows=20).run()
+    done = derive(uri, LENGTH, disturbed, "text", function_version="1", rows_per_commit=20).run()
     assert done.num_computed == 40  # what the other had committed is not computed again
     assert lengths_of(uri) == {n: len(f"text {n}") for n in range(60)}
     config = lance_stream.open_dataset(uri).config
@@ -545,7 +552,7 @@ def test_a_table_beside_has_what_the_source_has(tmp_path: Path) -> None:
     beside = str(tmp_path / "lengths.lance")
     function = Lengths()
     lengths = derive(
-        uri, LENGTH, function, "text", function_version="1", target=beside, kept=["id"]
+        uri, LENGTH, function, "text", function_version="1", target=beside, copy_columns=["id"]
     )
     version = lance_stream.open_dataset(uri).version
     lengths.run()
@@ -580,7 +587,7 @@ def test_a_source_that_was_made_anew_is_computed_anew(tmp_path: Path) -> None:
 
 def test_a_query_follows_the_table_until_it_is_stopped(tmp_path: Path) -> None:
     uri = new_table(tmp_path, (0, 50))
-    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", piece_rows=20)
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", rows_per_commit=20)
     query = lengths.start(interval_seconds=0.02)
     assert query.wait_until_idle(60)
     lance_stream.open_dataset(uri).append(rows(50, 60))
@@ -617,17 +624,17 @@ def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
         ({"outputs": {}}, "outputs must be names and Arrow types"),
         ({"outputs": None}, "outputs must be names and Arrow types"),
         ({"outputs": {"length": pa.string_view()}}, "tables have no views: declare it as string"),
-        ({"kept": ["source_row_id"]}, "has a column 'source_row_id' of its own"),
+        ({"copy_columns": ["source_row_id"]}, "has its own column 'source_row_id'"),
         ({"outputs": {"length": float}}, "outputs must be names and Arrow types"),
         ({"storage_options": "region"}, "storage_options are a mapping"),
-        ({"kept": 7, "target": "x"}, "kept must be a list"),
+        ({"copy_columns": 7, "target": "x"}, "copy_columns must be a list"),
         ({"max_failures": 0}, "max_failures is at least 1 row"),
         ({"function": 7}, "must take a pyarrow.RecordBatch"),
         ({"function_version": 1}, "function_version must be a text"),
         ({"on_error": "ignore"}, "on_error must be"),
-        ({"piece_rows": 0}, "a piece has"),
+        ({"rows_per_commit": 0}, "a commit has"),
         ({"setup": 3}, "setup must be a function"),
-        ({"kept": ["id"]}, "give target"),
+        ({"copy_columns": ["id"]}, "set target"),
         ({"name": ""}, "the name must be a text"),
     ],
 )
@@ -670,8 +677,8 @@ def test_a_session_is_for_the_other_function() -> None:
 
 def test_rounds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     lengths = derive(new_table(tmp_path, (0, 5)), LENGTH, Lengths(), "text", function_version="1")
-    with pytest.raises(InvalidInputError, match="max_pieces is a whole number from 1"):
-        lengths.run(max_pieces=0)
+    with pytest.raises(InvalidInputError, match="max_commits must be an integer of at least 1"):
+        lengths.run(max_commits=0)
     for wrong in ("1", -1, float("nan"), True):
         with pytest.raises(InvalidInputError, match="interval_seconds must be a number"):
             lengths.start(wrong)  # type: ignore[arg-type]  # that is the case
@@ -679,7 +686,9 @@ def test_rounds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 def test_one_kept_column_needs_no_list(tmp_path: Path) -> None:
     uri, beside = new_table(tmp_path, (0, 5)), str(tmp_path / "beside.lance")
-    derive(uri, LENGTH, Lengths(), "text", function_version="1", target=beside, kept="price").run()
+    derive(
+        uri, LENGTH, Lengths(), "text", function_version="1", target=beside, copy_columns="price"
+    ).run()
     assert "price" in lance_stream.open_dataset(beside).schema.names
 
 
@@ -736,9 +745,9 @@ def test_status_between_a_new_function_and_its_first_run(tmp_path: Path) -> None
 
 def test_pieces_add_up() -> None:
     """Counts are sums; the versions and what is pending are those of the later piece."""
-    names = [field.name for field in fields(DerivedPiece)]
-    first = DerivedPiece(**{name: 1 << place for place, name in enumerate(names)})
-    later = DerivedPiece(**{name: 1000 << place for place, name in enumerate(names)})
+    names = [field.name for field in fields(DerivedCommit)]
+    first = DerivedCommit(**{name: 1 << place for place, name in enumerate(names)})
+    later = DerivedCommit(**{name: 1000 << place for place, name in enumerate(names)})
     total = first + later
     latest = {"version", "source_version", "num_pending"}
     for place, name in enumerate(names):

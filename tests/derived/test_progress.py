@@ -8,8 +8,8 @@ import pytest
 
 from lance_stream.derived.progress import (
     PREFIX,
+    PendingRange,
     Progress,
-    Span,
     config_key,
     encode,
     read_all,
@@ -17,7 +17,9 @@ from lance_stream.derived.progress import (
 )
 from lance_stream.errors import CorruptDataError
 
-PROGRESS = Progress("f", "1", 0, (Span(0, 0, (5,)), Span(4)), (8,), (1, 2), "m", (3,), True, "s")
+PROGRESS = Progress(
+    "f", "1", 0, (PendingRange(0, 0, (5,)), PendingRange(4)), (8,), (1, 2), "m", (3,), True, "s"
+)
 ENTRY = encode(PROGRESS)
 
 

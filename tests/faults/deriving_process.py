@@ -36,13 +36,13 @@ def slowly(batch: pa.RecordBatch) -> list[str]:
 
 def in_table(uri: str, make: Callable[..., Derivation] = derive, **given: Any) -> Derivation:
     """Return the derivation of a column of the same table."""
-    settings: dict[str, Any] = {"function_version": "1", "batch_rows": 10, "piece_rows": 40}
+    settings: dict[str, Any] = {"function_version": "1", "batch_rows": 10, "rows_per_commit": 40}
     return make(uri, {"value": pa.string()}, slowly, "text", **settings | given)
 
 
 def beside(uri: str, make: Callable[..., Derivation] = derive) -> Derivation:
     """Return the derivation of a table beside."""
-    return in_table(uri, make, target=f"{uri}-beside", kept=["id"])
+    return in_table(uri, make, target=f"{uri}-beside", copy_columns=["id"])
 
 
 def change(uri: str, seed: int) -> None:
@@ -78,8 +78,8 @@ def main(uri: str, seed: int, where: str) -> None:
     make = by_tasks() if where == "tasks" else derive
     for number in count():
         change(uri, seed * 1000 + number)
-        in_table(uri, make).run(max_pieces=2)
-        beside(uri, make).run(max_pieces=2)
+        in_table(uri, make).run(max_commits=2)
+        beside(uri, make).run(max_commits=2)
         print(number, flush=True)
 
 

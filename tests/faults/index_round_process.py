@@ -16,7 +16,7 @@ from unittest.mock import patch
 import lance_stream
 from lance_stream.maintenance.indices import background, child
 from lance_stream.maintenance.indices.background import BackgroundIndexing
-from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.storage.local_store import LocalStore
 
 CHILD = """
@@ -72,7 +72,7 @@ def main(uri: str, victim: str, step: str) -> None:
     for name, fault in named.items():
         setattr(background, name, fault)
     with patch.object(LocalStore, "create_once", create_once):
-        indexing = BackgroundIndexing(FreshIndices(rows=1))
+        indexing = BackgroundIndexing(RefreshPolicy(rows=1))
         indexing.after_batch(lambda: lance_stream.open_dataset(uri).table)
         indexing.wait(120)
     print("end", flush=True)

@@ -8,7 +8,7 @@ import sys
 
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.maintenance.indices import background
-from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.maintenance.upkeep import Upkeep
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -18,7 +18,7 @@ from tests.oracle.indexed_table import IndexedTable
 def main(uri: str, num_batches: int) -> None:
     """Put in the batches that are not in the table yet."""
     background.PAUSE = 0.0  # type: ignore[misc]  # so that some round is always under way
-    upkeep = Upkeep(4, FreshIndices(rows=1))
+    upkeep = Upkeep(4, RefreshPolicy(rows=1))
     table = IndexedTable(uri, 0, stable_row_ids=True, is_new=False)
     for number in range(num_batches):
         table.dice.seed(number)

@@ -174,7 +174,7 @@ class FilterHistory:
     def merge_segments(self) -> None:
         self.theirs.optimize.optimize_indices(num_indices_to_merge=self.dice.choice([1, 5]))
 
-    def freshen(self) -> None:
+    def update_indices(self) -> None:
         self.ours.optimize_indices()
 
     # --- ours
@@ -335,7 +335,7 @@ ACTS: Final[dict[Callable[[FilterHistory], None], int]] = {
     FilterHistory.index_anew: 2,
     FilterHistory.add_segments: 4,
     FilterHistory.merge_segments: 3,
-    FilterHistory.freshen: 3,
+    FilterHistory.update_indices: 3,
 }
 
 

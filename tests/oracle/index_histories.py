@@ -34,7 +34,7 @@ import lance_stream
 from lance_stream import IndexBuildError, RetryableConflictError
 from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.coverage import index_coverage
-from lance_stream.maintenance.indices.freshen import commit_built, names_to_build, request_of
+from lance_stream.maintenance.indices.update_indices import commit_built, names_to_build, request_of
 from lance_stream.upsert.in_place_costs import FragmentCosts
 from tests import seeded_runs as histories
 from tests.eager_indices import eager_indices
@@ -196,16 +196,16 @@ class IndexHistory(IndexedTable):
         self.check()
         self.ours.drop_columns(["more"])
 
-    def rename_and_freshen(self) -> None:
+    def rename_and_update_indices(self) -> None:
         """Bring indices up to date while a column has another name."""
         self.append()
         before = self.ours.version
         self.ours.alter_columns({"path": "g", "name": "h"})
-        self.freshen()
+        self.update_indices()
         now = self.ours.alter_columns({"path": "h", "name": "g"})
         self.other_names.update(range(before + 1, now.version))
 
-    def freshen(self) -> None:
+    def update_indices(self) -> None:
         refused = set()
         try:
             self.ours.optimize_indices()
@@ -221,7 +221,7 @@ class IndexHistory(IndexedTable):
             assert not is_stale or is_nested or (is_too_small and not each.rows_indexed), each
             assert each.name not in refused or is_nested or not num_vectors, (each, refused)
 
-    def freshen_one(self) -> None:
+    def update_indices_one(self) -> None:
         names = sorted({each.name for each in self.ours.index_coverage()} - {NESTED})
         if names:
             self.ours.optimize_indices(self.dice.choice(names))
@@ -242,7 +242,7 @@ class IndexHistory(IndexedTable):
     def restore(self) -> None:
         self.ours.restore(self.any_version())
 
-    def freshen_during(self) -> None:
+    def update_indices_during(self) -> None:
         act, who = self.choose()
         table = self.ours.table
         names = names_to_build(index_coverage(table), None)
@@ -296,7 +296,7 @@ class IndexHistory(IndexedTable):
         self.check()
 
     def finish(self) -> None:
-        self.freshen()
+        self.update_indices()
         self.check()
         assert self.ours.verify() == []
         for _ in range(3):
@@ -364,7 +364,7 @@ OURS: Final[dict[Callable[[IndexHistory], None], int]] = {
     IndexHistory.restore: 1,
     IndexHistory.add_and_drop_column: 1,
     IndexHistory.delete_all: 1,
-    IndexHistory.rename_and_freshen: 1,
+    IndexHistory.rename_and_update_indices: 1,
 }
 THEIRS: Final[dict[Callable[[IndexHistory], None], int]] = {
     IndexHistory.append_by_pylance: 3,
@@ -378,9 +378,9 @@ THEIRS: Final[dict[Callable[[IndexHistory], None], int]] = {
     IndexHistory.index_anew: 1,
 }
 FRESHENING: Final = (
-    IndexHistory.freshen,
-    IndexHistory.freshen_one,
-    IndexHistory.freshen_during,
+    IndexHistory.update_indices,
+    IndexHistory.update_indices_one,
+    IndexHistory.update_indices_during,
 )
 
 

@@ -16,7 +16,7 @@ import lance_stream
 from lance_stream import RetryableConflictError
 from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.coverage import index_coverage
-from lance_stream.maintenance.indices.freshen import commit_built, names_to_build, request_of
+from lance_stream.maintenance.indices.update_indices import commit_built, names_to_build, request_of
 from lance_stream.table.indices import decode_index_section
 
 WORDS = ["apple", "banana", "cherry", "damson", "elder", "fig"]
@@ -148,10 +148,10 @@ class IndexedTable:
     def restore(self) -> None:
         self.ours.restore(self.dice.randint(1, self.ours.version))
 
-    def freshen(self) -> None:
+    def update_indices(self) -> None:
         self.ours.optimize_indices()
 
-    def freshen_beside(self, act: Callable[["IndexedTable"], None]) -> bool:
+    def update_indices_beside(self, act: Callable[["IndexedTable"], None]) -> bool:
         """Bring indices up to date while something else is done; return whether it succeeded."""
         table = self.ours.table
         names = names_to_build(index_coverage(table), None)
@@ -227,7 +227,7 @@ ACTS: tuple[Callable[[IndexedTable], None], ...] = (
     IndexedTable.append, IndexedTable.delete, IndexedTable.delete_first,
     IndexedTable.update_indexed, IndexedTable.upsert, IndexedTable.upsert_some_columns,
     IndexedTable.upsert_and_delete, IndexedTable.compact, IndexedTable.overwrite,
-    IndexedTable.restore, IndexedTable.freshen,
+    IndexedTable.restore, IndexedTable.update_indices,
 )  # fmt: skip
 OTHERS: tuple[Callable[[IndexedTable], None], ...] = (
     IndexedTable.index, IndexedTable.optimize, IndexedTable.merge, IndexedTable.compact_by_pylance,

@@ -68,15 +68,15 @@ def test_writes_meanwhile_are_merged(
     table.append()
     table.delete()
     folders = index_folders(table)
-    is_committed = table.freshen_beside(act)
-    if act is IndexedTable.freshen:
+    is_committed = table.update_indices_beside(act)
+    if act is IndexedTable.update_indices:
         assert not is_committed
     else:
         assert is_committed == (act not in START_AGAIN)
         if not is_committed:
             assert index_folders(table) == folders  # what was made in vain is deleted
     table.check()
-    table.freshen()
+    table.update_indices()
     assert uncovered(table.ours) == {}
     table.check()
 
@@ -93,10 +93,10 @@ def test_columns_changed_in_place_meanwhile_leave_the_coverage(
         rows = table.rows(range(10)).select(["id", "g", "name", "tags"])
         table.ours.upsert(rows, on=["id"])
 
-    assert table.freshen_beside(change)
+    assert table.update_indices_beside(change)
     assert set(uncovered(table.ours)) == {"g_idx", "name_idx", "tags_idx"}
     table.check()
-    table.freshen()
+    table.update_indices()
     assert uncovered(table.ours) == {}
     table.check()
 
@@ -107,12 +107,12 @@ def test_parts_of_an_index_are_merged(tmp_path: Path) -> None:
         table.append()
         table.theirs.optimize.optimize_indices(num_indices_to_merge=0)
     assert {each.num_segments for each in table.ours.index_coverage()} == {4}
-    table.freshen()
+    table.update_indices()
     scalar = [each for each in table.ours.index_coverage() if each.name != "v_idx"]
     assert {each.num_segments for each in scalar} == {1}
     table.check()
     table.append()
-    table.freshen()
+    table.update_indices()
     assert {each.num_segments for each in table.ours.index_coverage()} == {1}
     table.upsert()
     table.check()

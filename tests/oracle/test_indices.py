@@ -29,7 +29,7 @@ def test_indices_stay_right_after_operations(
 ) -> None:
     table = IndexedTable(str(tmp_path / "t"), 7, stable_row_ids=stable_row_ids)
     before = table.ours.version
-    if act is IndexedTable.freshen:
+    if act is IndexedTable.update_indices:
         table.append()
     act(table)
     assert table.ours.version > before

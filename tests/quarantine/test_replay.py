@@ -95,10 +95,10 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     assert rows_of(uri) == [(1, 1)]
     done = lance_stream.replay_quarantine(uri)
     assert done == lance_stream.Replayed(0, {"type": 1, "null": 1}, 0)
-    done = lance_stream.replay_quarantine(uri, mend={"x": "x % 200"})
+    done = lance_stream.replay_quarantine(uri, fix={"x": "x % 200"})
     assert (done.rows_replayed, done.rows_left) == (1, {"null": 1})
     done = lance_stream.replay_quarantine(
-        uri, mend=lambda rows: rows.set_column(0, "id", rows["id"].fill_null(7))
+        uri, fix=lambda rows: rows.set_column(0, "id", rows["id"].fill_null(7))
     )
     assert (done.rows_replayed, done.rows_left) == (1, {})
     assert rows_of(uri) == [(1, 1), (2, 100), (7, 2)]
@@ -120,7 +120,7 @@ def test_a_column_that_the_table_has_lost_keeps_rows_in_quarantine(uri: str) -> 
     lance_stream.open_dataset(uri).drop_columns("x")
     (problem,) = lance_stream.replay_quarantine(uri).rows_left
     assert "no column 'x'" in problem
-    done = lance_stream.replay_quarantine(uri, mend=lambda rows: rows.drop_columns(["x"]))
+    done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["x"]))
     assert done.rows_replayed == 1
 
 
@@ -149,9 +149,9 @@ def test_json_is_mended_as_text_and_checked_by_nulls(tmp_path: Path) -> None:
     take_in(uri, 0, [{"id": 1, "j": "{a:1}"}], schema=columns)
     assert left_in(uri) == 1
     with pytest.raises(InvalidInputError, match="uses 'j', which is JSON"):
-        lance_stream.replay_quarantine(uri, mend={"j": "'1'"}, expect="length(j) > 1")
-    mend = {"j": "concat('[', length(j), ']')"}
-    done = lance_stream.replay_quarantine(uri, mend=mend, expect="j IS NOT NULL")
+        lance_stream.replay_quarantine(uri, fix={"j": "'1'"}, expect="length(j) > 1")
+    fix = {"j": "concat('[', length(j), ']')"}
+    done = lance_stream.replay_quarantine(uri, fix=fix, expect="j IS NOT NULL")
     assert done.rows_replayed == 1
     assert lance_stream.open_dataset(uri).to_table()["j"].to_pylist() == ["[5]"]
 
@@ -171,7 +171,7 @@ def test_rows_of_an_attempt_that_no_commit_named_are_never_replayed(uri: str) ->
     take_in(uri, 3, [{"id": 4, "x": 301}])
     states |= {3: "ready"}
     assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
-    assert lance_stream.replay_quarantine(uri, mend={"x": "x - 270"}).rows_replayed == 2
+    assert lance_stream.replay_quarantine(uri, fix={"x": "x - 270"}).rows_replayed == 2
     assert rows_of(uri) == [(0, 30), (1, 1), (2, 30), (3, 3), (4, 31)]
     assert left_in(uri) == 1
 
@@ -179,12 +179,12 @@ def test_rows_of_an_attempt_that_no_commit_named_are_never_replayed(uri: str) ->
 def test_rows_of_a_batch_that_is_not_committed_stay(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}], commits=False)
     assert [each.state for each in lance_stream.list_quarantine(uri)] == ["uncommitted"]
-    done = lance_stream.replay_quarantine(uri, mend={"x": "1"})
+    done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
     assert done == lance_stream.Replayed(0, {}, 1)
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}])
     assert left_in(uri) == 1, "the same attempt is set aside once"
     assert [each.state for each in lance_stream.list_quarantine(uri)] == ["ready"]
-    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 1
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 1
 
 
 def test_rows_of_an_attempt_that_does_not_count_stay(uri: str) -> None:
@@ -198,7 +198,7 @@ def test_rows_of_an_attempt_that_does_not_count_stay(uri: str) -> None:
         ("ready", 1),
         ("stale", 1),
     ]
-    done = lance_stream.replay_quarantine(uri, mend={"x": "5"})
+    done = lance_stream.replay_quarantine(uri, fix={"x": "5"})
     assert done.rows_replayed == 2
     assert rows_of(uri) == [(1, 5), (2, 5)]
 
@@ -206,7 +206,7 @@ def test_rows_of_an_attempt_that_does_not_count_stay(uri: str) -> None:
 def test_rows_that_left_quarantine_come_back_with_a_forgotten_stream(uri: str) -> None:
     rows = [{"id": 2, "x": 300}]
     take_in(uri, 0, rows)
-    lance_stream.replay_quarantine(uri, mend={"x": "1"})
+    lance_stream.replay_quarantine(uri, fix={"x": "1"})
     ds = lance_stream.open_dataset(uri).delete("true")
     ds.update_config({"lance_stream.ledger.app": None})
     take_in(uri, 0, rows)
@@ -241,10 +241,10 @@ def test_rows_of_a_table_that_was_here_before_are_never_replayed(uri, batches):
     assert all(each[1] != "ready" for each in old)
     new = [(311 + number, "ready") for number in batches]
     assert [each for each in states if each[0] > 310] == new
-    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == len(batches)
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == len(batches)
     for number in range(3, 6):
         take_in(uri, number, bad(11 + number), ends=True)
-    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 3
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 3
     assert {row[0] for row in rows_of(uri) if row[0] < 0} == {-14, -15, -16} | {
         -11 - number for number in batches
     }
@@ -296,12 +296,12 @@ def test_the_same_rows_of_a_table_created_anew_count_once(uri, batch):
     rows = [{"id": 1, "x": 301}, {"id": 2, "x": 302}]
     take_in(uri, 0, rows, ends=True)
     take_in(uri, 1, bad(5) if batch == "bad" else [{"id": 5, "x": 5}], ends=True)
-    lance_stream.replay_quarantine(uri, where="row LIKE '%301%'", mend={"x": "1"})
+    lance_stream.replay_quarantine(uri, where="row LIKE '%301%'", fix={"x": "1"})
     shutil.rmtree(uri)
     lance_stream.create_dataset(uri, COLUMNS)
     take_in(uri, 0, rows, ends=True)
     take_in(uri, 1, bad(5), ends=True)
-    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 3
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 3
     assert rows_of(uri) == [(-5, 1), (1, 1), (2, 1), (5, 5)]
 
 
@@ -355,7 +355,7 @@ def test_an_upsert_is_replayed_by_its_order(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300, "lsn": 5}, {"id": 2, "x": 300, "lsn": 5}], **by_key)
     newer = pa.table({"id": [1], "x": pa.array([9], pa.uint8()), "lsn": [7]})
     lance_stream.open_dataset(uri).upsert(newer, on="id", sequence_by="lsn")
-    assert lance_stream.replay_quarantine(uri, mend={"x": "1"}).rows_replayed == 2
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 2
     assert rows_of(uri) == [(1, 9), (2, 1)]
     assert left_in(uri) == 0
 
@@ -374,7 +374,7 @@ def test_a_replay_obeys_the_conditions_of_the_upsert(uri: str) -> None:
     )
     bad = [{"id": 1, "x": 302}, {"id": 2, "x": 303}, {"id": 3, "x": 302}]
     take_in(uri, 0, bad, **by_key)
-    lance_stream.replay_quarantine(uri, mend={"x": "x - 300"})
+    lance_stream.replay_quarantine(uri, fix={"x": "x - 300"})
     assert rows_of(uri) == [(1, 2), (2, 1)]
 
 
@@ -382,9 +382,9 @@ def test_an_upsert_without_an_order_replaces_rows_only_on_request(uri: str) -> N
     by_key = {"mode": "upsert", "on": ["id"]}
     take_in(uri, 0, [{"id": 1, "x": 300}], **by_key)
     take_in(uri, 1, [{"id": 1, "x": 301}], **by_key)
-    (problem,) = lance_stream.replay_quarantine(uri, mend={"x": "x - 299"}).rows_left
+    (problem,) = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}).rows_left
     assert "replace_existing" in problem
-    done = lance_stream.replay_quarantine(uri, mend={"x": "x - 299"}, replace_existing=True)
+    done = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}, replace_existing=True)
     assert done.rows_replayed == 2
     assert rows_of(uri) == [(1, 2)]
 
@@ -418,7 +418,7 @@ def test_a_replay_killed_at_any_commit_is_repeated(
 
         monkeypatch.setattr(LocalStore, "create_once", die)
         try:
-            lance_stream.replay_quarantine(uri, mend={"x": "x - 299"})
+            lance_stream.replay_quarantine(uri, fix={"x": "x - 299"})
         except Killed:
             deaths += 1
         else:
@@ -426,7 +426,7 @@ def test_a_replay_killed_at_any_commit_is_repeated(
             break
         monkeypatch.undo()
         for _ in range(commits):
-            lance_stream.replay_quarantine(uri, mend={"x": "x - 299"})
+            lance_stream.replay_quarantine(uri, fix={"x": "x - 299"})
     assert deaths >= 3
     rounds = 1 if mode == "upsert" else last + 1
     wanted = [(each["id"], each["x"] - 299) for each in bad] * rounds
@@ -447,7 +447,7 @@ def test_a_replay_that_the_ledger_no_longer_knows_is_not_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(replaying, "delete", die)
         with pytest.raises(Killed):
-            lance_stream.replay_quarantine(uri, mend={"x": "1"})
+            lance_stream.replay_quarantine(uri, fix={"x": "1"})
     row = pa.Table.from_pylist([{"id": 9, "x": 9}], COLUMNS)
     table = lance_stream.open_dataset(uri).table
     late = MicroBatch(replaying.APP_ID, 1 << 62, digest=digest_of(row))
@@ -456,7 +456,7 @@ def test_a_replay_that_the_ledger_no_longer_knows_is_not_repeated(
     append(table, row, MicroBatch("other", 0, digest=digest_of(row)))
     append(table, row, MicroBatch("other", 1, digest=digest_of(row)))
     with pytest.raises(InvalidInputError, match="unknown whether"):
-        lance_stream.replay_quarantine(uri, mend={"x": "1"})
+        lance_stream.replay_quarantine(uri, fix={"x": "1"})
     assert rows_of(uri) == [(1, 1), (9, 9), (9, 9), (9, 9)]
 
 
@@ -470,14 +470,14 @@ def test_a_late_replay_does_not_commit_what_another_has_taken_over(
 
     def be_late(*args, **kwargs):
         monkeypatch.setattr(replaying, "append", commit)
-        calls.append(lance_stream.replay_quarantine(uri, mend={"x": "x - 299"}))
+        calls.append(lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}))
         return commit(*args, **kwargs)
 
     monkeypatch.setattr(replaying, "append", be_late)
     with pytest.raises(CommitConflictError, match="another replay"):
-        lance_stream.replay_quarantine(uri, mend={"x": "7"})
+        lance_stream.replay_quarantine(uri, fix={"x": "7"})
     assert calls[0].rows_replayed == 2
-    lance_stream.replay_quarantine(uri, mend={"x": "9"})
+    lance_stream.replay_quarantine(uri, fix={"x": "9"})
     assert rows_of(uri) == [(1, 1), (2, 2)]
 
 
@@ -549,9 +549,7 @@ def test_a_quarantine_moves_with_its_table(uri: str, tmp_path: Path) -> None:
     moved.mkdir()
     for each in (uri, quarantine_uri(uri)):
         Path(each).rename(moved / Path(each).name)
-    assert (
-        lance_stream.replay_quarantine(str(moved / "t.lance"), mend={"x": "1"}).rows_replayed == 1
-    )
+    assert lance_stream.replay_quarantine(str(moved / "t.lance"), fix={"x": "1"}).rows_replayed == 1
 
 
 @pytest.mark.parametrize(
@@ -597,7 +595,7 @@ def test_rows_of_no_stream_are_listed_and_left(uri: str) -> None:
 
 def test_rows_whose_key_was_mended_away_stay(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
-    done = lance_stream.replay_quarantine(uri, mend=lambda rows: rows.drop_columns(["id"]))
+    done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["id"]))
     assert done.rows_left == {"they have no column 'id', which an upsert needs": 1}
     assert (rows_of(uri), left_in(uri)) == ([], 1)
 
@@ -606,10 +604,10 @@ def test_invalid_arguments_are_refused(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}])
     for arguments, problem in (
         ({"where": "nothing = 1"}, "nothing"),
-        ({"mend": {"x": "x +"}}, "SQL"),
-        ({"mend": lambda _rows: None}, "as many"),
-        ({"mend": "x = 1"}, "mend is a function"),
-        ({"mend": {"x": "1000000"}}, "no int16"),
+        ({"fix": {"x": "x +"}}, "SQL"),
+        ({"fix": lambda _rows: None}, "as many"),
+        ({"fix": "x = 1"}, "fix must be a mapping"),
+        ({"fix": {"x": "1000000"}}, "do not fit int16"),
         ({"expect": 5}, "expect"),
     ):
         with pytest.raises(lance_stream.LanceStreamError, match=problem):

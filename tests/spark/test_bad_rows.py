@@ -149,13 +149,13 @@ def test_good_rows_are_committed_and_the_others_set_aside(
     assert sorted(found, key=repr) == sorted(wanted, key=repr)
     if mode == "append":
 
-        def mend(rows: pa.Table) -> pa.Table:
+        def fix(rows: pa.Table) -> pa.Table:
             rows = rows.set_column(0, "id", rows["id"].fill_null(0))
             x = [None if each is None else each % 256 for each in rows["x"].to_pylist()]
             rows = rows.set_column(1, "x", pa.array(x, pa.int16()))
             return rows.set_column(2, "name", rows["name"].fill_null("?"))
 
-        done = lance_stream.replay_quarantine(uri, mend=mend, expect={})
+        done = lance_stream.replay_quarantine(uri, fix=fix, expect={})
         assert (done.rows_replayed, done.rows_left) == (len(wanted), {})
         assert lance_stream.open_dataset(uri).count_rows() == sum(map(len, batches))
 
@@ -310,7 +310,7 @@ def test_a_stream_goes_on_with_bad_rows_aside(file_stream: Any, uri: str) -> Non
     file_stream.run(sink)
     assert [row[0] for row in rows_of(uri)] == [0, 1, 2]
     assert sum(each.num_rows for each in lance_stream.list_quarantine(uri)) == 3
-    assert lance_stream.replay_quarantine(uri, mend={"id": "-id"}).rows_replayed == 3
+    assert lance_stream.replay_quarantine(uri, fix={"id": "-id"}).rows_replayed == 3
     assert [row[0] for row in rows_of(uri)] == [0, 1, 1, 2, 2, 3]
 
 
@@ -345,7 +345,7 @@ def test_a_branch_has_a_quarantine_of_its_own(spark: Any, uri: str, tmp_path: Pa
     sink(spark.createDataFrame([(1,), (-1,)], "id bigint"), 0)
     at = {"branch": "dev", "quarantine": where["quarantine_uri"]}
     assert [each.num_rows for each in lance_stream.list_quarantine(uri, **at)] == [1]
-    assert lance_stream.replay_quarantine(uri, mend={"id": "-id"}, **at).rows_replayed == 1
+    assert lance_stream.replay_quarantine(uri, fix={"id": "-id"}, **at).rows_replayed == 1
     assert lance_stream.open_dataset(uri, ("dev", None)).count_rows() == 3
     assert rows_of(uri) == [(0,)]
 

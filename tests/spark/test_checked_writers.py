@@ -115,7 +115,7 @@ def test_good_rows_are_committed_and_the_others_set_aside(uri: str, mode: str) -
     if mode == "append":
         assert lance_stream.replay_quarantine(uri, where="reason = 'op'", expect={}).rows_left == {}
     elif mode == "upsert":
-        done = lance_stream.replay_quarantine(uri, where="reason = 'large'", mend={"x": "x + 10"})
+        done = lance_stream.replay_quarantine(uri, where="reason = 'large'", fix={"x": "x + 10"})
         assert done.rows_left == {}
 
 
@@ -226,7 +226,7 @@ def test_batches_and_streams_of_spark(spark: Any, file_stream: Any, uri: str) ->
     query.awaitTermination()
     assert rows_of(stream) == [(1,), (2,)]
     assert sorted(row for _, _, row in aside(stream)) == [(-2,), (-1,)]
-    done = lance_stream.replay_quarantine(stream, mend={"id": "10 - id"}, replace_existing=True)
+    done = lance_stream.replay_quarantine(stream, fix={"id": "10 - id"}, replace_existing=True)
     assert done.rows_replayed == 2
     assert sorted(rows_of(stream)) == [(1,), (2,), (11,), (12,)]
 

@@ -75,7 +75,7 @@ def test_tasks_fill_a_table_beside(spark: SparkSession, tmp_path: Path) -> None:
         "text",
         function_version="1",
         target=beside,
-        kept=["id"],
+        copy_columns=["id"],
     )
     lengths.run()
     lance_stream.open_dataset(uri).delete("id < 10").update({"text": "'x'"}, where="id = 50")

@@ -1,16 +1,16 @@
-"""What care a table needs now: each need in one line, with the command that meets it.
+"""Recommends maintenance for a table: a line for each recommendation, with the command to run.
 
-A table that needs nothing has none. The needs follow from what `describe` has read anyway, and from
-one more listing if there are many versions.
+The recommendations follow from what `describe` reads anyway, and from one more listing if there are
+many versions.
 
     compact          small fragments could be merged, or many rows are deleted
-    indices          rows are missing from an index, so that searches scan them
+    indices          an index lacks many rows, so that searches scan them
     cleanup          old versions could be removed
     consumers        a consumer that makes no progress holds many versions
-    stable row ids   the table has none: there is no change feed
-    ledger           entries of many streams are part of each version
-    lineage          each version stores the ids and versions of many rows one by one
-    manifest names   the early naming scheme: each look for the newest version lists all
+    stable row ids   the table has none, and therefore no change feed
+    ledger           every version stores the ledger entries of many streams
+    lineage          every version stores the ids and versions of many rows one by one
+    manifest names   the early naming scheme: finding the newest version lists all of them
     file version     new files are written in an early file version
 """
 
@@ -34,40 +34,40 @@ from lance_stream.table.paths import VERSIONS_DIRECTORY, NamingScheme, parse_man
 from lance_stream.write.lineage_files import limit_of
 
 FEWER_FRAGMENTS: Final = 10
-"""From so many fragments less on, a compaction is worth mentioning."""
+"""Recommend a compaction that saves at least this many fragments."""
 
 MANY_DEAD: Final = 1000
-"""From so many deleted rows on, it is, too, if they are a tenth of the rows to rewrite."""
+"""Or one that drops this many deleted rows, if they are a tenth of the rows to rewrite."""
 
 UNINDEXED_ROWS: Final = 1000
 UNINDEXED_SHARE: Final = 0.1
-"""From so many rows on that an index misses, if they are this share of all, it is."""
+"""Recommend updating an index that lacks this many rows and this fraction of all rows."""
 
 OLD_VERSIONS: Final = 10
 MANY_VERSIONS: Final = 1000
-"""From so many removable old versions on, or so many versions of any age, a cleanup is."""
+"""Recommend a cleanup from this many removable old versions, or versions of any age, on."""
 
 FAR_BEHIND: Final = 100
 LONG_SILENT: Final = timedelta(days=7)
-"""A consumer is mentioned if it is so many versions behind, or has read none for so long."""
+"""Mention a consumer that is this many versions behind, or has been silent for this long."""
 
 LARGE_LEDGER: Final = 1 << 18
-"""From so many bytes on, the ledger is mentioned: each version stores it again."""
+"""Mention a ledger of at least this many bytes: every version stores it again."""
 
 LARGE_LINEAGE: Final = 4 << 20
-"""From so many bytes of lineage on, it is mentioned, for the same reason."""
+"""Mention lineage of at least this many bytes, for the same reason."""
 
 _EARLY_FILE_VERSIONS: Final = ("0.1", "legacy", "2.0")
 
 
 @dataclass(frozen=True)
-class Need:
-    """Something that the table needs.
+class Recommendation:
+    """Something to do for the table.
 
     Attributes:
-        name: What it is about; see above.
-        message: What was found.
-        command: What to run; None if nothing here meets it.
+        name: The subject; see above.
+        message: The observation.
+        command: The command to run; None if no command does it.
     """
 
     name: str
@@ -75,27 +75,31 @@ class Need:
     command: str | None
 
 
-def needs_of(ds: Dataset, beside: Surroundings, now: datetime) -> list[Need]:
-    """Return what a table needs.
+def recommendations_for(
+    ds: Dataset, surroundings: Surroundings, now: datetime
+) -> list[Recommendation]:
+    """Return the recommendations for a table.
 
     Args:
         ds: The newest version.
-        beside: What is beside it.
+        surroundings: Its tags, branches, consumers and versions.
         now: The time.
     """
-    needs: list[Need] = []
+    recommendations: list[Recommendation] = []
     for rule in _RULES:
-        needs += rule(ds, beside, now)
-    return needs
+        recommendations += rule(ds, surroundings, now)
+    return recommendations
 
 
 def _run(ds: Dataset, words: str) -> str:
-    """Return a command for the table; the marks around the URI are those of a shell."""
+    """Return a command for the table, with the URI quoted for a shell."""
     verb, _, options = words.partition(" ")
     return " ".join(filter(None, ["lance-stream", verb, shlex.quote(ds.uri), options]))
 
 
-def _compaction(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+def _compaction(
+    ds: Dataset, _surroundings: Surroundings, _now: datetime
+) -> Iterator[Recommendation]:
     groups = plan(ds.table, CompactionRules())
     if not groups:
         return
@@ -108,10 +112,10 @@ def _compaction(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[
     message = f"{output.count(len(chosen), 'fragment')} could be {len(groups)}"
     if is_dead:
         message += f", without {output.count(dead, 'deleted row')} ({dead / physical:.0%})"
-    yield Need("compact", message, _run(ds, "compact"))
+    yield Recommendation("compact", message, _run(ds, "compact"))
 
 
-def _indices(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+def _indices(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
     behind = [
         each
         for each in ds.index_coverage()
@@ -123,58 +127,58 @@ def _indices(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Nee
     if behind:
         worst = max(behind, key=lambda each: each.rows_unindexed or 0)
         rows = output.count(worst.rows_unindexed or 0, "row")
-        message = f"the index {worst.name} misses {rows}, which each search scans"
+        message = f"the index {worst.name} lacks {rows}, which every search scans"
         if len(behind) > 1:
-            message += f" (of {len(behind)} indices that are behind)"
+            message += f" ({len(behind)} indices are out of date)"
         command = f"lance-stream indices optimize {shlex.quote(ds.uri)}"
-        yield Need("indices", message, command)
+        yield Recommendation("indices", message, command)
 
 
-def _old_versions(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[Need]:
-    versions = beside.versions
+def _old_versions(
+    ds: Dataset, surroundings: Surroundings, now: datetime
+) -> Iterator[Recommendation]:
+    versions = surroundings.versions
     if len(versions) < OLD_VERSIONS:
         return
     limit = (now - DEFAULT_AGE).timestamp()
     modified = {each.path: each.modified for each in ds.table.store.list(VERSIONS_DIRECTORY)}
     path = ds.table.log.manifest_path
-    is_held = _held(beside, ds.branch)
+    is_held = _held(surroundings, ds.branch)
     old = [
         version
         for version in versions[:-1]
         if modified.get(path(version), limit) < limit and not is_held(version)
     ]
     if len(old) >= OLD_VERSIONS:
-        message = (
-            f"{len(old)} versions are older than {DEFAULT_AGE.days} days, and nothing needs them"
-        )
-        yield Need("cleanup", message, _run(ds, "cleanup"))
+        message = f"{len(old)} unreferenced versions are older than {DEFAULT_AGE.days} days"
+        yield Recommendation("cleanup", message, _run(ds, "cleanup"))
     elif len(versions) >= MANY_VERSIONS:
         message = f"there are {len(versions)} versions, none of them old"
-        yield Need("cleanup", message, _run(ds, "cleanup --older-than 1d"))
+        yield Recommendation("cleanup", message, _run(ds, "cleanup --older-than 1d"))
 
 
-def _held(beside: Surroundings, branch: str | None) -> Callable[[int], bool]:
-    """Return whether a tag, a branch or a consumer needs a version."""
-    own = [tag for tag in beside.tags.tags if tag.branch == branch]
+def _held(surroundings: Surroundings, branch: str | None) -> Callable[[int], bool]:
+    """Return a test for versions that a tag, a branch or a consumer needs."""
+    own = [tag for tag in surroundings.tags.tags if tag.branch == branch]
     single = {each.version for each in own if not is_consumers(each.name)} | {
         each.parent_version
-        for each in beside.branches.values()
+        for each in surroundings.branches.values()
         if isinstance(each, Branch) and each.parent == branch
     }
-    first = min((consumer.version for consumer in beside.consumers), default=None)
+    first = min((consumer.version for consumer in surroundings.consumers), default=None)
     return lambda version: version in single or (first is not None and version >= first)
 
 
-def _consumers(ds: Dataset, beside: Surroundings, now: datetime) -> Iterator[Need]:
-    for consumer in beside.consumers:
-        behind = sum(version > consumer.version for version in beside.versions)
+def _consumers(ds: Dataset, surroundings: Surroundings, now: datetime) -> Iterator[Recommendation]:
+    for consumer in surroundings.consumers:
+        behind = sum(version > consumer.version for version in surroundings.versions)
         silent = _silence(consumer, now)
         if behind >= FAR_BEHIND or (behind and silent is not None and silent >= LONG_SILENT):
-            since = "" if silent is None else f", and has read none for {_as_text(silent)}"
-            yield Need(
+            since = "" if silent is None else f", and has been silent for {_as_text(silent)}"
+            yield Recommendation(
                 "consumers",
                 f"the consumer {consumer.name} is {output.count(behind, 'version')} behind{since}: "
-                "cleanup keeps them for it. If it is no longer used, drop it",
+                "cleanup keeps them for it. Drop it if it is no longer used",
                 f"lance-stream consumers drop {shlex.quote(ds.uri)} {shlex.quote(consumer.name)}",
             )
 
@@ -190,29 +194,29 @@ def _as_text(age: timedelta) -> str:
     return output.count(max(age // timedelta(minutes=1), 0), "minute")
 
 
-def _row_ids(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+def _row_ids(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
     if not ds.has_stable_row_ids:
-        yield Need(
+        yield Recommendation(
             "stable row ids",
             "rows have no stable ids, so there is no change feed",
             _run(ds, "migrate stable-row-ids"),
         )
 
 
-def _ledger(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+def _ledger(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
     entries = {key: value for key, value in ds.config.items() if key.startswith(PREFIX)}
     num_bytes = sum(len(key) + len(value) for key, value in entries.items())
     if num_bytes >= LARGE_LEDGER:
-        yield Need(
+        yield Recommendation(
             "ledger",
-            f"each version stores {output.size(num_bytes)} for {len(entries)} streams. Of streams "
-            "that will never run again, the entries can be removed: "
+            f"every version stores {output.size(num_bytes)} for {len(entries)} streams. Remove the "
+            "entries of streams that will never run again: "
             f"ds.update_config({{'{PREFIX}<app id>': None}})",
             None,
         )
 
 
-def _lineage(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+def _lineage(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
     fragments = ds.table.manifest.fragments
     if sum(map(len, fragments.raws)) < LARGE_LINEAGE:
         return  # without decoding a fragment
@@ -224,41 +228,45 @@ def _lineage(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Nee
     )
     if num_bytes < LARGE_LINEAGE:
         return
-    found = f"each version stores {output.size(num_bytes)} of row ids and row versions"
+    found = f"every version stores {output.size(num_bytes)} of row ids and row versions"
     if limit is None:
-        found += ". Data files can hold them, if all readers know this feature of Lance"
-        yield Need("lineage", found, _run(ds, "migrate lineage-files"))
+        found += ". Data files can hold them, if all readers support this feature of Lance"
+        yield Recommendation("lineage", found, _run(ds, "migrate lineage-files"))
     else:
         found += ", which a compaction moves into data files"
-        yield Need("lineage", found, _run(ds, "compact"))
+        yield Recommendation("lineage", found, _run(ds, "compact"))
 
 
-def _manifest_names(ds: Dataset, beside: Surroundings, _now: datetime) -> Iterator[Need]:
+def _manifest_names(
+    ds: Dataset, surroundings: Surroundings, _now: datetime
+) -> Iterator[Recommendation]:
     name = ds.table.log.manifest_path(ds.version).rpartition("/")[2]
     parsed = parse_manifest_name(name)
     if (
         parsed is not None
         and parsed.scheme is NamingScheme.V1
-        and len(beside.versions) >= FAR_BEHIND
+        and len(surroundings.versions) >= FAR_BEHIND
     ):
-        yield Need(
+        yield Recommendation(
             "manifest names",
-            f"manifests have early names: each look for news lists all {len(beside.versions)}",
+            f"manifests have early names: every poll lists all {len(surroundings.versions)}",
             _run(ds, "migrate manifest-names"),
         )
 
 
-def _file_version(ds: Dataset, _beside: Surroundings, _now: datetime) -> Iterator[Need]:
+def _file_version(
+    ds: Dataset, _surroundings: Surroundings, _now: datetime
+) -> Iterator[Recommendation]:
     if ds.file_version in _EARLY_FILE_VERSIONS:
-        yield Need(
+        yield Recommendation(
             "file version",
-            f"new files are written in the early version {ds.file_version}; rows can be copied to "
-            "a new table: lance_stream.create_dataset(uri, ds)",
+            f"new files are written in the early version {ds.file_version}. To change it, copy the "
+            "rows to a new table: lance_stream.create_dataset(uri, ds)",
             None,
         )
 
 
-_RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Need]], ...]] = (
+_RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Recommendation]], ...]] = (
     _compaction,
     _indices,
     _old_versions,
@@ -271,9 +279,16 @@ _RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Need]],
 )
 
 
-def as_values(needs: Sequence[Need]) -> list[dict[str, Any]]:
-    """Return needs as values of JSON."""
-    return [{"name": need.name, "message": need.message, "command": need.command} for need in needs]
+def as_values(recommendations: Sequence[Recommendation]) -> list[dict[str, Any]]:
+    """Return recommendations as JSON values."""
+    return [
+        {
+            "name": recommendation.name,
+            "message": recommendation.message,
+            "command": recommendation.command,
+        }
+        for recommendation in recommendations
+    ]
 
 
 def now_of(now_nanos: Callable[[], int]) -> datetime:

@@ -20,17 +20,18 @@ from lance_stream.cli.tables import bold, print_table
 def command(session: Session, table: TableArgument, version: str | None, as_json: bool) -> int:
     """Show a table's columns, rows and files, the streams that write to it, and its consumers.
 
-    At the end it says what care the table needs now, and the command for it; nothing if it needs
-    nothing.
+    The last part recommends maintenance, with the commands to run.
     """
     from lance_stream.cli.look.description import describe, read_surroundings
-    from lance_stream.cli.look.maintenance_advice import as_values, needs_of, now_of
+    from lance_stream.cli.look.maintenance_advice import as_values, now_of, recommendations_for
 
     ds = table.open(version)
-    beside = read_surroundings(ds.table)
-    info = describe(ds, beside)
+    surroundings = read_surroundings(ds.table)
+    info = describe(ds, surroundings)
     now = now_of(session.environment.now_nanos)
-    info["needs"] = as_values(needs_of(ds, beside, now) if version is None else [])
+    info["recommendations"] = as_values(
+        recommendations_for(ds, surroundings, now) if version is None else []
+    )
     if as_json:
         print(output.to_json(info))
         return 0
@@ -39,17 +40,17 @@ def command(session: Session, table: TableArgument, version: str | None, as_json
     for title, header, rows in _tables(info):
         if rows:
             print_table(header, rows, title=title)
-    _print_needs(info["needs"])
+    _print_recommendations(info["recommendations"])
     return 0
 
 
-def _print_needs(needs: Sequence[Mapping[str, Any]]) -> None:
-    if needs:
-        print_drawn(f"\n{bold('needs')}\n")
-    for need in needs:
-        print(f"  {need['message']}")
-        if need["command"]:
-            print(f"    {need['command']}")
+def _print_recommendations(recommendations: Sequence[Mapping[str, Any]]) -> None:
+    if recommendations:
+        print_drawn(f"\n{bold('recommended')}\n")
+    for recommendation in recommendations:
+        print(f"  {recommendation['message']}")
+        if recommendation["command"]:
+            print(f"    {recommendation['command']}")
 
 
 def _lines(info: Mapping[str, Any]) -> Iterator[str]:

@@ -73,11 +73,11 @@ def optimize(table: TableArgument, names: tuple[str, ...], retrain: bool, as_jso
     The change feed shows nothing. Other programs may write meanwhile. Needs pylance: pip install
     'lance-stream[index]'.
     """
-    from lance_stream.maintenance.indices.freshen import freshen
+    from lance_stream.maintenance.indices.update_indices import update_indices
 
     before = table.open()
     with progress(f"bringing indices of {before.uri} up to date"):
-        done = freshen(before.table, names or None, retrain=retrain)
+        done = update_indices(before.table, names or None, retrain=retrain)
     if as_json:
         answer = {
             "is_committed": bool(done.names),

@@ -101,7 +101,7 @@ def replay(
 
     if expect and no_checks:
         raise InvalidInputError("--expect gives checks, and --no-checks none: choose one of them")
-    mend = dict(_parse_value(value) for value in values)
+    fix = dict(_parse_value(value) for value in values)
     checks: object = {} if no_checks else list(expect) if expect else None
     done = replay_quarantine(
         table.uri,
@@ -109,7 +109,7 @@ def replay(
         quarantine=quarantine,
         storage_options=table.storage_options,
         where=where,
-        mend=mend or None,
+        fix=fix or None,
         expect=checks,
         replace_existing=replace_existing,
     )

@@ -1,5 +1,5 @@
 """Indices for searches: how many rows each covers, and bringing them up to date.
 
-Start with `coverage`; `freshen` brings indices up to date, `background` does so beside a stream.
-The reference makes the files of indices (`building`), our committer the versions.
+Start with `coverage`. `update_indices` brings indices up to date; `background` does so while a
+stream runs. pylance builds the index files (`building`), our committer publishes the versions.
 """

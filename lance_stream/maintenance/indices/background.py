@@ -36,6 +36,7 @@ from lance_stream.maintenance.compaction.background import (
     begin_work,
     end_work,
 )
+from lance_stream.maintenance.indices.backoff_list import BackoffList
 from lance_stream.maintenance.indices.building import Built, delete_files
 from lance_stream.maintenance.indices.child import (
     DeadChildError,
@@ -43,9 +44,8 @@ from lance_stream.maintenance.indices.child import (
     build_in_child,
 )
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
-from lance_stream.maintenance.indices.freshen import commit_built, request_of
-from lance_stream.maintenance.indices.holds import Holds
-from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
+from lance_stream.maintenance.indices.update_indices import commit_built, request_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import moment_at
 
@@ -103,7 +103,7 @@ class BackgroundIndexing:
 
     def __init__(
         self,
-        policy: FreshIndices,
+        policy: RefreshPolicy,
         turns: Turns | None = None,
         environment: Environment = MACHINE,
     ) -> None:
@@ -116,7 +116,7 @@ class BackgroundIndexing:
         self._uri = "an unknown table"
         self._thread: threading.Thread | None = None
         self._is_running = False
-        self._holds = Holds(time.monotonic)
+        self._backoff_list = BackoffList(time.monotonic)
         self._not_before = 0.0
         self._news = threading.Event()
         self._stop = threading.Event()
@@ -221,10 +221,10 @@ class BackgroundIndexing:
                 self._uri,
                 exc_info=True,
             )
-            self._not_before = time.monotonic() + self._holds.seconds_after_error()
+            self._not_before = time.monotonic() + self._backoff_list.seconds_after_error()
             done = IndexRound(reasons=reasons, error=error)
         else:
-            self._holds.forget_error()
+            self._backoff_list.forget_error()
         now = time.monotonic()
         self._not_before = max(self._not_before, now + PAUSE * (now - start))
         self._tell(done)
@@ -248,14 +248,16 @@ class BackgroundIndexing:
 
     def _seconds_until_due(self, indices: Sequence[IndexCoverage]) -> float | None:
         now = moment_at(self._environment.now_nanos() // 1000)
-        free = [index for index in indices if not self._holds.holds(index)]
+        free = [index for index in indices if not self._backoff_list.contains(index)]
         by_age = self.policy.seconds_until_due(free, now)
-        held = self._holds.seconds_left([index for index in indices if index not in free])
+        held = self._backoff_list.seconds_left([index for index in indices if index not in free])
         return min((each for each in (by_age, held) if each is not None), default=None)
 
     def _reasons(self, indices: Sequence[IndexCoverage]) -> dict[str, str]:
         now = moment_at(self._environment.now_nanos() // 1000)
-        return self.policy.due([index for index in indices if not self._holds.holds(index)], now)
+        return self.policy.due(
+            [index for index in indices if not self._backoff_list.contains(index)], now
+        )
 
     def _pause(self, stop: threading.Event) -> None:
         while time.monotonic() < self._not_before and not self._hurry.is_set():
@@ -297,7 +299,7 @@ class BackgroundIndexing:
                 raise
             seconds["commit"] = clock() - start - seconds["build"]
             problems |= self._without_effect(before, built, table, made)
-        self._holds.note(reasons, problems, before if made is None else index_coverage(made))
+        self._backoff_list.note(reasons, problems, before if made is None else index_coverage(made))
         return IndexRound(None if made is None else made.version, reasons, problems, seconds)
 
     def _build(self, table: TableVersion, names: tuple[str, ...], stop: threading.Event) -> Built:

@@ -40,7 +40,7 @@ from lance_stream.upsert.incoming import (
 from lance_stream.write.row_checks import Check
 
 if TYPE_CHECKING:
-    from lance_stream.maintenance.indices.policy import FreshIndices
+    from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 
 CREATE_OPTIONS: Final = ("schema", "primary_key", "config", "stable_row_ids", "late_start")
 """What `create_options` may hold."""
@@ -110,7 +110,7 @@ class SinkArguments:
     schema_evolution: tuple[str, ...] = ()
     app_id: str | None = None
     compact_every: int | str | None = None
-    fresh_indices: "FreshIndices | None" = None
+    fresh_indices: "RefreshPolicy | None" = None
     file_version: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     create_options: Mapping[str, Any] = field(default_factory=dict)
@@ -340,7 +340,7 @@ def as_compaction(compact_every: object, compact: object) -> Any:
     return compact_every if compact is None else compact
 
 
-def as_fresh_indices(value: object) -> "FreshIndices | None":
+def as_fresh_indices(value: object) -> "RefreshPolicy | None":
     """Return when a sink brings indices up to date; None for never, which imports nothing of it.
 
     Raises:
@@ -349,9 +349,9 @@ def as_fresh_indices(value: object) -> "FreshIndices | None":
     if value is None or value is False:
         return None
     from lance_stream.maintenance.indices.building import check_pylance
-    from lance_stream.maintenance.indices.policy import as_policy
+    from lance_stream.maintenance.indices.refresh_policy import as_refresh_policy
 
-    policy = as_policy(value)
+    policy = as_refresh_policy(value)
     if not is_remote():  # through Spark Connect a process of the server needs it
         check_pylance()
     return policy

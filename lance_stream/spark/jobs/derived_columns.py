@@ -3,7 +3,7 @@
 The rounds are those of `lance_stream.derived`: the driver plans from manifests and commits. A task
 reads the inputs of its rows from the table's files, runs the function (`arrow_jobs`, Spark's
 `mapInArrow`), and stages the values in a file; other tasks write them as columns, one fragment
-each. The driver receives 16 bytes a row. For a table beside, values pass through it, by pieces.
+each. The driver receives 16 bytes a row. For a separate table, values pass through it, by rounds.
 
 A function is pickled by value if it is defined in a notebook or a script, as Spark does with its
 own; so is a `setup`, which each Python worker calls once.
@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_stream.derived.declaration import Declaration, Outputs, declare
-from lance_stream.derived.derivation import Derivation, check_kept
+from lance_stream.derived.derivation import Derivation, check_copied_columns
 from lance_stream.errors import DerivedFunctionError, InvalidInputError
 from lance_stream.spark.jobs.arrow_jobs import described, run_in_tasks, slots_of
 from lance_stream.spark.session.python_check import check_workers_python, explained
@@ -64,7 +64,7 @@ class ByTasks:
                 raise
             raise DerivedFunctionError(
                 "a Python worker of Spark died while it computed derived columns: most often it "
-                "had no memory left, or native code crashed. Nothing of this piece was committed. "
+                "had no memory left, or native code crashed. Nothing of this round was committed. "
                 "Give the function fewer rows at once (batch_rows=...), or workers more memory; "
                 "'spark.python.worker.faulthandler.enabled' shows where native code crashes"
             ) from error
@@ -82,9 +82,9 @@ def derive(
     target: str | os.PathLike[str] | None = None,
     name: str | None = None,
     setup: Callable[[], Any] | None = None,
-    kept: Sequence[str] = (),
+    copy_columns: Sequence[str] = (),
     batch_rows: int = 1024,
-    piece_rows: int = 100_000,
+    rows_per_commit: int = 100_000,
     max_failures: int = 1000,
     on_error: str = "quarantine",
     quarantine: str | None = None,
@@ -93,8 +93,8 @@ def derive(
     """Declare columns that a function computes from other columns, in Spark's workers.
 
     Nothing is computed before `run` or `start`. Then the function runs for the rows whose inputs
-    changed, and for all rows if its version is another one. Each piece is one commit of values and
-    progress: nothing is computed twice for a table whose driver was killed, except the piece that
+    changed, and for all rows if its version is another one. Each round is one commit of values and
+    progress: nothing is computed twice for a table whose driver was killed, except the round that
     was under way.
 
         embeddings = derive(
@@ -114,18 +114,18 @@ def derive(
             an array, a numpy array with one row for each, or a list; for several outputs, a mapping
             or a RecordBatch.
         inputs: The columns that it gets. No others are read.
-        function_version: A text. If it changes, all rows are computed anew, piece by piece.
-        target: The location of a table beside that has the values; None for the same table.
+        function_version: A text. If it changes, all rows are computed anew, a round at a time.
+        target: The location of a separate table that has the values; None for the same table.
         name: Identifies the derivation in its table; the first output's name by default.
         setup: Called once in each Python worker: loads a model, for example. The function gets what
             it returns as its second argument.
-        kept: Columns of the source that a table beside has as well: its key, for example.
+        copy_columns: Columns of the source that a separate table has as well: its key, for example.
         batch_rows: How many rows the function gets at once, at most.
-        piece_rows: How many rows one commit checks, at most.
-        max_failures: If the function fails for more rows of a piece, that is an error.
+        rows_per_commit: How many rows one commit checks, at most.
+        max_failures: If the function fails for more rows of a round, that is an error.
         on_error: "quarantine": rows that the function raises for are null, and set aside; "raise":
             the first one ends the run.
-        quarantine: The location of the table for rows that fail; by default beside the table.
+        quarantine: The location of the table for rows that fail; by default next to the table.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
 
@@ -143,13 +143,13 @@ def derive(
         function_version=function_version,
         name=name,
         setup=setup,
-        kept=kept,
+        copy_columns=copy_columns,
         batch_rows=batch_rows,
-        piece_rows=piece_rows,
+        rows_per_commit=rows_per_commit,
         max_failures=max_failures,
         on_error=on_error,
     )
-    check_kept(declaration, target)
+    check_copied_columns(declaration, target)
     _check_can_be_sent(declaration)
     check_workers_python(spark, only_tasks=True)
     check_is_shared(uri)

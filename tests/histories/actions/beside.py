@@ -48,7 +48,7 @@ def derive_beside(life: Life, choose: Choices) -> None:
         computed.extend(values)
         return [f"<{value}>" for value in values]
 
-    piece_rows = choose("piece_rows", lambda dice: dice.choice([3, 30, 1000]))
+    rows_per_commit = choose("rows_per_commit", lambda dice: dice.choice([3, 30, 1000]))
     derivation = derive(
         line.uri,
         {"value": pa.string()},
@@ -57,7 +57,7 @@ def derive_beside(life: Life, choose: Choices) -> None:
         function_version="1",
         target=target,
         kept=[KEY],
-        piece_rows=piece_rows,
+        rows_per_commit=rows_per_commit,
     )
     outcome = derivation.run()
     assert outcome.num_computed == len(computed)

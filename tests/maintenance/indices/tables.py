@@ -12,12 +12,12 @@ from lance_stream.maintenance.indices import background
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.child import StoppedChildError
-from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.storage.locations import open_store
 from lance_stream.table.indices import IndexMetadata, decode_index_section
 from lance_stream.table.paths import index_folder
 
-ANY_ROW = FreshIndices(rows=1)
+ANY_ROW = RefreshPolicy(rows=1)
 
 
 def rows(start: int, stop: int) -> pa.Table:

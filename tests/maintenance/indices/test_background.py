@@ -22,8 +22,8 @@ from lance_stream.maintenance.indices import background, child
 from lance_stream.maintenance.indices.background import BackgroundIndexing
 from lance_stream.maintenance.indices.building import LEFT, Built
 from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
-from lance_stream.maintenance.indices.freshen import request_of
-from lance_stream.maintenance.indices.policy import FreshIndices
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
+from lance_stream.maintenance.indices.update_indices import request_of
 from lance_stream.maintenance.upkeep import Upkeep
 from lance_stream.snapshot.table_version import TableVersion
 from tests.maintenance.indices.tables import (
@@ -54,7 +54,7 @@ def test_a_child_brings_indices_up_to_date(uri: str, newest: Callable[[], TableV
     assert done is not None
     assert done.error is None
     assert done.version == ds.version + 1
-    assert done.reasons["id_idx"] == "id_idx misses 30 rows (33.3%)"
+    assert done.reasons["id_idx"] == "id_idx lacks 30 rows (33.3%)"
     assert done.seconds["build"] > 0
     assert missing(uri) == {0}
     assert lance.dataset(uri).to_table(filter="id = 77").num_rows == 1
@@ -63,7 +63,7 @@ def test_a_child_brings_indices_up_to_date(uri: str, newest: Callable[[], TableV
 def test_nothing_is_done_below_the_limit(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
-    indexing = BackgroundIndexing(FreshIndices(rows=31))
+    indexing = BackgroundIndexing(RefreshPolicy(rows=31))
     version = lance_stream.open_dataset(uri).append(rows(60, 90)).version
     indexing.after_batch(newest)
     assert indexing.wait(60)
@@ -253,8 +253,8 @@ def test_pickles_begin_anew() -> None:
 PROGRAM = """
 import sys, lance_stream, pyarrow as pa
 from lance_stream.maintenance.indices.background import BackgroundIndexing
-from lance_stream.maintenance.indices.policy import FreshIndices
-indexing = BackgroundIndexing(FreshIndices(rows=1))
+from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
+indexing = BackgroundIndexing(RefreshPolicy(rows=1))
 lance_stream.open_dataset(sys.argv[1]).append(pa.table({"id": range(60, 90), "g": [1] * 30}))
 indexing.after_batch(lambda: lance_stream.open_dataset(sys.argv[1]).table)
 """
@@ -329,7 +329,7 @@ def test_an_age_is_reached_without_another_batch(
     gate.is_open.set()
     now = [time.time_ns() - 10**12]  # before the indices were made
     environment = replace(MACHINE, now_nanos=lambda: now[0])
-    policy = FreshIndices(age=timedelta(seconds=0.2))
+    policy = RefreshPolicy(age=timedelta(seconds=0.2))
     indexing = BackgroundIndexing(policy, environment=environment)
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)
@@ -348,7 +348,7 @@ def test_an_unused_sink_ends_its_thread(
     uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "_LONGEST_WAIT", 0.1)
-    indexing = BackgroundIndexing(FreshIndices(age=timedelta(days=1)))
+    indexing = BackgroundIndexing(RefreshPolicy(age=timedelta(days=1)))
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)
     thread = indexing._thread
@@ -399,7 +399,7 @@ def test_no_thread_does_not_stop_the_stream(
 ORPHAN = """
 import sys, threading, lance_stream
 from lance_stream.maintenance.indices import child
-from lance_stream.maintenance.indices.freshen import request_of
+from lance_stream.maintenance.indices.update_indices import request_of
 child._PROGRAM = (
     "import os, time; from lance_stream.maintenance.indices import child\\n"
     "child.build = lambda *_: (os.write(2, b'begun'), time.sleep(600))\\n"

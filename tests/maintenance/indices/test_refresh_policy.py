@@ -9,7 +9,12 @@ import pytest
 from lance_stream import IndexCoverage, InvalidInputError
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.indices.background import BackgroundIndexing
-from lance_stream.maintenance.indices.policy import FEW_ROWS, USUAL, FreshIndices, as_policy
+from lance_stream.maintenance.indices.refresh_policy import (
+    FEW_ROWS,
+    USUAL,
+    RefreshPolicy,
+    as_refresh_policy,
+)
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -29,17 +34,17 @@ def index(indexed: int | None, missing: int | None, minutes: float | None = 0) -
         (USUAL, index(0, FEW_ROWS - 1), False),
         (USUAL, index(10, 0, 999), False),
         (USUAL, index(None, None), False),
-        (FreshIndices(rows=5), index(100, 5), True),
-        (FreshIndices(rows=5), index(100, 4, 999), False),
-        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, 10), True),
-        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, 9), False),
-        (FreshIndices(age=timedelta(minutes=10)), index(100, 0, 99), False),
-        (FreshIndices(age=timedelta(minutes=10)), index(100, 1, None), True),
-        (FreshIndices(age=timedelta(minutes=10)), index(100, 0, None), False),
-        (FreshIndices(0.5, 5, timedelta(minutes=1)), index(100, 5), True),
+        (RefreshPolicy(rows=5), index(100, 5), True),
+        (RefreshPolicy(rows=5), index(100, 4, 999), False),
+        (RefreshPolicy(age=timedelta(minutes=10)), index(100, 1, 10), True),
+        (RefreshPolicy(age=timedelta(minutes=10)), index(100, 1, 9), False),
+        (RefreshPolicy(age=timedelta(minutes=10)), index(100, 0, 99), False),
+        (RefreshPolicy(age=timedelta(minutes=10)), index(100, 1, None), True),
+        (RefreshPolicy(age=timedelta(minutes=10)), index(100, 0, None), False),
+        (RefreshPolicy(0.5, 5, timedelta(minutes=1)), index(100, 5), True),
     ],
 )
-def test_one_limit_suffices(policy: FreshIndices, state: IndexCoverage, is_due: bool) -> None:
+def test_one_limit_suffices(policy: RefreshPolicy, state: IndexCoverage, is_due: bool) -> None:
     assert (policy.reason(state, NOW) is not None) == is_due
     assert bool(policy.due([state], NOW)) == is_due
 
@@ -47,13 +52,13 @@ def test_one_limit_suffices(policy: FreshIndices, state: IndexCoverage, is_due: 
 @pytest.mark.parametrize(
     ("policy", "states", "seconds"),
     [
-        (FreshIndices(age=timedelta(minutes=10)), [index(100, 1, 7), index(100, 1, 9)], 60.0),
-        (FreshIndices(age=timedelta(minutes=10)), [index(100, 0, 7), index(None, None, 7)], None),
-        (FreshIndices(rows=5), [index(100, 1, 7)], None),
+        (RefreshPolicy(age=timedelta(minutes=10)), [index(100, 1, 7), index(100, 1, 9)], 60.0),
+        (RefreshPolicy(age=timedelta(minutes=10)), [index(100, 0, 7), index(None, None, 7)], None),
+        (RefreshPolicy(rows=5), [index(100, 1, 7)], None),
     ],
 )
 def test_an_age_is_reached_without_batches(
-    policy: FreshIndices, states: list[IndexCoverage], seconds: float | None
+    policy: RefreshPolicy, states: list[IndexCoverage], seconds: float | None
 ) -> None:
     assert policy.seconds_until_due(states, NOW) == seconds
 
@@ -62,7 +67,8 @@ def test_threads_look_again_when_due() -> None:
     """A thread that looks late leaves an index old; one that looks early does so in vain."""
     now = round(NOW.timestamp()) * 10**9 + 999
     indexing = BackgroundIndexing(
-        FreshIndices(age=timedelta(minutes=10)), environment=replace(MACHINE, now_nanos=lambda: now)
+        RefreshPolicy(age=timedelta(minutes=10)),
+        environment=replace(MACHINE, now_nanos=lambda: now),
     )
     assert indexing._seconds_until_due([index(100, 1, 7), index(100, 1, 9)]) == 60.0
     assert indexing._seconds_until_due([index(100, 0, 7)]) is None
@@ -71,7 +77,7 @@ def test_threads_look_again_when_due() -> None:
 
 
 def test_the_reason_names_the_index_and_its_rows() -> None:
-    assert USUAL.due([index(97_500, 2500)], NOW) == {"i": "i misses 2500 rows (2.5%)"}
+    assert USUAL.due([index(97_500, 2500)], NOW) == {"i": "i lacks 2500 rows (2.5%)"}
 
 
 @pytest.mark.parametrize(
@@ -80,28 +86,28 @@ def test_the_reason_names_the_index_and_its_rows() -> None:
         (None, None),
         (False, None),
         (True, USUAL),
-        ({"fraction": 1}, FreshIndices(fraction=1.0)),
-        ({"rows": 7, "age": "2 hours"}, FreshIndices(rows=7, age=timedelta(hours=2))),
-        (FreshIndices(rows=3), FreshIndices(rows=3)),
+        ({"fraction": 1}, RefreshPolicy(fraction=1.0)),
+        ({"rows": 7, "age": "2 hours"}, RefreshPolicy(rows=7, age=timedelta(hours=2))),
+        (RefreshPolicy(rows=3), RefreshPolicy(rows=3)),
     ],
 )
-def test_a_policy_is_given_as_a_mapping(given: Any, policy: FreshIndices | None) -> None:
-    assert as_policy(given) == policy
+def test_a_policy_is_given_as_a_mapping(given: Any, policy: RefreshPolicy | None) -> None:
+    assert as_refresh_policy(given) == policy
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("auto", "keep_indices_fresh is True, or says from when on"),
-        ({}, "keep_indices_fresh is True, or says from when on"),
-        (1, "keep_indices_fresh is True, or says from when on"),
-        ({"rows": None}, "has no limit: .*None.* Give one"),
+        ("auto", "keep_indices_fresh must be True, or a mapping"),
+        ({}, "keep_indices_fresh must be True, or a mapping"),
+        (1, "keep_indices_fresh must be True, or a mapping"),
+        ({"rows": None}, "has no limit: .*None.* Set one"),
         ({"share": 0.1}, "has no limit 'share'; it has: fraction, rows, age"),
-        ({"fraction": 0}, "a share of the rows, above 0 and at most 1"),
-        ({"fraction": 5}, "a share of the rows, above 0 and at most 1"),
-        ({"fraction": True}, "a share of the rows, above 0 and at most 1"),
-        ({"rows": 0}, "a whole number from 1"),
-        ({"rows": 2.5}, "a whole number from 1"),
+        ({"fraction": 0}, "must be above 0 and at most 1"),
+        ({"fraction": 5}, "must be above 0 and at most 1"),
+        ({"fraction": True}, "must be above 0 and at most 1"),
+        ({"rows": 0}, "an integer of at least 1"),
+        ({"rows": 2.5}, "an integer of at least 1"),
         ({"age": "10"}, "'age' of keep_indices_fresh: '10' is not an age"),
         ({"age": "0 s"}, "'age' of keep_indices_fresh: the age '0 s' is not positive"),
         ({"age": 0}, "'age' of keep_indices_fresh: 0 is not an age"),
@@ -109,4 +115,4 @@ def test_a_policy_is_given_as_a_mapping(given: Any, policy: FreshIndices | None)
 )
 def test_invalid_limits_are_refused(given: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        as_policy(given)
+        as_refresh_policy(given)

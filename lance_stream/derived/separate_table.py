@@ -1,4 +1,4 @@
-"""Puts computed values into a table beside the source: one row for each row of the source.
+"""Puts computed values into a separate table: one row for each row of the source.
 
     source_row_id   the row of the source, by its stable row id
     kept columns    copies of columns of the source: its key, for example
@@ -40,17 +40,17 @@ _DELETES = "_lance_stream_deletes"
 
 
 def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
-    """Return the columns of the table beside."""
+    """Return the columns of the separate table."""
     columns = source.arrow_schema
-    kept = [columns.field(each).with_nullable(True) for each in declaration.kept]
+    kept = [columns.field(each).with_nullable(True) for each in declaration.copy_columns]
     row_id = pa.field(SOURCE_ROW_ID, pa.int64(), nullable=False)
     return pa.schema([row_id, *kept, *declaration.written])
 
 
-def open_beside(
+def open_target(
     uri: str, source: TableVersion, declaration: Declaration, options: Mapping[str, object]
 ) -> TableVersion:
-    """Return the table beside, created if there is none, with all columns.
+    """Return the separate table, created if there is none, with all columns.
 
     Raises:
         InvalidInputError: There is another table, or one with columns of others or of other types.
@@ -81,7 +81,7 @@ def open_beside(
 def known_states(
     table: TableVersion, declaration: Declaration, rows: Sequence[Rows]
 ) -> tuple[Ids, npt.NDArray[np.int64]]:
-    """Return (n,) row ids of the source, ascending, and (n,) their states in the table beside.
+    """Return (n,) row ids of the source, ascending, and (n,) their states in the separate table.
 
     Rows without a state are left out.
 
@@ -107,13 +107,13 @@ def known_states(
 
 
 def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion | None) -> Ids:
-    """Return which rows the table beside has of rows that the source has no more.
+    """Return which rows the separate table has of rows that the source has no more.
 
     Args:
         table: The table beside.
         source: The newest version of the source.
-        before: The version that the table beside was made from; None if it is unknown: then all
-            row ids of the table beside are read.
+        before: The version that the separate table was made from; None if it is unknown: then all
+            row ids of the separate table are read.
     """
     if before is None:
         found = [
@@ -166,7 +166,7 @@ def write(
         check: Checks the newest version before each attempt.
         environment: The clock and randomness.
     """
-    columns = (*declaration.outputs.names, *declaration.kept, declaration.state_column)
+    columns = (*declaration.outputs.names, *declaration.copy_columns, declaration.state_column)
     batches = []
     for each in computed:
         if len(each.row_ids):

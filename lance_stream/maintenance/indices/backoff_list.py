@@ -1,4 +1,4 @@
-"""Which indices are left alone for a while because they could not be brought up to date."""
+"""Indices whose last update failed, and how long to wait before the next attempt."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,63 +11,67 @@ MOST_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True)
-class _Hold:
-    """Until when an index is left alone, and the state of it that this is about."""
+class _Backoff:
+    """When to try an index again, and the state of the index that failed."""
 
     until: float
     seconds: float
     state: tuple[object, ...]
 
 
-class Holds:
-    """Doubles the time after each failure of an index, and of rounds as a whole.
+class BackoffList:
+    """Doubles the delay after every failure of an index, and after every failed round.
 
-    An index that someone has made again is not the one that failed.
+    An index that someone has rebuilt starts without a delay.
 
     Args:
-        clock: The time in seconds, of any origin.
+        clock: Returns the time in seconds, from any origin.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._by_name: dict[str, _Hold] = {}
+        self._by_name: dict[str, _Backoff] = {}
         self._after_error = 0.0
 
-    def holds(self, index: IndexCoverage) -> bool:
-        """Return whether an index is left alone."""
-        hold = self._by_name.get(index.name)
-        return hold is not None and hold.state == _state(index) and self._clock() < hold.until
+    def contains(self, index: IndexCoverage) -> bool:
+        """Return whether an index waits for its next attempt."""
+        backoff = self._by_name.get(index.name)
+        if backoff is None or backoff.state != _state(index):
+            return False
+        return self._clock() < backoff.until
 
     def seconds_left(self, indices: Sequence[IndexCoverage]) -> float | None:
-        """Return for how long all of some indices are left alone; None for no indices."""
+        """Return the seconds until the first of some indices is due; None without indices."""
         left = [self._by_name[index.name].until - self._clock() for index in indices]
         return max(0.0, min(left)) if left else None
 
     def note(
         self, names: Collection[str], problems: Mapping[str, str], indices: Sequence[IndexCoverage]
     ) -> None:
-        """Note what became of indices.
+        """Record the outcome of a round.
 
         Args:
-            names: Those that were to be brought up to date.
-            problems: Those of them that could not be, with the cause.
-            indices: The state of all indices afterwards.
+            names: The indices that the round tried to update.
+            problems: The failed ones, with the cause.
+            indices: The state of all indices after the round.
         """
         for index in indices:
             if index.name in problems:
                 last = self._by_name.get(index.name)
                 seconds = _doubled(0.0 if last is None else last.seconds)
-                self._by_name[index.name] = _Hold(self._clock() + seconds, seconds, _state(index))
+                self._by_name[index.name] = _Backoff(
+                    self._clock() + seconds, seconds, _state(index)
+                )
         for name in set(names) - problems.keys():
             self._by_name.pop(name, None)
 
     def seconds_after_error(self) -> float:
-        """Return for how long to do nothing after a round that failed as a whole."""
+        """Return how many seconds to wait after a round that failed as a whole."""
         self._after_error = _doubled(self._after_error)
         return self._after_error
 
     def forget_error(self) -> None:
-        """Note that a round did not fail as a whole."""
+        """Reset the delay after a round that did not fail as a whole."""
         self._after_error = 0.0
 
 

@@ -12,19 +12,19 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.indices.coverage import IndexCoverage
 
 FEW_ROWS: Final = 1000
-"""As long as fewer rows are missing, no share is too large: to scan them takes no time."""
+"""With fewer unindexed rows no fraction counts: scanning them takes no time."""
 
 
 @dataclass(frozen=True)
-class FreshIndices:
-    """From when on an index is brought up to date: one limit that is reached suffices.
+class RefreshPolicy:
+    """When an index is due for an update: as soon as one of the limits is reached.
 
     Attributes:
-        fraction: The share of the rows that it misses, above 0 and at most 1, from `FEW_ROWS` rows
-            on.
-        rows: How many rows it misses.
-        age: How long ago it was brought up to date, if it misses any row; an index whose writer did
-            not record when counts as old.
+        fraction: The fraction of rows that the index lacks, above 0 and at most 1. It applies from
+            `FEW_ROWS` unindexed rows on.
+        rows: The number of rows that the index lacks.
+        age: The time since the last update, if the index lacks any row. An index without a recorded
+            time counts as old.
     """
 
     fraction: float | None = None
@@ -32,7 +32,7 @@ class FreshIndices:
     age: timedelta | None = None
 
     def reason(self, index: IndexCoverage, now: datetime) -> str | None:
-        """Return in a few words why an index is to be brought up to date; None if it is not."""
+        """Return why an index is due, in a few words; None if it is not due."""
         missing = index.rows_unindexed
         if not missing:  # none, or unknown
             return None
@@ -43,22 +43,22 @@ class FreshIndices:
         is_old = self.age is not None and (age is None or age >= self.age)
         if not (is_large or is_many or is_old):
             return None
-        return f"{index.name} misses {missing} rows ({share:.1%})"
+        return f"{index.name} lacks {missing} rows ({share:.1%})"
 
     def due(self, indices: Sequence[IndexCoverage], now: datetime) -> dict[str, str]:
-        """Return the names of the indices to be brought up to date, each with the reason."""
+        """Return the names of the indices that are due, with the reasons."""
         found = {index.name: self.reason(index, now) for index in indices}
         return {name: reason for name, reason in found.items() if reason is not None}
 
     def seconds_until_due(self, indices: Sequence[IndexCoverage], now: datetime) -> float | None:
-        """Return after how many seconds the first index is due, if nothing is written until then.
+        """Return the seconds until the first index is due if nothing is written until then.
 
         Args:
-            indices: Those that are not due yet.
+            indices: Indices that are not due yet.
             now: The time.
 
         Returns:
-            None if none will be.
+            None if no index becomes due by its age.
         """
         if self.age is None:
             return None
@@ -67,30 +67,30 @@ class FreshIndices:
         return max(0.0, min(left)) if left else None
 
 
-USUAL: Final = FreshIndices(fraction=0.01)
-"""What `keep_indices_fresh=True` stands for."""
+USUAL: Final = RefreshPolicy(fraction=0.01)
+"""The policy of `keep_indices_fresh=True`."""
 
 _LIMITS: Final = ("fraction", "rows", "age")
 
 
-def as_policy(value: object) -> FreshIndices | None:
-    """Return from when on indices are brought up to date; None for never.
+def as_refresh_policy(value: object) -> RefreshPolicy | None:
+    """Return when indices are due for an update; None for never.
 
     Args:
         value: True, False or None; or a mapping of some of "fraction", "rows" and "age".
 
     Raises:
-        InvalidInputError: It is none of these, or a limit is invalid.
+        InvalidInputError: The value has another type, or a limit is invalid.
     """
     if value is None or value is False:
         return None
     if value is True:
         return USUAL
-    if isinstance(value, FreshIndices):
+    if isinstance(value, RefreshPolicy):
         return value
     if not isinstance(value, Mapping) or not value:
         raise InvalidInputError(
-            "keep_indices_fresh is True, or says from when on an index is brought up to date: "
+            "keep_indices_fresh must be True, or a mapping of limits such as "
             f"{{'fraction': 0.05, 'age': '10 minutes'}}, not {value!r:.200}"
         )
     unknown = [each for each in value if each not in _LIMITS]
@@ -101,23 +101,23 @@ def as_policy(value: object) -> FreshIndices | None:
     fraction, rows, age = (value.get(limit) for limit in _LIMITS)
     if fraction is None and rows is None and age is None:
         raise InvalidInputError(
-            f"keep_indices_fresh has no limit: {dict(value)!r:.200}. Give one that is not None, "
-            "such as {'fraction': 0.05}; False to leave indices as they are"
+            f"keep_indices_fresh has no limit: {dict(value)!r:.200}. Set one, such as "
+            "{'fraction': 0.05}, or pass False to leave indices as they are"
         )
     is_share = isinstance(fraction, Real) and not isinstance(fraction, bool)
     if fraction is not None and not (is_share and 0 < fraction <= 1):
         raise InvalidInputError(
-            "the limit 'fraction' of keep_indices_fresh is a share of the rows, above 0 and at "
-            f"most 1, such as 0.05; not {fraction!r:.200}"
+            "the limit 'fraction' of keep_indices_fresh must be above 0 and at most 1, such as "
+            f"0.05, not {fraction!r:.200}"
         )
     number = as_number(rows)
     if rows is not None and (number is None or number < 1):
         raise InvalidInputError(
-            "the limit 'rows' of keep_indices_fresh is a whole number from 1, such as 100_000; not "
-            f"{rows!r:.200}"
+            "the limit 'rows' of keep_indices_fresh must be an integer of at least 1, such as "
+            f"100_000, not {rows!r:.200}"
         )
     try:
         parsed = None if age is None else parse_age(age)
     except InvalidInputError as error:
         raise InvalidInputError(f"the limit 'age' of keep_indices_fresh: {error}") from error
-    return FreshIndices(None if fraction is None else float(fraction), number, parsed)
+    return RefreshPolicy(None if fraction is None else float(fraction), number, parsed)

@@ -43,7 +43,7 @@ _OF_VECTORS = ("IVF", "VECTOR")
 
 
 @dataclass(frozen=True)
-class Freshened:
+class UpdatedIndices:
     """The outcome of bringing indices up to date.
 
     Attributes:
@@ -55,13 +55,13 @@ class Freshened:
     names: tuple[str, ...] = ()
 
 
-def freshen(
+def update_indices(
     table: TableVersion,
     names: str | Iterable[str] | None = None,
     *,
     retrain: bool = False,
     environment: Environment = MACHINE,
-) -> Freshened:
+) -> UpdatedIndices:
     """Bring indices up to date; see `Dataset.optimize_indices`.
 
     Args:
@@ -84,12 +84,12 @@ def freshen(
     check_may_write(table.manifest)
     in_lances_words(table.store)
 
-    def attempt() -> Freshened:
+    def attempt() -> UpdatedIndices:
         newest = newest_of_same(table)
         indices = index_coverage(newest)
         chosen = names_to_build(indices, wanted, retrain=retrain)
         if not chosen:
-            return Freshened(newest)
+            return UpdatedIndices(newest)
         built = build(request_of(newest, chosen, retrain=retrain), newest.store)
         if built.transaction is not None:
             newest = commit_built(newest, built, environment=environment)
@@ -101,7 +101,7 @@ def freshen(
         }
         if problems:
             raise IndexBuildError(_told(problems, newest, built.names))
-        return Freshened(newest, tuple(sorted(built.names)))
+        return UpdatedIndices(newest, tuple(sorted(built.names)))
 
     return planning_again(attempt, environment=environment)
 

@@ -1,0 +1,55 @@
+"""Indices that could not be brought up to date are left alone, longer each time."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from lance_stream import IndexCoverage
+from lance_stream.maintenance.indices.backoff_list import FIRST_SECONDS, MOST_SECONDS, BackoffList
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+INDEX = IndexCoverage("i", "BTREE", ("id",), 10, 5, 1, NOW, 1, 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def seconds_held(backoffs: BackoffList, clock: Clock) -> float | None:
+    backoffs.note(["i"], {"i": "damaged"}, [INDEX])
+    left = backoffs.seconds_left([INDEX])
+    assert left is not None
+    assert backoffs.contains(INDEX)
+    clock.now += left
+    assert not backoffs.contains(INDEX)
+    return left
+
+
+def test_each_failure_doubles_the_time() -> None:
+    clock = Clock()
+    backoffs = BackoffList(clock)
+    times = [seconds_held(backoffs, clock) for _ in range(9)]
+    assert times[:3] == [FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS]
+    assert times[-1] == MOST_SECONDS
+    backoffs.note(["i"], {}, [INDEX])
+    assert seconds_held(backoffs, clock) == FIRST_SECONDS
+
+
+def test_an_index_that_was_made_again_is_not_held() -> None:
+    backoffs = BackoffList(Clock())
+    backoffs.note(["i"], {"i": "damaged"}, [INDEX])
+    assert not backoffs.contains(replace(INDEX, built_at=NOW + timedelta(seconds=1)))
+    assert not backoffs.contains(replace(INDEX, name="j"))
+    assert backoffs.contains(replace(INDEX, rows_unindexed=7))
+    assert backoffs.seconds_left([]) is None
+
+
+def test_rounds_that_fail_are_further_apart() -> None:
+    backoffs = BackoffList(Clock())
+    assert backoffs.seconds_after_error() == FIRST_SECONDS
+    assert backoffs.seconds_after_error() == 2 * FIRST_SECONDS
+    backoffs.forget_error()
+    assert backoffs.seconds_after_error() == FIRST_SECONDS
