@@ -1,7 +1,8 @@
 """Hooks of mkdocs: what the site has besides the files of docs/.
 
 - SECURITY.md, CONTRIBUTING.md and CHANGELOG.md, which lie above docs/, become pages of it.
-- `examples.md` shows the programs of examples/, and `notes.md` lists docs/notes.
+- `examples.md` shows the programs of examples/; `decisions.md` and `measurements.md` list the
+  records in these folders.
 - A line `<!-- table: errors -->` becomes a table made from the code (scripts/reference_tables.py).
 - Links that are right in the repository lead to the right page of the site.
 """
@@ -21,6 +22,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parent.parent
 ABOVE = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+RECORDS = {
+    "decisions": "Each record states a problem, the decision, and the alternatives.",
+    "measurements": "Each record states its date and its command. Compare only figures of one run.",
+}
 TABLE = re.compile(r"^<!-- table: ([\w ]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(\]\()(?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -30,12 +35,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in ABOVE:
         files.append(_page(config, name, (ROOT / name).read_text(encoding="utf-8")))
     files.append(_page(config, "examples.md", examples()))
-    notes = sorted(Path(config.docs_dir, "notes").glob("*.md"))
-    files.append(_page(config, "notes.md", list_of(notes)))
-    for note in notes:  # reached by links and from the list, not in the navigation
-        found = files.get_file_from_path(f"notes/{note.name}")
-        if found is not None:
-            found.inclusion = InclusionLevel.NOT_IN_NAV
+    for folder, introduction in RECORDS.items():
+        records = sorted(Path(config.docs_dir, folder).glob("*.md"))
+        files.append(_page(config, f"{folder}.md", list_of(records, folder, introduction)))
+        for record in records:  # reached from the list and by links, not in the navigation
+            file = files.get_file_from_path(f"{folder}/{record.name}")
+            if file is not None:
+                file.inclusion = InclusionLevel.NOT_IN_NAV
     return files
 
 
@@ -64,8 +70,8 @@ def _on_site(link: str, here: str, is_above: bool) -> str:
     if place.startswith("examples"):
         name = posixpath.basename(place)
         target = f"examples.md#{name}" if name.endswith((".py", ".sql")) else "examples.md"
-    elif place == "docs/notes":
-        target = "notes.md"
+    elif place.removeprefix("docs/") in RECORDS:
+        target = f"{place.removeprefix('docs/')}.md"
     elif place.startswith("docs/"):
         target = place.removeprefix("docs/")
     else:
@@ -108,16 +114,18 @@ def examples() -> str:
     return "\n".join(parts)
 
 
-def list_of(notes: list[Path]) -> str:
-    """Return a page that lists notes by their titles."""
-    parts = [
-        "# Notes\n",
-        "Decisions, each with the problem, the alternatives and how it is tested.\n",
-    ]
-    for note in notes:
-        title = note.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
-        number, _, said = title.partition(" ")
-        parts.append(f"- {number.rstrip(':.')}: [{said}](notes/{note.name})")
+def list_of(records: list[Path], folder: str, introduction: str) -> str:
+    """Return a page that lists decisions or measurements by their titles.
+
+    Args:
+        records: The files.
+        folder: Their folder in docs/.
+        introduction: The first sentence of the page.
+    """
+    parts = [f"# {folder.capitalize()}\n", f"{introduction}\n"]
+    for record in records:
+        title = record.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+        parts.append(f"- [{title}]({folder}/{record.name})")
     return "\n".join(parts) + "\n"
 
 

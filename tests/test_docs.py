@@ -4,6 +4,8 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 from lance_stream.spark import lance_sink
 
 ROOT = Path(__file__).parent.parent
@@ -18,9 +20,55 @@ def test_the_navigation_has_every_page() -> None:
     """A page outside of the navigation is found by its links only."""
     navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
-    listed_elsewhere = {page for page in pages if page.startswith("notes/")}
-    missing = [page for page in pages - listed_elsewhere if page not in navigation]
-    assert missing == []
+    listed = {page for page in pages if page.startswith(("decisions/", "measurements/"))}
+    assert [page for page in pages - listed if page not in navigation] == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/decisions/*")), ids=lambda path: path.stem)
+def test_a_decision_is_short_and_complete(path: Path) -> None:
+    """A record that grows into a journal is not read; measurements have their own folder."""
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 60
+    assert re.fullmatch(rf"# {path.name[:3]} [A-Z`].+", lines[0])
+    assert [line for line in lines if line.startswith("## ")] == [
+        "## Problem",
+        "## Decision",
+        "## Alternatives",
+    ]
+
+
+def test_decisions_have_different_numbers() -> None:
+    """Code and documents refer to decisions by number."""
+    numbers = [path.name[:3] for path in ROOT.glob("docs/decisions/*")]
+    assert all(number.isdigit() for number in numbers)
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_measurements_state_their_date() -> None:
+    """Figures without a date cannot be judged."""
+    for path in ROOT.glob("docs/measurements/*"):
+        date = path.name[:10]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+        assert date in path.read_text(), path.name
+
+
+def test_every_decision_that_code_mentions_exists() -> None:
+    """A number is all that a docstring has room for."""
+    numbers = {path.name[:3] for path in ROOT.glob("docs/decisions/*")}
+    files = [
+        path
+        for folder in ("lance_stream", "tests", "benchmarks", "scripts", "docs")
+        for path in [*ROOT.glob(f"{folder}/**/*.py"), *ROOT.glob(f"{folder}/**/*.md")]
+    ]
+    mentioned = {
+        (path.name, number)
+        for path in files
+        for number in re.findall(r"\b[Dd]ecision (\d{3})\b|decisions/(\d{3})", path.read_text())
+        for number in number
+        if number
+    }
+    assert len(mentioned) > 40
+    assert [pair for pair in mentioned if pair[1] not in numbers] == []
 
 
 def test_documents_name_files_that_exist() -> None:

@@ -303,7 +303,7 @@ def _write_transaction(
     created once, each chooses a random one.
 
     The file need not survive a loss of power if the manifest contains a copy, and the manifest is
-    flushed: see docs/notes/036-flushing.md.
+    flushed: see docs/decisions/036-flushing.md.
     """
     store = log.store
     data = encode_transaction(transaction)

@@ -1,4 +1,4 @@
-"""Columns computed from others by a function, only for rows whose inputs changed (docs/notes/050).
+"""Columns that a function computes from others, only for rows whose inputs changed (decision 050).
 
 Start with `derivation`, the object that users hold. Each round selects `candidates` (rows that may
 have changed, found from manifests alone), has workers run the function for those whose inputs did

@@ -12,7 +12,7 @@ Between placing and committing, another writer's change to a fragment that we ch
 the values are placed again. Each change of a row changes its fragment, so no value is committed
 beside inputs that it was not computed from (`table.conflicts`, Update).
 
-Values stay in place, as new files of the columns alone (note 041), where that costs less than
+Values stay in place, as new files of the columns alone (decision 041), where that costs less than
 moving the rows; in a table with blobs always, as far as the format allows: no blob is read or
 copied.
 """

@@ -16,7 +16,7 @@ SQL's nulls (a comparison with null is null, and a row is selected only if its p
     lower(a)   coalesce(a, b) ...         functions: see `functions`
 
 Everything else is refused by name. docs/reference/expressions.md has what differs from Spark and
-from the reference; note 056 has the reasons.
+from the reference; decision 001 has the reasons.
 
 The parser is imported with the first expression: reading a table without a filter needs none.
 """

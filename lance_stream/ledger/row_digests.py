@@ -20,7 +20,7 @@ The digest of some rows is their count and the two sums of their codes.
     duration, interval  seconds and nanoseconds; months, days and nanoseconds
 
 A null adds nothing, so a missing column equals one that is null throughout. A dictionary counts as
-its values, an extension type as its storage. docs/notes/024-batch-digests.md has the exact
+its values, an extension type as its storage. docs/reference/row-digest.md has the exact
 definition and its reasons. Ledgers and users keep digests: the definition must not change.
 """
 

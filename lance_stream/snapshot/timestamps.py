@@ -2,7 +2,7 @@
 
 A time without a zone is in UTC, everywhere: Python's datetimes, options, the command line, literals
 in SQL. It is never in the zone of the machine, nor in Spark's session zone, which the processes
-that read options do not know; note 030 explains why.
+that read options do not know; decision 030 explains why.
 
 Times are limited to the range of Python's datetimes, years 1 to 9999, and clamped to it.
 """

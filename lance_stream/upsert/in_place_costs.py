@@ -5,7 +5,7 @@
 
 A value costs time even if it takes few bytes; scattered values are read and decoded together with
 others around them; and a row that moves takes entries in a deletion file and in the manifest. These
-are counted as bytes, too: about as many as are read or written in that time (note 041).
+are counted as bytes, too: about as many as are read or written in that time (decision 041).
 
 The sizes of columns come from the metadata of data files, which both ways read anyway. Where the
 manifest alone shows that rows are to be moved, no file is opened: a few rows of a large fragment.

@@ -1,4 +1,4 @@
-"""What an append flushes to a local disk, how often, and before what: see docs/notes/036."""
+"""What an append flushes to a local disk, how often, and before what: see docs/decisions/036."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The digest of rows, computed value by value as docs/notes/024-batch-digests.md defines it.
+"""The digest of rows, computed value by value as docs/reference/row-digest.md defines it.
 
 Slow, and without numpy: it shares nothing with `lance_stream.ledger.row_digests`.
 """

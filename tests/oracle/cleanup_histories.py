@@ -17,8 +17,8 @@ a random step of it. However that ends, read with pylance:
     what was written, and no version names     can be committed, unless the cleanup was told that
                                                nobody writes
 
-The version that pylance clones gets a tag, as docs/notes/029-references.md asks for; our own clones
-make it themselves. A branch is deleted exactly if no tag and no other branch needs it.
+The version that pylance clones gets a tag, as decision 029 requires; our own clones create it
+themselves. A branch is deleted exactly if no tag and no other branch needs it.
 """
 
 import errno

@@ -27,7 +27,7 @@ The table is not created here, because its billing mode is the user's choice:
 Requests are sent by botocore, from the extra "s3", with its own retries off. A client belongs to a
 process, and a forked child drops it; the clients of a few settings are kept.
 
-Source:  requests of the reference, recorded; see docs/notes/021-external-manifest-stores.md.
+Source:  requests of the reference, recorded; see docs/decisions/021-external-manifest-stores.md.
 Differs: The types of the keys are checked, too. An `e_tag`, from old writers, is not read.
 """
 

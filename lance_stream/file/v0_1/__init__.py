@@ -9,5 +9,5 @@
     reader          reading a file
     writer          writing one
 
-Note 007 describes what the version cannot store.
+Decision 007 describes what the version cannot store.
 """

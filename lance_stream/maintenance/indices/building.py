@@ -10,7 +10,7 @@ transaction and commits nothing. The operation is ours then, for our own committ
 
 All parts of an index are merged into one. If the reference leaves a part of a BITMAP, LABEL_LIST or
 INVERTED index as it is beside a new one, it finds changed rows by the values that they had before,
-and merging later does not mend that: measured in docs/notes/048-fresh-indices.md.
+and merging later does not mend that: measured in docs/decisions/048-fresh-indices.md.
 """
 
 from collections.abc import Iterator, Mapping
