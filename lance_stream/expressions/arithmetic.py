@@ -42,14 +42,14 @@ _SCALA: Final = Context(prec=34, rounding=ROUND_HALF_EVEN)
 """Scala's decimals, to which Spark rounds when it changes a sign."""
 
 
-def add(left: Datum, right: Datum, digits: tuple[int | None, int | None]) -> Datum:
-    """Return the sum of two numbers; `digits` are those of operands that are literals."""
-    return _sum(pc.add_checked, EXACT.add, left, right, digits)
+def add(left: Datum, right: Datum) -> Datum:
+    """Return the sum of two numbers."""
+    return _sum(pc.add_checked, EXACT.add, left, right)
 
 
-def subtract(left: Datum, right: Datum, digits: tuple[int | None, int | None]) -> Datum:
+def subtract(left: Datum, right: Datum) -> Datum:
     """Return the difference of two numbers."""
-    return _sum(pc.subtract_checked, EXACT.subtract, left, right, digits)
+    return _sum(pc.subtract_checked, EXACT.subtract, left, right)
 
 
 def _sum(
@@ -57,11 +57,10 @@ def _sum(
     exact: Callable[[Decimal, Decimal], Decimal],
     left: Datum,
     right: Datum,
-    digits: tuple[int | None, int | None],
 ) -> Datum:
     if not _are_decimals(left, right):
         return function(*_plain(left, right))
-    left, right = (to_decimal(each, size) for each, size in zip((left, right), digits, strict=True))
+    left, right = to_decimal(left), to_decimal(right)
     scale = max(left.type.scale, right.type.scale)
     whole = max(each.type.precision - each.type.scale for each in (left, right))
     arrow = bounded_decimal(whole + scale + 1, scale)
@@ -70,11 +69,11 @@ def _sum(
     return _row_by_row(exact, left, right, arrow)
 
 
-def multiply(left: Datum, right: Datum, digits: tuple[int | None, int | None]) -> Datum:
+def multiply(left: Datum, right: Datum) -> Datum:
     """Return the product of two numbers."""
     if not _are_decimals(left, right):
         return pc.multiply_checked(*_plain(left, right))
-    left, right = (to_decimal(each, size) for each, size in zip((left, right), digits, strict=True))
+    left, right = to_decimal(left), to_decimal(right)
     precision = left.type.precision + right.type.precision + 1
     arrow = bounded_decimal(precision, left.type.scale + right.type.scale)
     if precision <= MAX_DIGITS:
@@ -82,19 +81,19 @@ def multiply(left: Datum, right: Datum, digits: tuple[int | None, int | None]) -
     return _row_by_row(EXACT.multiply, left, right, arrow)
 
 
-def divide(left: Datum, right: Datum, digits: tuple[int | None, int | None]) -> Datum:
+def divide(left: Datum, right: Datum) -> Datum:
     """Return the quotient of two numbers."""
     left, right = _where_both(left, right)
     if not _are_decimals(left, right):
         return pc.divide(to_double(left), to_double(right))
-    left, right = (to_decimal(each, size) for each, size in zip((left, right), digits, strict=True))
+    left, right = to_decimal(left), to_decimal(right)
     scale = max(6, left.type.scale + right.type.precision + 1)
     whole = left.type.precision - left.type.scale + right.type.scale
     arrow = bounded_decimal(whole + scale, scale)
     return _row_by_row(EXACT.divide, left, right, arrow)
 
 
-def remainder(left: Datum, right: Datum, digits: tuple[int | None, int | None]) -> Datum:
+def remainder(left: Datum, right: Datum) -> Datum:
     """Return the remainder of a division, with the sign of the dividend."""
     left, right = _where_both(left, right)
     if not _are_decimals(left, right):
@@ -104,18 +103,18 @@ def remainder(left: Datum, right: Datum, digits: tuple[int | None, int | None]) 
         # the smallest integer divided by -1 overflows, and the divisor's sign does not matter
         right = pc.if_else(pc.equal(right, -1), pa.scalar(1, right.type), right)
         return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
-    left, right = (to_decimal(each, size) for each, size in zip((left, right), digits, strict=True))
+    left, right = to_decimal(left), to_decimal(right)
     scale = max(left.type.scale, right.type.scale)
     whole = min(each.type.precision - each.type.scale for each in (left, right))
     return _row_by_row(EXACT.remainder, left, right, bounded_decimal(whole + scale, scale))
 
 
-def whole_quotient(left: Datum, right: Datum, digits: tuple[int | None, int | None]) -> Datum:
+def whole_quotient(left: Datum, right: Datum) -> Datum:
     """Return the integer part of a quotient, as a bigint."""
     left, right = _where_both(left, right)
     if not _are_decimals(left, right):
         return pc.divide_checked(*_plain(left, right))
-    left, right = (to_decimal(each, size) for each, size in zip((left, right), digits, strict=True))
+    left, right = to_decimal(left), to_decimal(right)
 
     def quotient(one: Decimal, other: Decimal) -> Decimal:
         return EXACT.divide(one, other).quantize(Decimal(1), ROUND_DOWN, EXACT)

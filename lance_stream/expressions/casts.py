@@ -1,6 +1,7 @@
 """Casts, as Spark's with ANSI mode, its default: a value that does not fit is an error.
 
-    to integers        floats and decimals are cut off; texts of digits
+    to integers        floats and decimals are cut off; texts of digits. To less than 64 bits, a
+                       decimal of more than 18 digits is rounded to a double first
     to floats          the nearest float
     to decimals        rounded half up; from a float, the number that its digits show
     to booleans        numbers: whether they are not zero; texts such as 'true' and 'no'
@@ -25,6 +26,7 @@ from lance_stream.expressions.numbers import (
     EXACT,
     fits,
     is_float,
+    to_double,
     to_float,
     to_long,
     zero_of,
@@ -48,9 +50,11 @@ def cast(node: Node, value: Datum, target: pa.DataType) -> Datum:
     convert = _CASTS.get((source, wanted))
     if convert is None:
         raise refuse(node, f"casts a {value.type} to a {target}, which is not supported")
-    if isinstance(value, pa.Scalar):
-        return convert(pa.array([value], value.type), target)[0]
-    return convert(value, target)
+    if not isinstance(value, pa.Scalar):
+        return convert(value, target)
+    if pa.types.is_decimal(value.type) and _is_narrow(target):
+        value = to_double(value)  # Spark reads a literal's digits into a big decimal; see below
+    return convert(pa.array([value], value.type), target)[0]
 
 
 def try_cast(node: Node, value: Datum, target: pa.DataType) -> Datum:
@@ -82,11 +86,17 @@ def _between_numbers(value: pa.Array, target: pa.DataType) -> pa.Array:
         return _decimals(value, target)
     if is_float(value.type):
         return _whole(value, target)
+    if pa.types.is_decimal(value.type) and value.type.precision > 18 and _is_narrow(target):
+        return _whole(to_double(value), target)  # of more digits than a long has, as in Spark
     if pa.types.is_decimal(value.type):
         digits, scale = value.type.precision, value.type.scale
         whole = pc.trunc(value.cast(pa.decimal256(digits + 1, scale))).cast(pa.decimal128(38, 0))
         return whole.cast(target)
     return value.cast(target)
+
+
+def _is_narrow(target: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(target) and target != pa.int64())
 
 
 def _whole(value: pa.Array, target: pa.DataType) -> pa.Array:
@@ -237,10 +247,12 @@ def _texts_of_numbers(value: pa.Array, _target: pa.DataType) -> pa.Array:
 
 
 def float_text(number: Any) -> str:
-    """Return a float as Java shows it: with the fewest digits that mean no other float."""
+    """Return a float as Java shows it: with the fewest digits, at least two, that mean no other."""
     if not np.isfinite(number):
         return "NaN" if np.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     sign, digits, power = Decimal(str(number)).as_tuple()
+    if len(digits) == 1 and type(number)(nearest := f"{number:.1e}") == number:
+        sign, digits, power = Decimal(nearest).as_tuple()  # 4.9E-324, and not 5.0E-324
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + int(power)  # the number is 0.text * 10^point
     minus = "-" if sign else ""

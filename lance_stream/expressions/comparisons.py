@@ -17,12 +17,24 @@ from lance_stream.expressions.times import date_of, time_of
 
 
 def compared(
-    node: Node, function: Callable[[Datum, Datum], Datum], left: Datum, right: Datum
+    node: Node,
+    function: Callable[[Datum, Datum], Datum],
+    left: Datum,
+    right: Datum,
+    digits: tuple[int | None, int | None] = (None, None),
 ) -> Datum:
-    """Return the result of one of Arrow's comparisons, with Spark's order of values."""
+    """Return the result of one of Arrow's comparisons, with Spark's order of values.
+
+    Args:
+        node: For messages.
+        function: Arrow's comparison.
+        left: The values on the left.
+        right: The values on the right.
+        digits: How many digits an integer has beside a decimal; None for those of its type.
+    """
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None, pa.bool_())
-    left, right = harmonised(node, left, right)
+    left, right = harmonised(node, left, right, digits)
     answer = function(left, right)
     if is_float(left.type):
         return _WITH_NAN[function](answer, pc.is_nan(left), pc.is_nan(right))
@@ -41,8 +53,13 @@ _WITH_NAN: Mapping[Callable[[Datum, Datum], Datum], Callable[[Datum, Datum, Datu
 """Corrects Arrow's results for NaN: it equals NaN, and is greater than all other values."""
 
 
-def harmonised(node: Node, left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Return two values as ones of a type that Arrow compares exactly."""
+def harmonised(
+    node: Node,
+    left: Datum,
+    right: Datum,
+    digits: tuple[int | None, int | None] = (None, None),
+) -> tuple[Datum, Datum]:
+    """Return two values as ones of a type that Arrow compares exactly; see `compared`."""
     kinds = kind_of(left.type), kind_of(right.type)
     if kinds == ("temporal", "string") and isinstance(right, pa.Scalar):
         return harmonised(node, left, _temporal_of(node, right, left.type))
@@ -53,7 +70,7 @@ def harmonised(node: Node, left: Datum, right: Datum) -> tuple[Datum, Datum]:
     if kinds[0] == "temporal":
         return _in_one_unit(_at_utc(left, right), _at_utc(right, left))
     if kinds[0] == "number":
-        return comparable(left, right)
+        return comparable(left, right, digits)
     return left, right
 
 

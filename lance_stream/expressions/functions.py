@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lance_stream.expressions import arithmetic
 from lance_stream.expressions.casts import as_text, rescaled
 from lance_stream.expressions.comparisons import compared, kind_of
+from lance_stream.expressions.json_paths import extract_json, parse_json_path
 from lance_stream.expressions.nodes import Call, Datum, Node, failure, refuse
 from lance_stream.expressions.numbers import (
     EXACT,
@@ -29,6 +30,7 @@ from lance_stream.expressions.numbers import (
     to_float,
 )
 from lance_stream.expressions.patterns import as_regex
+from lance_stream.schema.jsonb import decode_jsonb
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,22 @@ def _regex(node: Node, values: Sequence[Datum]) -> Datum:
     return pc.match_substring_regex(value, as_regex(node, text))
 
 
+def _get_json_object(node: Node, values: Sequence[Datum]) -> Datum:
+    value, path = values
+    is_json_column = pa.types.is_large_binary(value.type)  # `json_uses` refuses other bytes
+    if _demand(node, "string", *(values[1:] if is_json_column else values)):
+        return pa.scalar(None, pa.string())
+    text = _constant(node, path)
+    if text is None:
+        return pa.scalar(None, pa.string())
+    steps = parse_json_path(node, text)
+
+    def extract(json: Any) -> str | None:
+        return extract_json(decode_jsonb(json) if is_json_column else json, steps)
+
+    return _each(value, extract, pa.string())
+
+
 # --- numbers
 
 
@@ -325,12 +343,15 @@ def _clock(node: Node, _values: Sequence[Datum]) -> Datum:
 # --- nulls
 
 
-def _nullif(node: Node, values: Sequence[Datum]) -> Datum:
-    value, other = values
-    if pa.types.is_null(value.type) or pa.types.is_null(other.type):
+def _first_valid(_node: Node, values: Sequence[Datum]) -> Datum:
+    return pc.coalesce(*values)
+
+
+def _null_if(_node: Node, values: Sequence[Datum]) -> Datum:
+    value, is_equal = values
+    if pa.types.is_null(value.type) or pa.types.is_null(is_equal.type):
         return value
-    is_equal = pc.fill_null(compared(node, pc.equal, value, other), False)
-    return pc.if_else(is_equal, pa.scalar(None, value.type), value)
+    return pc.if_else(pc.fill_null(is_equal, False), pa.scalar(None, value.type), value)
 
 
 def common_type(node: Node, types: Sequence[pa.DataType]) -> pa.DataType:
@@ -366,13 +387,12 @@ def converted(value: Datum, arrow: pa.DataType) -> Datum:
 # --- lists, maps and structs
 
 
-def _array(node: Node, values: Sequence[Datum]) -> Datum:
-    arrow = common_type(node, [value.type for value in values])
+def _array(_node: Node, values: Sequence[Datum]) -> Datum:
+    arrow = values[0].type if values else pa.null()
     num_rows = num_rows_of(*values)
-    items = [converted(value, arrow) for value in values]
     if num_rows is None:
-        return pa.scalar([item.as_py() for item in items], pa.list_(arrow))
-    columns = [repeated(item, num_rows) if isinstance(item, pa.Scalar) else item for item in items]
+        return pa.scalar([value.as_py() for value in values], pa.list_(arrow))
+    columns = [repeated(v, num_rows) if isinstance(v, pa.Scalar) else v for v in values]
     size = len(columns)
     order = np.arange(size * num_rows).reshape(size, num_rows).T.reshape(-1)
     flat = pa.concat_arrays(columns).take(pa.array(order))
@@ -548,6 +568,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "rlike": Function(_regex, 2, 2),
     "regexp": Function(_regex, 2, 2),
     "regexp_like": Function(_regex, 2, 2),
+    "get_json_object": Function(_get_json_object, 2, 2),
     "positive": Function(_positive),
     "abs": Function(_absolute),
     "isnan": Function(_is_nan),
@@ -560,7 +581,10 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "current_timestamp": Function(_clock, 0, 0),
     "now": Function(_clock, 0, 0),
     "localtimestamp": Function(_clock, 0, 0),
-    "nullif": Function(_nullif, 2, 2),
+    "coalesce": Function(_first_valid, 1, None),
+    "ifnull": Function(_first_valid, 2, 2),
+    "nvl": Function(_first_valid, 2, 2),
+    "nullif": Function(_null_if, 2, 2),
     "array": Function(_array, 0, None),
     "size": Function(_size),
     "cardinality": Function(_size),
@@ -568,4 +592,4 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "array_contains": Function(_array_contains, 2, 2),
     "get": Function(_get, 2, 2),
 }
-"""Every function, besides `coalesce`, whose arguments are evaluated only where they are needed."""
+"""Every function; `rules` converts the arguments of coalesce and array to a common type."""

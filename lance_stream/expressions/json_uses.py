@@ -1,10 +1,11 @@
-"""JSON columns in expressions: their nulls can be tested, and nothing else.
+"""JSON columns in expressions: what may be done with them.
 
-Users see JSON as text, but an expression is evaluated on what the table stores, which is binary
-JSON. Its text would have to be decoded for each row, and bytes are never a right answer.
+The table stores JSON in binary, and an expression is evaluated on what the table stores. Users see
+JSON as text, but bytes are never a right answer, so only what does not depend on them is allowed:
 
+    get_json_object(j, '$.a.b[0]')          the text of a part, by its path
     j IS NULL    j IS NOT NULL    isnull(j)    isnotnull(j)    size(list_of_json)
-    s.number     items[0].number  map_of_json['k'] IS NULL     other parts beside JSON
+    s.number     items[0].number  map_of_json['k'] IS NULL     other parts next to JSON
 """
 
 from typing import Final
@@ -13,36 +14,53 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions import nodes
-from lance_stream.expressions.nodes import Node, source_of
+from lance_stream.expressions.nodes import Node, refuse, source_of
 from lance_stream.expressions.predicates import spelled_name
+from lance_stream.expressions.rules import evaluate_node
 from lance_stream.schema.json_columns import has_json, is_json
+
+EXTRACTS: Final = "get_json_object"
 
 _BLIND_TO_VALUES: Final = frozenset({"isnull", "isnotnull", "size"})
 
 
-def check_json_uses(node: Node, schema: pa.Schema) -> None:
-    """Raise if an expression uses the value of a JSON column, or of a column that has JSON in it.
+def check_json_uses(node: Node, schema: pa.Schema, no_rows: pa.RecordBatch) -> None:
+    """Raise if an expression uses JSON as bytes, or bytes as JSON.
 
     Args:
         node: The expression; its names are spelled as the columns' are.
         schema: The columns as they are stored.
+        no_rows: A batch without rows that has the columns of the expression.
 
     Raises:
-        InvalidInputError: It does.
+        InvalidInputError: It uses the value of a JSON column, or of a column that has JSON in it,
+            other than by `get_json_object`, or extracts JSON from other bytes.
     """
+    for call in node.find_all(nodes.Call):
+        if call.name == EXTRACTS:
+            _check_extraction(call, schema, no_rows)
     if not any(map(has_json, schema)):
         return
     around = [(None, node), *((part, child) for part in node.walk() for child in part.children())]
     for parent, part in around:
         field = _field_of(part, schema)
-        if field is None or not has_json(field) or _is_allowed(part, parent):
+        if field is None or not has_json(field) or _is_allowed(part, parent, field):
             continue
         what = "is JSON" if is_json(field) else "has JSON in it"
         raise InvalidInputError(
             f"{source_of(node)[:200]!r} uses {source_of(part)[:200]!r}, which {what}: the table "
-            "stores binary JSON, and an expression can only test it by IS NULL or IS NOT NULL. "
-            "Read the column, and compare or extract its values in the program"
+            "stores binary JSON, so an expression can test it by IS NULL and IS NOT NULL, and "
+            f"extract a JSON column's parts by {EXTRACTS}(column, '$.name[0]'), as text"
         )
+
+
+def _check_extraction(call: nodes.Call, schema: pa.Schema, no_rows: pa.RecordBatch) -> None:
+    document = call.arguments[0]
+    field = _field_of(document, schema)
+    if field is None or not is_json(field):
+        arrow = evaluate_node(document, no_rows).type
+        if pa.types.is_large_binary(arrow):
+            raise refuse(call, f"extracts JSON from a {arrow} that is no JSON column; this")
 
 
 def _field_of(node: Node, schema: pa.Schema) -> pa.Field | None:
@@ -73,13 +91,15 @@ def _part_of(arrow: pa.DataType, name: str) -> pa.Field | None:
     return None if spelled is None else by_name[spelled]
 
 
-def _is_allowed(node: Node, parent: Node | None) -> bool:
-    """Return whether the node above does not use the value, or is a node to check itself."""
+def _is_allowed(node: Node, parent: Node | None, field: pa.Field) -> bool:
+    """Return whether the node above does not use the bytes, or is a node to check itself."""
     if isinstance(parent, nodes.Is):
         return isinstance(parent.constant, nodes.Null)
     if isinstance(parent, nodes.Call):
-        is_list = parent.name == "get" and parent.arguments[0] is node
-        return is_list or parent.name in _BLIND_TO_VALUES
+        is_first = parent.arguments[0] is node
+        if is_first and (parent.name == "get" or (parent.name == EXTRACTS and is_json(field))):
+            return True
+        return parent.name in _BLIND_TO_VALUES
     if isinstance(parent, nodes.Subscript):
         return parent.operand is node
     return isinstance(parent, nodes.Part | nodes.Parentheses)

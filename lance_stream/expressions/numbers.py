@@ -9,6 +9,7 @@ Nothing here depends on the values: an expression that is accepted for a table's
 refused for a row. Except for the width of integers this is Spark's ANSI type coercion.
 """
 
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from typing import Any, Final, TypeAlias
 
@@ -85,14 +86,24 @@ def to_decimal(value: Datum, digits: int | None = None) -> Datum:
     return exact if wanted == exact.type else exact.cast(wanted)
 
 
-def comparable(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Return numbers of two types as ones of a single type, which Arrow compares."""
+def comparable(
+    left: Datum, right: Datum, digits: tuple[int | None, int | None] = (None, None)
+) -> tuple[Datum, Datum]:
+    """Return numbers of two types as ones of a single type, which Arrow compares.
+
+    Args:
+        left: The numbers on the left.
+        right: The numbers on the right.
+        digits: How many digits an integer has beside a decimal; None for those of its type.
+    """
     if left.type == right.type:
         return left, right
     if is_float(left.type) or is_float(right.type):
         return to_double(left), to_double(right)
     if pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type):
-        return _decimals_of_one_type(to_decimal(left), to_decimal(right))
+        types = map(decimal_type, (left.type, right.type), digits)
+        common = common_decimal(list(types))
+        return rounded_to_compare(left, common), rounded_to_compare(right, common)
     if pa.types.is_uint64(left.type):
         return _beside_uint64(left, right)
     if pa.types.is_uint64(right.type):
@@ -107,11 +118,40 @@ def _beside_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
     return to_decimal(unsigned), to_decimal(other)
 
 
-def _decimals_of_one_type(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    scale = max(left.type.scale, right.type.scale)
-    digits = scale + max(each.type.precision - each.type.scale for each in (left, right))
-    wanted = pa.decimal128(digits, scale) if digits <= MAX_DIGITS else pa.decimal256(digits, scale)
-    return left.cast(wanted), right.cast(wanted)
+def decimal_type(arrow: pa.DataType, digits: int | None = None) -> pa.DataType:
+    """Return the type of the decimals that numbers, no floats, are converted to.
+
+    Args:
+        arrow: The type of the numbers.
+        digits: How many digits an integer has; None for those of its type.
+    """
+    if pa.types.is_decimal(arrow):
+        return arrow
+    return pa.decimal128(INTEGER_DIGITS[arrow] if digits is None else digits, 0)
+
+
+def common_decimal(types: Sequence[pa.DataType]) -> pa.DataType:
+    """Return the type that Spark converts decimals to before it compares or combines them.
+
+    It has the digits before the point of all of them. Where that leaves less than 38 digits for
+    those after the point, values are rounded.
+
+    Source:
+        Spark's DecimalPrecisionTypeCoercion.widerDecimalType.
+    """
+    whole = max(decimal.precision - decimal.scale for decimal in types)
+    scale = min(max(decimal.scale for decimal in types), MAX_DIGITS - whole)
+    return pa.decimal128(whole + scale, scale)
+
+
+def rounded_to_compare(value: Datum, common: pa.DataType) -> Datum:
+    """Return integers or decimals rounded half up to a common type's scale, in a wider type."""
+    if not pa.types.is_decimal(value.type):
+        value = value.cast(pa.decimal128(20, 0))
+    if value.type.scale > common.scale:
+        wide = value.cast(pa.decimal256(value.type.precision + 1, value.type.scale))
+        value = pc.round(wide, common.scale, round_mode="half_towards_infinity")
+    return value.cast(pa.decimal256(2 * MAX_DIGITS, common.scale))
 
 
 def bounded_decimal(digits: int, scale: int) -> pa.DataType:
@@ -164,14 +204,7 @@ def common_number(types: list[pa.DataType]) -> pa.DataType:
         )
     if all(map(pa.types.is_integer, types)) and pa.uint64() not in types:
         return pa.int64()
-    decimals = [
-        each if pa.types.is_decimal(each) else pa.decimal128(INTEGER_DIGITS[each], 0)
-        for each in types
-    ]
-    scale = max(decimal.scale for decimal in decimals)
-    return bounded_decimal(
-        scale + max(decimal.precision - decimal.scale for decimal in decimals), scale
-    )
+    return common_decimal(list(map(decimal_type, types)))
 
 
 def zero_of(arrow: pa.DataType) -> pa.Scalar:

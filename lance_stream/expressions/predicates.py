@@ -101,33 +101,30 @@ def parse_predicate(text: str, schema: pa.Schema, *, exact: bool = False) -> Exp
         NotFoundError: It names a column that does not exist.
     """
     expression = parse_expression(text) if exact else bind(text, schema)
-    _check_columns(expression, schema)
-    evaluate_predicate(expression, _no_rows(expression, schema))
+    evaluate_predicate(expression, _checked_columns(expression, schema))
     return expression
 
 
 def parse_value(text: str, schema: pa.Schema) -> Expression:
     """Parse a SQL expression for a value, and check it as `parse_predicate` does a condition."""
     expression = bind(text, schema)
-    _check_columns(expression, schema)
-    evaluate(expression, _no_rows(expression, schema))
+    evaluate(expression, _checked_columns(expression, schema))
     return expression
 
 
-def _check_columns(expression: Expression, schema: pa.Schema) -> None:
+def _checked_columns(expression: Expression, schema: pa.Schema) -> pa.RecordBatch:
+    """Check the columns of an expression, and return them without rows."""
     from lance_stream.expressions.json_uses import check_json_uses
     from lance_stream.expressions.rules import field_at
 
     for path in expression.paths:
         field_at(schema, path)
-    check_json_uses(expression.node, schema)
-
-
-def _no_rows(expression: Expression, schema: pa.Schema) -> pa.RecordBatch:
     names = {path[0] for path in expression.paths}
     columns = pa.schema([field for field in schema if field.name in names])
     arrays = [pa.nulls(0, field.type) for field in columns]
-    return pa.RecordBatch.from_arrays(arrays, names=columns.names)
+    no_rows = pa.RecordBatch.from_arrays(arrays, names=columns.names)
+    check_json_uses(expression.node, schema, no_rows)
+    return no_rows
 
 
 def bind(text: str, schema: pa.Schema) -> Expression:

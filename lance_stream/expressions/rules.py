@@ -8,8 +8,9 @@ error on a row whose value does not matter, as in `b <> 0 AND a / b > 1`, is non
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,9 +24,13 @@ from lance_stream.expressions.comparisons import compared, kind_of
 from lance_stream.expressions.nodes import Datum, Node, is_path, operands_of, path_of, refuse
 from lance_stream.expressions.numbers import (
     INTEGER_DIGITS,
+    common_decimal,
+    decimal_type,
     is_float,
     is_number,
     null_where_not,
+    rounded_to_compare,
+    to_decimal,
     to_double,
 )
 from lance_stream.expressions.patterns import WILDCARDS, parts_of_like
@@ -62,13 +67,17 @@ def check_tree(node: Node) -> None:
     for part in node.walk():
         if isinstance(part, nodes.In) and not part.members:
             raise refuse(part, "lists nothing, which is not supported")
-        if isinstance(part, nodes.Call) and part.name != "coalesce":
-            function = functions.FUNCTIONS.get(_ALIASES.get(part.name, part.name))
+        if isinstance(part, nodes.Call):
+            function = functions.FUNCTIONS.get(part.name)
             if function is None:
-                raise refuse(part, f"calls {part.name}, which is not supported")
+                instead = _JSON_REMEDY if part.name.startswith("json_") else ""
+                raise refuse(part, f"calls {part.name}, which is not supported{instead}")
             count = len(part.arguments)
             if count < function.least or (function.most is not None and count > function.most):
                 raise refuse(part, f"has {count} arguments, which is not supported")
+
+
+_JSON_REMEDY: Final = " (get_json_object(column, '$.name[0]') extracts a part of JSON)"
 
 
 def evaluate_node(node: Node, batch: pa.RecordBatch) -> Datum:
@@ -165,6 +174,32 @@ def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
     return INTEGER_DIGITS[_spark_integer(node, batch)]
 
 
+def _beside_decimals(
+    operands: Sequence[Node], values: Sequence[Datum], batch: pa.RecordBatch
+) -> list[Datum]:
+    """Return numbers, the integers among them as decimals of Spark's digits if none is a float."""
+    if any(is_float(value.type) for value in values):
+        return list(values)
+    return [
+        to_decimal(value, _digits_of(operand, value, batch))
+        if pa.types.is_integer(value.type)
+        else value
+        for operand, value in zip(operands, values, strict=True)
+    ]
+
+
+def _spark_types(
+    operands: Sequence[Node], types: Sequence[pa.DataType], batch: pa.RecordBatch
+) -> list[pa.DataType]:
+    """Return the types of operands that get a common type; beside decimals, Spark's integers."""
+    if not any(map(pa.types.is_decimal, types)):
+        return list(types)
+    return [
+        _spark_integer(operand, batch) if pa.types.is_signed_integer(arrow) else arrow
+        for operand, arrow in zip(operands, types, strict=True)
+    ]
+
+
 def _spark_integer(node: Node, batch: pa.RecordBatch) -> pa.DataType:
     """Return the type that a node of integers has in Spark, where calculating does not widen it."""
     if isinstance(node, nodes.Literal):
@@ -182,12 +217,6 @@ def _spark_integer(node: Node, batch: pa.RecordBatch) -> pa.DataType:
         return evaluate_node(node, batch.slice(0, 0)).type
     known = [each for each in types if pa.types.is_integer(each)]
     return max(known, key=INTEGER_DIGITS.__getitem__) if known else pa.int64()
-
-
-_KEEP_INTEGERS: Final = frozenset(
-    {"abs", "positive", "round", "nullif", "coalesce", "ifnull", "nvl"}
-)
-"""Functions of integers whose type is that of their arguments."""
 
 
 def _boolean(node: nodes.Boolean, _: pa.RecordBatch) -> pa.Scalar:
@@ -264,26 +293,47 @@ def _two(node: nodes.Binary, batch: pa.RecordBatch) -> tuple[Datum, Datum]:
     return left, evaluate_where(node.right, batch, pc.is_valid(left))
 
 
+def _compared(
+    node: Node,
+    function: Callable[[Datum, Datum], Datum],
+    operands: tuple[Node, Node],
+    values: tuple[Datum, Datum],
+    batch: pa.RecordBatch,
+) -> Datum:
+    """Return the result of a comparison; beside a decimal, an integer has the digits of Spark's."""
+    digits: tuple[int | None, int | None] = None, None
+    if any(pa.types.is_decimal(value.type) for value in values):
+        digits = (
+            _digits_of(operands[0], values[0], batch),
+            _digits_of(operands[1], values[1], batch),
+        )
+    return compared(node, function, *values, digits)
+
+
 def _compare(function: Callable[[Datum, Datum], Datum]) -> Rule:
     def evaluate_comparison(node: nodes.Comparison, batch: pa.RecordBatch) -> Datum:
-        return compared(node, function, *_two(node, batch))
+        return _compared(node, function, (node.left, node.right), _two(node, batch), batch)
 
     return evaluate_comparison
 
 
 def _null_safe_equal(node: nodes.NullSafeEqual, batch: pa.RecordBatch) -> Datum:
     left, right = evaluate_node(node.left, batch), evaluate_node(node.right, batch)
-    answer = pc.fill_null(compared(node, pc.equal, left, right), False)
+    operands = node.left, node.right
+    answer = pc.fill_null(_compared(node, pc.equal, operands, (left, right), batch), False)
     return pc.or_(answer, pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
 def _between(node: nodes.Between, batch: pa.RecordBatch) -> Datum:
     value = evaluate_node(node.operand, batch)
     low = evaluate_where(node.low, batch, pc.is_valid(value))
-    is_above = compared(node, pc.greater_equal, value, low)
+    operands = node.operand, node.low
+    is_above = _compared(node, pc.greater_equal, operands, (value, low), batch)
     is_needed = pc.and_(pc.is_valid(value), pc.fill_null(is_above, True))
     high = evaluate_where(node.high, batch, is_needed)
-    return pc.and_kleene(is_above, compared(node, pc.less_equal, value, high))
+    operands = node.operand, node.high
+    is_below = _compared(node, pc.less_equal, operands, (value, high), batch)
+    return pc.and_kleene(is_above, is_below)
 
 
 def _in(node: nodes.In, batch: pa.RecordBatch) -> Datum:
@@ -297,13 +347,39 @@ def _in(node: nodes.In, batch: pa.RecordBatch) -> Datum:
         is_needed = pc.and_(pc.is_valid(value), pc.invert(pc.fill_null(result, False)))
         operands.append(evaluate_where(other, batch, is_needed))
         result = pc.or_kleene(result, compared(node, pc.equal, value, operands[-1]))
-    if not is_number(value.type) or not any(is_float(operand.type) for operand in operands):
+    convert = _common_conversion([node.operand, *others], [value, *operands], batch)
+    if convert is None:
         return result
-    value = to_double(value)  # Spark compares all of them as doubles
-    result = _is_member(value, to_double(members)) if len(members) else pa.scalar(False)
+    value = convert(value)
+    result = _is_member(value, convert(members)) if len(members) else pa.scalar(False)
     for operand in operands:
+        if not pa.types.is_null(operand.type):
+            operand = convert(operand)
         result = pc.or_kleene(result, compared(node, pc.equal, value, operand))
     return result
+
+
+def _common_conversion(
+    operands: list[Node], values: list[Datum], batch: pa.RecordBatch
+) -> Callable[[Datum], Datum] | None:
+    """Return how all numbers of an IN are converted before they are compared; None if not at all.
+
+    Spark compares all of them as doubles if one is a float, and as decimals of one type if one is
+    a decimal.
+    """
+    types = [value.type for value in values]
+    if not is_number(types[0]):
+        return None
+    if any(map(is_float, types)):
+        return to_double
+    if not any(map(pa.types.is_decimal, types)):
+        return None
+    decimals = [
+        decimal_type(arrow)
+        for arrow in _spark_types(operands, types, batch)
+        if not pa.types.is_null(arrow)
+    ]
+    return partial(rounded_to_compare, common=common_decimal(decimals))
 
 
 def _is_member(value: Datum, members: pa.Array) -> Datum:
@@ -413,11 +489,7 @@ def _demand_number(node: Node, *values: Datum) -> None:
             raise refuse(node, f"calculates with a {value.type}, which is not supported")
 
 
-def _arithmetic(
-    function: Callable[[Datum, Datum, tuple[int | None, int | None]], Datum],
-    *,
-    divides: bool = False,
-) -> Rule:
+def _arithmetic(function: Callable[[Datum, Datum], Datum], *, divides: bool = False) -> Rule:
     def evaluate_arithmetic(node: nodes.Arithmetic, batch: pa.RecordBatch) -> Datum:
         if divides:  # the divisor first
             right = evaluate_node(node.right, batch)
@@ -429,12 +501,11 @@ def _arithmetic(
             left, right = (_typed(value, other) for value, other in ((left, right), (right, left)))
         if function is arithmetic.whole_quotient and (is_float(left.type) or is_float(right.type)):
             raise refuse(node, "divides floats by DIV, which is not supported")
-        if not any(pa.types.is_decimal(value.type) for value in (left, right)):
-            return function(left, right, (None, None))
-        both = pc.and_(pc.is_valid(left), pc.is_valid(right))
-        left, right = null_where_not(left, both), null_where_not(right, both)
-        digits = _digits_of(node.left, left, batch), _digits_of(node.right, right, batch)
-        return function(left, right, digits)
+        if any(pa.types.is_decimal(value.type) for value in (left, right)):
+            both = pc.and_(pc.is_valid(left), pc.is_valid(right))
+            values = [null_where_not(left, both), null_where_not(right, both)]
+            left, right = _beside_decimals([node.left, node.right], values, batch)
+        return function(left, right)
 
     return evaluate_arithmetic
 
@@ -465,44 +536,36 @@ def _subscript(node: nodes.Subscript, batch: pa.RecordBatch) -> Datum:
     return functions.subscript(node, value, key)
 
 
-_ALIASES: Final[Mapping[str, str]] = {
-    "ifnull": "coalesce",
-    "nvl": "coalesce",
-    "substr": "substring",
-}
-
-
 def _call(node: nodes.Call, batch: pa.RecordBatch) -> Datum:
-    name = _ALIASES.get(node.name, node.name)
-    if name == "coalesce":
-        return _coalesce(node, batch)
     values: list[Datum] = []
     is_needed: Datum = pa.scalar(True)
     for argument in node.arguments:
         values.append(evaluate_where(argument, batch, is_needed))
-        if name in _NEED_ALL:
+        if node.name in _FIRST_VALID:
+            is_needed = pc.and_(is_needed, pc.is_null(values[-1]))
+        elif node.name in _NEED_ALL:
             is_needed = pc.and_(is_needed, pc.is_valid(values[-1]))
-    return functions.FUNCTIONS[name].evaluate(node, values)
+    if node.name == "nullif" and not any(pa.types.is_null(value.type) for value in values):
+        first, second = node.arguments
+        values[1] = _compared(node, pc.equal, (first, second), (values[0], values[1]), batch)
+    if node.name in _OF_ONE_TYPE:
+        types = _spark_types(node.arguments, [value.type for value in values], batch)
+        arrow = functions.common_type(node, types)
+        values = [functions.converted(value, arrow) for value in values]
+    return functions.FUNCTIONS[node.name].evaluate(node, values)
 
+
+_FIRST_VALID: Final = frozenset({"coalesce", "ifnull", "nvl"})
+"""Functions that evaluate further arguments only where all before are null."""
 
 _NEED_ALL: Final = frozenset({"array_contains", "get", "nullif", "substring"})
 """Functions that do not evaluate further arguments where one is null."""
 
+_OF_ONE_TYPE: Final = _FIRST_VALID | {"array"}
+"""Functions whose arguments get one common type."""
 
-def _coalesce(node: nodes.Call, batch: pa.RecordBatch) -> Datum:
-    values: list[Datum] = []
-    is_needed: Datum = pa.scalar(True)
-    for argument in node.arguments:
-        values.append(evaluate_where(argument, batch, is_needed))
-        is_needed = pc.and_(is_needed, pc.is_null(values[-1]))
-    types = [value.type for value in values]
-    if any(map(pa.types.is_decimal, types)):
-        types = [
-            _spark_integer(argument, batch) if pa.types.is_signed_integer(arrow) else arrow
-            for argument, arrow in zip(node.arguments, types, strict=True)
-        ]
-    arrow = functions.common_type(node, types)
-    return pc.coalesce(*(functions.converted(value, arrow) for value in values))
+_KEEP_INTEGERS: Final = _FIRST_VALID | {"abs", "positive", "round", "nullif"}
+"""Functions of integers whose type is that of their arguments."""
 
 
 RULES: Mapping[type[Node], Rule] = {

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -71,12 +71,27 @@ def nasty_rows() -> pa.Table:
             ],
         ),
         "d0": (pa.decimal128(20, 0), [Decimal(x) for x in (0, 2**64 - 1, -12, 10**19)]),
+        "d37": (
+            pa.decimal128(38, 37),
+            [
+                Decimal(x).quantize(Decimal(10) ** -37, context=Context(prec=38))
+                for x in ("7.0000000000000000000000000000000001", "-0.99999999999999999999", "0.1")
+            ],
+        ),
         "s": (
             pa.string(),
             [
                 *("", "a", "A", "ab", " a ", "a%b", "a_b", "CORP\\bob", "it's", 'say "x"', "é"),
                 *("Straße", "a\tb", "a\nb", "12", " 7 ", "-3.5", "true", "2024-02-29", "NaN"),
                 "İstanbul",
+            ],
+        ),
+        "js": (
+            pa.string(),
+            [
+                *('{"a": {"b c": [1, null, "x"]}}', '{"a":null, "a": [2.50]}', "[[1e2], {}]"),
+                *("{'a': 'it\\'s'}", '{"a":"\\ud83d\\ude00\\n\\/"}', '{"a": 1} x', "7x", '{"a":1'),
+                *('"a"', "null", "", ' {"a" : true}', '["\U0001f600\\u001f"]', '{"a.b": -0}'),
             ],
         ),
         "t": (pa.string(), ["a", "b", "", "10%", "\\", "ΑΣ", "z", "0", "no", "1e3"]),
@@ -105,7 +120,7 @@ def nasty_rows() -> pa.Table:
 NUMBERS: Final = {
     "int": ["i8", "i16", "i32", "i64", "st.p", "m['a']"],
     "float": ["f32", "f64"],
-    "decimal": ["d2", "d18", "d0"],
+    "decimal": ["d2", "d18", "d0", "d37"],
 }
 
 
@@ -156,7 +171,15 @@ class Expressions:
         literals = {
             "int": ["0", "1", "-1", "2", "7", "100", "3L", "2147483648", "9007199254740993"],
             "float": ["0.5D", "1e0", "-1e300", "1e-5", "2.5F", "1e20"],
-            "decimal": ["0.1", "1.5", "-2.75", "100.00", "0.000000000000000001", "1BD"],
+            "decimal": [
+                "0.1",
+                "1.5",
+                "-2.75",
+                "100.00",
+                "0.000000000000000001",
+                "1BD",
+                "7." + "0" * 30 + "1",
+            ],
         }[kind]
         leaves = [*NUMBERS[kind], *NUMBERS[kind], self.dice.choice(literals)]
         return self._pick(
@@ -243,8 +266,10 @@ class Expressions:
     def text(self, depth: int) -> str:
         return self._pick(
             depth,
-            ["s", "s", "t", "st.q", "ls[0]", self.string()],
+            ["s", "s", "t", "js", "st.q", "ls[0]", self.string()],
             [
+                lambda d: f"get_json_object({self.text(d)}, {self._json_path()})",
+                lambda _: f"get_json_object(js, {self._json_path()})",
                 lambda d: f"lower({self.text(d)})",
                 lambda d: f"upper({self.text(d)})",
                 lambda d: (
@@ -263,6 +288,10 @@ class Expressions:
                 lambda _: f"get(ls, {self._position()})",
             ],
         )
+
+    def _json_path(self) -> str:
+        steps = [".a", ".b", "[0]", "[1]", "['b c']", "['a.b']", ".a", "[2]", ".*"]
+        return '"$' + "".join(self.dice.choices(steps, k=self.dice.randrange(4))) + '"'
 
     def _side(self) -> str:
         return self.dice.choice(["BOTH", "LEADING", "TRAILING"])

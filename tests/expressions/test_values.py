@@ -106,6 +106,26 @@ VALUES = {
     "CAST(nullif(i, 7) AS decimal(9, 2)) + i * 2147483647": None,
     "i * coalesce(0.00000000000000001, abs(-i))": Decimal("7E-17"),
     "coalesce(p, i + i)": Decimal("2.55"),
+    # decimals of more than 38 digits together: the digits before the point decide
+    "p = 2.55" + "0" * 30 + "1": True,
+    "p <=> 2.55" + "0" * 30 + "1": True,
+    "p < 2.55" + "0" * 30 + "1": False,
+    "p BETWEEN 2.55" + "0" * 30 + "1 AND 3": True,
+    "p IN (2.55" + "0" * 30 + "1)": True,
+    "i IN (0.1, 7." + "0" * 20 + "1)": False,
+    "i IN (9999999999999999999, 7." + "0" * 30 + "1)": True,
+    "big = 9007199254740993." + "0" * 20 + "1": True,
+    "nullif(big, 9007199254740993." + "0" * 20 + "1)": None,
+    "nullif(7." + "0" * 30 + "1, 7)": Decimal("7." + "0" * 30 + "1"),
+    "array_contains(array(p), 2.55" + "0" * 30 + "1)": True,
+    "coalesce(NULL, CAST(1.123456 AS decimal(38, 6)), CAST(7 AS decimal(38, 0)))": Decimal(1),
+    "array(1.1234567890123456789 * 1.00000000000000000001, 7)[0]": Decimal(
+        "1.1234567890123456789112345679"
+    ),
+    # to less than 64 bits by a double, as in Spark
+    "CAST(-4.999999999999999995 AS int)": -5,
+    "CAST(p - 7.549999999999999999995 AS tinyint)": -5,
+    "try_cast(-4.999999999999999995 AS bigint)": -4,
     "-7 % 3": -1,
     "5.5D % 2D": 1.5,
     "-5.5D % i": -5.5,

@@ -24,7 +24,7 @@ DIFFERS: Final = re.compile(
     r"[\"\\]"  # names and strings
     r"|[-/%+*] ?\(?[a-z(]|(cast|round|trunc|abs)\(|::"  # types of results, and overflow
     r"|\[|array|size|get\(|\|\||RLIKE|==|<=>|\d[LDF]\b|BD\b|\br'|X'|TRIM|FROM|left|ILIKE"  # syntax
-    r"|\b(st|ts|tn|l|ls|m|d18|d0)\b"  # columns that are not asked
+    r"|\b(st|ts|tn|l|ls|m|js|d18|d0|d37)\b"  # columns that are not asked
     r"|isnan|concat|coalesce|nullif",  # what they give for null, and the common type of two numbers
     re.IGNORECASE,
 )

@@ -181,3 +181,24 @@ def test_a_deep_verification_reads_json(tmp_path: Path) -> None:
     ds = ds.append(pa.table({"j": pa.array([bytes.fromhex(damaged)], pa.large_binary())}))
     (finding,) = ds.verify(deep=True)
     assert "JSON" in str(finding)
+
+
+def test_extracted_parts_agree_with_json_extract(tmp_path: Path) -> None:
+    """`get_json_object` gives strings without quotes, and no null for members, as Spark does."""
+    texts = [*random_texts(7, 600), '{"a": {"b": [1, "x", null]}}', '{"a": null}', '[["y"], 2]']
+    table = pa.table({"id": range(len(texts)), "j": pa.array(texts, pa.json_())})
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, table)
+    reference = lance.dataset(uri)
+    steps = ("", ".a", "[0]", "[1]", "[0][0]", ".a.b", ".a.b[0]", ".a.b[1]", ".a.b[2]")
+    for number, path in enumerate(f"${step}" for step in steps):
+        ds = ds.add_columns({f"v{number}": f"get_json_object(j, '{path}')"})
+        (ours,) = ds.to_table([f"v{number}"]).columns
+        theirs = reference.scanner({"v": f"json_extract(j, '{path}')"}).to_table()["v"]
+        for text, other in zip(ours.to_pylist(), theirs.to_pylist(), strict=True):
+            if other is None or (other == "null" and path[-1].isalpha()):
+                assert text is None
+            elif other.startswith('"'):
+                assert text == json.loads(other)
+            else:
+                assert json.loads(text) == json.loads(other)
