@@ -42,13 +42,13 @@ class Embedding:
     def __call__(self, batch: pa.RecordBatch) -> np.ndarray:
         """Return (n, dimension) f32."""
         end = time.perf_counter() + self.micros * batch.num_rows / 1e6
-        made = np.stack([self._vector(each) for each in batch["text"].to_pylist()])
+        made = np.stack([self._vector(text) for text in batch["text"].to_pylist()])
         while time.perf_counter() < end:
             pass
         return made
 
     def _vector(self, text: str) -> np.ndarray:
-        return np.sum([self._word(each) for each in text.split()], axis=0)
+        return np.sum([self._word(part) for part in text.split()], axis=0)
 
     def _word(self, word: str) -> np.ndarray:
         if word not in self._words:

@@ -157,11 +157,11 @@ def main() -> None:
         CASES[asked.only](asked.folder, asked.rows, asked.row_bytes)
         return
     for case in asked.cases or CASES:
-        for each in run(case, asked.rows, asked.row_bytes):
+        for row in run(case, asked.rows, asked.row_bytes):
             print(
-                f"{case:10} {each['what']:45} {each['seconds']:7.1f} s   "
-                f"Python {each['python']:6.0f} MB   Java {each['java']:6.0f} MB   "
-                f"{'' if each['python'] < TARGET_MB else f'above {TARGET_MB} MB'}"
+                f"{case:10} {row['what']:45} {row['seconds']:7.1f} s   "
+                f"Python {row['python']:6.0f} MB   Java {row['java']:6.0f} MB   "
+                f"{'' if row['python'] < TARGET_MB else f'above {TARGET_MB} MB'}"
             )
 
 

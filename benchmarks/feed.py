@@ -170,20 +170,20 @@ def _in_turns(runs: Mapping[int, Callable[[], object]], rounds: int) -> dict[int
     shuffle = random.Random(rounds).shuffle
     for counted in range(-2, 3 * rounds):
         shuffle(order)
-        for each in order:
+        for value in order:
             start = time.perf_counter()
-            runs[each]()
+            runs[value]()
             if counted >= 0:
-                seconds[each].append(time.perf_counter() - start)
+                seconds[value].append(time.perf_counter() - start)
     return seconds
 
 
 def _print_growth(title: str, seconds: Mapping[int, list[float]]) -> None:
     print(f"\n{title}")
-    medians = {each: statistics.median(runs) for each, runs in seconds.items()}
+    medians = {key: statistics.median(runs) for key, runs in seconds.items()}
     least = medians[min(medians)]
-    for each, median in medians.items():
-        print(f"  {each:>8,} {median * 1000:10.2f} ms {median / least:8.2f} x")
+    for name, median in medians.items():
+        print(f"  {name:>8,} {median * 1000:10.2f} ms {median / least:8.2f} x")
 
 
 def compare_with_parquet(folder: Path, num_rows: int, rounds: int) -> None:

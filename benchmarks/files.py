@@ -229,7 +229,7 @@ def show(cell: Cell) -> None:
         print(f"{head}  refused: {cell.refusal[:90]}", flush=True)
         return
     ratios = "".join(
-        f"{cell.ratios[each]:11.2f}{'*' if cell.misses(each) else ' '}" for each in MEASURES
+        f"{cell.ratios[value]:11.2f}{'*' if cell.misses(value) else ' '}" for value in MEASURES
     )
     print(f"{head}{ratios}", flush=True)
 
@@ -243,16 +243,16 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 def show_means(cells: list[Cell]) -> None:
     """Print the geometric means, for each version and for all."""
     measured = [cell for cell in cells if cell.ratios]
-    for version in dict.fromkeys(each.version for each in measured):
-        some = [each for each in measured if each.version == version]
-        means = {name: geometric_mean(each.ratios[name] for each in some) for name in MEASURES}
+    for version in dict.fromkeys(version.version for version in measured):
+        some = [value for value in measured if value.version == version]
+        means = {name: geometric_mean(value.ratios[name] for value in some) for name in MEASURES}
         line = "".join(f"{means[name]:11.2f} " for name in MEASURES)
         print(f"{'geometric mean':15} {version} {'':9}{line}")
-    speeds = [each.ratios[name] for each in measured for name in MEASURES if name != "size"]
+    speeds = [value.ratios[name] for value in measured for name in MEASURES if name != "size"]
     mean = geometric_mean(speeds)
     verdict = "met" if mean >= MEAN_AIM else "MISSED"
     print(f"geometric mean of all speeds: {mean:.2f} (target {MEAN_AIM}: {verdict})")
-    missed = sum(each.misses(name) for each in measured for name in MEASURES)
+    missed = sum(value.misses(name) for value in measured for name in MEASURES)
     print(f"{missed} of {len(measured) * len(MEASURES)} cells miss their target")
 
 
@@ -271,7 +271,7 @@ def main() -> None:
     clock = time.process_time if arguments.cpu else time.perf_counter
     begun = time.monotonic()
     print("speed of ours over pylance's, above 1 we are faster; size of ours over theirs\n")
-    print(f"{'':15} {'':3} {'rows':>9}" + "".join(f"{each:>11} " for each in MEASURES))
+    print(f"{'':15} {'':3} {'rows':>9}" + "".join(f"{number:>11} " for number in MEASURES))
     with (
         tempfile.TemporaryDirectory(prefix="lance-stream-", dir=arguments.folder) as made,
         Worker(clock) as we,

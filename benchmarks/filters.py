@@ -35,7 +35,7 @@ COLUMNS = ["id", "x"]
 def questions(num_rows: int) -> dict[str, str]:
     """Return conditions by what they ask for."""
     some = num_rows // 3
-    listed = ", ".join(str(each) for each in range(some, some + 1000))
+    listed = ", ".join(str(number) for number in range(some, some + 1000))
     return {
         "one key": f"id = {some}",
         "4 keys": f"id IN ({some}, {some // 2}, 5, {num_rows - 7})",
@@ -57,7 +57,7 @@ def make(folder: Path, num_rows: int, num_fragments: int) -> tuple[str, str]:
         {
             "id": dice.permutation(num_rows),
             "x": dice.random(num_rows),
-            "s": pa.array([f"name{each % 5000}" for each in range(num_rows)]),
+            "s": pa.array([f"name{number % 5000}" for number in range(num_rows)]),
             "g": numbers % 50,
         }
     )
@@ -108,10 +108,10 @@ def main() -> None:
             *(lambda uri=uri: lance_stream.open_dataset(uri) for uri in uris),
             *(lambda uri=uri: lance.dataset(uri) for uri in uris),
         ]
-        open_tables = [each() for each in opens]
+        open_tables = [value() for value in opens]
         print(
             "CPU milliseconds".ljust(26)
-            + "".join(f"{each.replace('pylance', 'its'):>12}" for each in CONTENDERS)
+            + "".join(f"{contender.replace('pylance', 'its'):>12}" for contender in CONTENDERS)
             + f"{'with/pylance':>13}{'with/without':>13}"
         )
         for name, condition in questions(asked.rows).items():

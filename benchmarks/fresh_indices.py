@@ -88,7 +88,7 @@ class Rows:
     def of(self, keys: np.ndarray) -> pa.Table:
         """Return new rows of some keys."""
         words = self.dice.choice(NUM_WORDS, (len(keys), WORDS_OF_TEXT), p=self.shares)
-        texts = [" ".join(f"word{each}" for each in row) for row in words.tolist()]
+        texts = [" ".join(f"word{number}" for number in row) for row in words.tolist()]
         vectors = self.vectors(len(keys))
         values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
         return pa.table({"id": pa.array(keys), "text": texts, "v": values})
@@ -142,7 +142,7 @@ def time_searches(uri: str, rows_of: Rows) -> dict[str, float]:
 def missing_of(uri: str) -> float:
     """Return the largest share of the rows that an index misses."""
     coverage = lance_stream.open_dataset(uri).index_coverage()
-    return max(1 - (each.fraction or 0.0) for each in coverage)
+    return max(1 - (value.fraction or 0.0) for value in coverage)
 
 
 def upsert_all(

@@ -96,7 +96,7 @@ class Arrivals:
         now = time.time()
         if rows.num_rows:
             stamps = rows["value"].to_numpy() / 1000
-            numbers = np.array([int(each) for each in rows["name"].to_pylist()], np.int64)
+            numbers = np.array([int(name) for name in rows["name"].to_pylist()], np.int64)
             self.batches.append((now, stamps, numbers))
 
     def ages(self, since: float, rows_per_second: int) -> Ages:
@@ -105,7 +105,7 @@ class Arrivals:
         if not chosen:
             raise RuntimeError("no rows came: measure longer")
         ages = np.concatenate([now - stamps for now, stamps, _ in chosen])
-        numbers = np.concatenate([each for _, _, each in chosen])
+        numbers = np.concatenate([value for _, _, value in chosen])
         waited = 1 - (numbers % rows_per_second) / rows_per_second
         p50, p95 = np.percentile(ages - waited, [50, 95]).tolist()
         of_timestamp = np.percentile(ages, [50, 95]).tolist()
@@ -158,8 +158,8 @@ def measure(
         begin = time.time() + WARM_UP
         wait(started, lambda: time.time() >= begin + asked.seconds, WARM_UP + asked.seconds + 1)
     finally:
-        for each in reversed(started):
-            each.stop()
+        for span in reversed(started):
+            span.stop()
     return arrivals.ages(begin, asked.rows)
 
 
@@ -185,7 +185,7 @@ def run(asked: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
     A process has one Java, which loads only the packages that its first session asks for.
     """
-    kinds = [each for each in (Ours, Delta, Iceberg) if each.name in asked.names]
+    kinds = [entry for entry in (Ours, Delta, Iceberg) if entry.name in asked.names]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
         return {kind.name: processes.submit(run_one, kind, asked).result() for kind in kinds}

@@ -196,7 +196,7 @@ def measure(folder: Path, sizes: list[int], rounds: int, spark: SparkSession | N
         for name, _ in who
         for size in sizes
     ]
-    seconds: Seconds = {each: [] for each in runs}
+    seconds: Seconds = {run: [] for run in runs}
     shuffle = random.Random(rounds).shuffle
     for counted in range(-2, rounds):
         shuffle(runs)
@@ -215,7 +215,7 @@ def measure(folder: Path, sizes: list[int], rounds: int, spark: SparkSession | N
 
 def report(seconds: Seconds, sizes: list[int]) -> None:
     """Print the medians and their evaluation."""
-    medians = {each: statistics.median(runs) * 1000 for each, runs in seconds.items()}
+    medians = {key: statistics.median(runs) * 1000 for key, runs in seconds.items()}
     print(f"\n{'milliseconds (median)':30}" + "".join(f"{size:>12,}" for size in sizes))
     for part, name in dict.fromkeys((part, name) for part, name, _ in seconds):
         cells = "".join(f"{medians[part, name, size]:12.1f}" for size in sizes)

@@ -87,7 +87,7 @@ def main() -> None:
             for _ in range(arguments.rounds):
                 for with_bounds in times:
                     times[with_bounds].append(measure(made, work, with_bounds))
-            known, unknown = (1000 * statistics.median(times[each]) for each in (True, False))
+            known, unknown = (1000 * statistics.median(times[flag]) for flag in (True, False))
             rows = fragments * arguments.rows
             print(f"{fragments:9} {rows:11,} {known:16.0f} {unknown:12.0f} {unknown / known:7.1f}")
 

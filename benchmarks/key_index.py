@@ -118,8 +118,8 @@ def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
     tables = [Table(folder / str(million), million, keys) for million in millions]
     print(f"{'CPU seconds':34}" + "".join(f"{million:>10} M" for million in millions))
     built = [[table.upsert()[0] for table in tables] for _ in range(4)]
-    for number, each in enumerate(built, 1):
-        print(f"{f'batch {number}':34}" + "".join(f"{one:12.3f}" for one in each), flush=True)
+    for number, value in enumerate(built, 1):
+        print(f"{f'batch {number}':34}" + "".join(f"{one:12.3f}" for one in value), flush=True)
     times = [[table.upsert() for table in tables] for _ in range(rounds)]
     medians = [statistics.median(cpu for cpu, _ in own) for own in zip(*times, strict=True)]
     walls = [statistics.median(wall for _, wall in own) for own in zip(*times, strict=True)]
@@ -136,7 +136,7 @@ def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
             command += [str(folder / str(table.millions)), str(table.millions), str(keys)]
             command += [str(number)]
             own.append(float(subprocess.run(command, check=True, capture_output=True).stdout))
-    _show("first batch of a process: CPU", [statistics.median(each) for each in first])
+    _show("first batch of a process: CPU", [statistics.median(value) for value in first])
 
 
 def _show(name: str, values: list[float]) -> None:

@@ -28,7 +28,7 @@ from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.verbs.append import append
 
-ROWS = pa.table({"id": np.arange(10), "name": [f"name {each}" for each in range(10)]})
+ROWS = pa.table({"id": np.arange(10), "name": [f"name {number}" for number in range(10)]})
 
 
 def write(uri: str, options: dict[str, str], batch_id: int, member: Member | None = None) -> None:
@@ -46,10 +46,10 @@ def in_order(uris: list[str], options: dict[str, str], batch_id: int) -> None:
 def side_by_side(uris: list[str], options: dict[str, str], batch_id: int) -> None:
     """Commit to all tables in threads."""
     threads = [Thread(target=write, args=(uri, options, batch_id)) for uri in uris]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
 
 
 def together(uris: list[str], options: dict[str, str], batch_id: int) -> None:
@@ -76,11 +76,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options = {"manifest_store": given.postgresql or f"sqlite://{folder}/manifests.db"}
         uris = {
-            way: [str(Path(folder, f"{way} {each}")) for each in range(given.tables)]
+            way: [str(Path(folder, f"{way} {number}")) for number in range(given.tables)]
             for way in WAYS
         }
-        for each in (uri for of_way in uris.values() for uri in of_way):
-            lance_stream.create_dataset(each, ROWS.schema, storage_options=options)
+        for value in (uri for of_way in uris.values() for uri in of_way):
+            lance_stream.create_dataset(value, ROWS.schema, storage_options=options)
         for batch_id in range(given.batches):
             for way, commit in WAYS.items():
                 begin, begin_cpu = time.perf_counter(), time.process_time()

@@ -106,7 +106,7 @@ def measure(kind: str, folder: str, num_rows: int, num_changes: int, num_batches
         ds = KINDS[kind](ds, batch)
         seconds.append(time.perf_counter() - begin[0])
         cpu.append(time.process_time() - begin[1])
-    medians = (statistics.median(each[NOT_COUNTED:]) for each in (seconds, cpu))
+    medians = (statistics.median(row[NOT_COUNTED:]) for row in (seconds, cpu))
     print(
         f"{kind:10}",
         *(f"{median:9.3f}" for median in medians),

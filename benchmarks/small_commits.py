@@ -73,7 +73,7 @@ def rows(columns: int, first: int, count: int = ROWS) -> pa.Table:
     """Return rows with ascending ids, a name, and numbers."""
     made: dict[str, object] = {
         "id": np.arange(first, first + count),
-        "name": [f"name {each}" for each in range(first, first + count)],
+        "name": [f"name {number}" for number in range(first, first + count)],
     }
     for place in range(2, columns):
         made[f"c{place}"] = np.arange(count) * 0.5 + place
@@ -94,8 +94,8 @@ def make_table(uri: str, shape: Shape) -> int:
     store.delete(manifest_path(2))
     store.create_once(manifest_path(version), encode_manifest(newest))
     store.write(LATEST_VERSION_HINT, b'{"version":%d}' % version)
-    for each in range(2, version):
-        os.link(Path(uri, manifest_path(1)), Path(uri, manifest_path(each)))
+    for number in range(2, version):
+        os.link(Path(uri, manifest_path(1)), Path(uri, manifest_path(number)))
     return ROWS + count
 
 

@@ -320,9 +320,9 @@ def report(found: Mapping[tuple[str, str], Runs]) -> None:
     for act in ACTS:
         ours, theirs = found[act, "ours"], found[act, "pylance"]
         cells = ""
-        for each in (ours, theirs):
-            milliseconds = statistics.median(each.seconds) * 1000
-            cells += f"{milliseconds:8.0f} ms {statistics.median(each.requests):4.0f} r"
+        for value in (ours, theirs):
+            milliseconds = statistics.median(value.seconds) * 1000
+            cells += f"{milliseconds:8.0f} ms {statistics.median(value.requests):4.0f} r"
         faster = statistics.median(theirs.seconds) / statistics.median(ours.seconds)
         fewer = statistics.median(ours.requests) / max(statistics.median(theirs.requests), 1)
         print(f"{act.replace('_', ' '):16}{cells}{faster:14.2f} x{fewer:8.2f} x")

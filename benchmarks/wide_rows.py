@@ -77,7 +77,7 @@ def make_table(uri: str, num_rows: int, blob_bytes: int) -> None:
     fields[3] = fields[3].with_metadata({"lance-encoding:blob": "true"})
     schema = pa.schema(fields)
     ds = lance_stream.create_dataset(uri, schema, primary_key=["id"])
-    for start, stop in pairwise(num_rows * each // FRAGMENTS for each in range(FRAGMENTS + 1)):
+    for start, stop in pairwise(num_rows * number // FRAGMENTS for number in range(FRAGMENTS + 1)):
         ds = ds.append(rows_of(start, stop, blob_bytes))
 
 
@@ -153,7 +153,7 @@ def run(
             costs[name].append(cost_of(partial(CONTENDERS[name], uri, batch)))
             found.append(lance.dataset(uri).to_table(["id", "price"]).sort_by("id"))
             shutil.rmtree(uri)
-        assert all(each.equals(found[0]) for each in found), "the contenders do not agree"
+        assert all(value.equals(found[0]) for value in found), "the contenders do not agree"
         print(f"round {number + 1} of {rounds}", flush=True)
     return costs
 
@@ -162,7 +162,7 @@ def report(costs: dict[str, list[Cost]]) -> dict[str, dict[str, float]]:
     """Print the medians, and return them."""
     medians = {
         name: {
-            field: statistics.median(getattr(each, field) for each in some)
+            field: statistics.median(getattr(value, field) for value in some)
             for field in Cost._fields
         }
         for name, some in costs.items()

@@ -167,7 +167,7 @@ def envelope(op: str, lsn: int, **images: Any) -> dict[str, Any]:
 def publish(topic: str, *envelopes: dict[str, Any]) -> None:
     number = len(list(Path(topic).iterdir()))
     hidden = Path(topic, f".{number:05}.json")
-    hidden.write_text("".join(json.dumps(each) + "\n" for each in envelopes))
+    hidden.write_text("".join(json.dumps(value) + "\n" for value in envelopes))
     hidden.rename(hidden.with_name(hidden.name[1:]))  # Spark sees whole files only
 
 

@@ -59,7 +59,7 @@ def load_model() -> Callable[[list[str]], np.ndarray]:
 
 def embed(batch: pa.RecordBatch, encode: Callable[[list[str]], np.ndarray]) -> np.ndarray:
     """Return (n, DIMENSION) f32 of length 1: the embeddings of n texts; zero for empty ones."""
-    vectors = np.asarray(encode([each or "" for each in batch["text"].to_pylist()]), np.float32)
+    vectors = np.asarray(encode([text or "" for text in batch["text"].to_pylist()]), np.float32)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
@@ -123,8 +123,8 @@ def main(folder: str) -> None:
     sink(some_chunks(spark, range(995, 1010), "A penguin sings: "), 1)  # 5 changed, 10 new
     print(f"embedded: {embeddings.run().num_computed} after 5 changes and 10 new chunks")
     lance_stream.open_dataset(chunks).optimize_indices("embedding_idx")
-    for each in search(chunks, "a bird that makes music"):
-        print(f"  {each['id']:5}  {each['text']}")
+    for row in search(chunks, "a bird that makes music"):
+        print(f"  {row['id']:5}  {row['text']}")
     print(embeddings.status())
 
 

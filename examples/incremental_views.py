@@ -81,7 +81,7 @@ def refresh(folder: str) -> None:
 
 def refresh_sales(folder: str) -> None:
     """Make the join's rows again whose orders or customers changed."""
-    orders, customers, sales = (opened(folder, each) for each in ("orders", "customers", "sales"))
+    orders, customers, sales = (opened(folder, name) for name in ("orders", "customers", "sales"))
     known = sales.to_table(filter=f"id = {PROGRESS}").to_pylist()
     after = (known[0]["customer"], known[0]["cents"]) if known else (0, 0)
     through = orders.version, customers.version
@@ -98,7 +98,7 @@ def refresh_sales(folder: str) -> None:
     gone = {*ids, *before["id"].to_pylist()} - set(made["id"].to_pylist())
     rows = [
         made.append_column(DELETED, pa.array([False] * made.num_rows)),
-        table_of(SALES, [{"id": each, DELETED: True} for each in gone]),
+        table_of(SALES, [{"id": value, DELETED: True} for value in gone]),
         table_of(
             SALES,
             [{"id": PROGRESS, "customer": through[0], "cents": through[1], DELETED: False}],
@@ -117,7 +117,7 @@ def refresh_sales(folder: str) -> None:
 def refresh_regions(folder: str) -> None:
     """Add to the aggregate what the join's changes bring, and subtract what they take away."""
     sales, regions = opened(folder, "sales"), opened(folder, "regions")
-    now = {each["region"]: each for each in regions.to_table().to_pylist()}
+    now = {row["region"]: row for row in regions.to_table().to_pylist()}
     after = now[PROGRESS_REGION]["orders"] if PROGRESS_REGION in now else 0
     if after == sales.version:
         return
@@ -145,7 +145,7 @@ def refresh_regions(folder: str) -> None:
 
 def changed(ds: Dataset, after: int, column: str) -> list[Any]:
     """Return the values of a column in all rows that changed, before and after."""
-    return list({each[column] for each in net_changes(ds, after, [column])})
+    return list({change[column] for change in net_changes(ds, after, [column])})
 
 
 def net_changes(ds: Dataset, after: int, columns: list[str] | None = None) -> list[dict[str, Any]]:
@@ -168,12 +168,12 @@ def table_of(schema: pa.Schema, rows: list[dict[str, Any]]) -> pa.Table:
 def views_in_batch(folder: str) -> tuple[dict[int, Any], dict[str, Any]]:
     """Return what both views should have, computed from all rows."""
     regions = {
-        each["id"]: each["region"] for each in opened(folder, "customers").to_table().to_pylist()
+        row["id"]: row["region"] for row in opened(folder, "customers").to_table().to_pylist()
     }
     sales = {
-        each["id"]: (each["customer"], regions[each["customer"]], each["cents"])
-        for each in opened(folder, "orders").to_table().to_pylist()
-        if each["customer"] in regions
+        row["id"]: (row["customer"], regions[row["customer"]], row["cents"])
+        for row in opened(folder, "orders").to_table().to_pylist()
+        if row["customer"] in regions
     }
     totals: dict[str, list[int]] = {}
     for _, region, cents in sales.values():

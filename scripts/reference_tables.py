@@ -206,7 +206,9 @@ def error_classes() -> str:
     """Return all errors, as a tree, with what each means."""
     rows = []
     for cls, depth in _descend(LanceStreamError, 0):
-        others = [each.__name__ for each in cls.__bases__ if not issubclass(each, LanceStreamError)]
+        others = [
+            value.__name__ for value in cls.__bases__ if not issubclass(value, LanceStreamError)
+        ]
         also = "".join(f" Also a `{name}`." for name in others if name != "Exception")
         indent = "&nbsp;&nbsp;&nbsp;" * depth
         rows.append([f"{indent}`{cls.__name__}`", _first_paragraph(cls) + also])
@@ -215,9 +217,9 @@ def error_classes() -> str:
 
 def _descend(cls: type, depth: int) -> Iterator[tuple[type, int]]:
     yield cls, depth
-    for each in cls.__subclasses__():
-        if each.__module__ == errors.__name__:
-            yield from _descend(each, depth + 1)
+    for value in cls.__subclasses__():
+        if value.__module__ == errors.__name__:
+            yield from _descend(value, depth + 1)
 
 
 def storage_options() -> str:
@@ -291,7 +293,7 @@ def command_names() -> list[tuple[str, ...]]:
         command = program.get_command(context, name)
         names.append((name,))
         if isinstance(command, click.Group):
-            names += [(name, each) for each in command.list_commands(context)]
+            names += [(name, value) for value in command.list_commands(context)]
     return names
 
 

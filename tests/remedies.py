@@ -11,7 +11,7 @@ def follow(error: BaseException) -> list[str]:
     """Make the calls that an error's message names, each verb's first; return them."""
     text = str(error)
     found = [re.search(rf"open_dataset\('[^']+'\)\.{call}", text) for call in _CALLS]
-    calls = [each[0] for each in found if each]
+    calls = [row[0] for row in found if row]
     for call in calls:
         eval(call, {"open_dataset": lance_stream.open_dataset})
     return calls

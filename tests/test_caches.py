@@ -46,10 +46,10 @@ def test_concurrent_makers_get_the_same_value() -> None:
         threading.Thread(target=lambda: found.append(cache.get_or_make("a", make)))
         for _ in range(4)
     ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert len(found) == 4
     assert len(set(map(id, found))) == 1
 
@@ -80,9 +80,9 @@ def test_a_value_is_forgotten_with_its_object() -> None:
     """Readers that follow a table decode a schema per version."""
     known: ByIdentity[str] = ByIdentity(lambda _: "made")
     kept = Thing()
-    for each in [kept, *(Thing() for _ in range(100))]:
-        known.of(each)
-    del each
+    for value in [kept, *(Thing() for _ in range(100))]:
+        known.of(value)
+    del value
     gc.collect()
     assert len(known) == 1
     assert known.of(kept) == "made"

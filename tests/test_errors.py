@@ -6,9 +6,9 @@ import pytest
 from lance_stream import errors
 
 CLASSES = [
-    each
-    for _, each in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(each, errors.LanceStreamError)
+    getmember
+    for _, getmember in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(getmember, errors.LanceStreamError)
 ]
 
 

@@ -15,16 +15,16 @@ def test_generated_code_matches_the_protos(tmp_path: Path) -> None:
             f"-Ilance_stream/_proto={ROOT / 'protos'}",
             f"--python_out={tmp_path}",
             f"--pyi_out={tmp_path}",
-            *(f"lance_stream/_proto/{each.name}" for each in PROTOS),
+            *(f"lance_stream/_proto/{proto.name}" for proto in PROTOS),
         ],
         check=True,
         cwd=tmp_path,
     )
-    fresh = {each.name: each.read_text() for each in (tmp_path / "lance_stream/_proto").iterdir()}
+    fresh = {path.name: path.read_text() for path in (tmp_path / "lance_stream/_proto").iterdir()}
     committed = {
-        each.name: each.read_text()
-        for each in (ROOT / "lance_stream/_proto").iterdir()
-        if "_pb2" in each.name and each.suffix in {".py", ".pyi"}
+        path.name: path.read_text()
+        for path in (ROOT / "lance_stream/_proto").iterdir()
+        if "_pb2" in path.name and path.suffix in {".py", ".pyi"}
     }
     assert len(fresh) == 2 * len(PROTOS)
     assert committed == fresh, "run `make protos`"
@@ -32,9 +32,9 @@ def test_generated_code_matches_the_protos(tmp_path: Path) -> None:
 
 def test_every_message_says_what_it_is_for() -> None:
     silent = []
-    for each in PROTOS:
-        lines = each.read_text().splitlines()
+    for proto in PROTOS:
+        lines = proto.read_text().splitlines()
         for place, line in enumerate(lines):
             if line.startswith("message ") and not lines[place - 1].startswith("//"):
-                silent.append(f"{each.name}:{place + 1} {line}")
+                silent.append(f"{proto.name}:{place + 1} {line}")
     assert [line for line in silent if not line.split()[2].startswith("Sparse")] == []

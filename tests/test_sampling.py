@@ -83,16 +83,16 @@ def processes_that_end() -> Iterator[None]:
     def start() -> None:
         while not is_over.is_set():
             started = [subprocess.Popen(["sh", "-c", "true & wait"]) for _ in range(20)]
-            for each in started:
-                each.wait()
+            for value in started:
+                value.wait()
 
     threads = [threading.Thread(target=start) for _ in range(2)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     yield
     is_over.set()
-    for each in threads:
-        each.join()
+    for worker in threads:
+        worker.join()
 
 
 @pytest.mark.usefixtures("processes_that_end")

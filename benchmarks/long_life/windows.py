@@ -50,8 +50,8 @@ def curves(
     return {
         heading: {
             _shown(name): [
-                (min((place + 1) * window, len(own)), value(each))
-                for place, each in enumerate(by_window(own, window))
+                (min((place + 1) * window, len(own)), value(item))
+                for place, item in enumerate(by_window(own, window))
             ]
             for name, own in batches.items()
         }

@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--memory", default="2g", help="of Spark's driver")
     able = [name for name, contender in CONTENDERS.items() if "upsert" in contender.verbs]
-    names = [each.name for each in (Ours, Compacted, Pylance, Delta, Iceberg)]
+    names = [entry.name for entry in (Ours, Compacted, Pylance, Delta, Iceberg)]
     parser.add_argument("--with", dest="names", nargs="+", choices=able, default=names)
     parser.add_argument("--json", type=Path, help="write the seconds to this file")
     asked = parser.parse_args()

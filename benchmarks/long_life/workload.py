@@ -16,7 +16,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 KEY_KINDS: Final = ("ascending", "random", "strings")
 """int64 in the order of insertion; int64 that look random; strings of 32 hexadecimal digits."""
 
-_HEX: Final = np.array([f"{each:02x}".encode() for each in range(256)])
+_HEX: Final = np.array([f"{number:02x}".encode() for number in range(256)])
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class Workload:
             return pa.array(rows, pa.int64())
         if self.keys == "random":
             return pa.array(_scatter(rows.astype(np.uint64), self.seed).view(np.int64))
-        halves = np.stack([_scatter(rows.astype(np.uint64), self.seed + each) for each in (0, 1)])
+        halves = np.stack(
+            [_scatter(rows.astype(np.uint64), self.seed + number) for number in (0, 1)]
+        )
         digits = _HEX[np.ascontiguousarray(halves.T).view(np.uint8)]
         joined = np.ascontiguousarray(digits).view("S32").reshape(-1)
         return pa.array(joined, pa.binary()).cast(pa.string())

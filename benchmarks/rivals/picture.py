@@ -46,7 +46,7 @@ def draw(groups: Mapping[str, Sequence[Bar]]) -> str:
             "lance-stream's</text>"
         )
         y += HEAD
-        longest = max(each.value for each in bars)
+        longest = max(bar.value for bar in bars)
         for bar in bars:
             width = max(2.0, (WIDTH - LABELS - FIGURES) * bar.value / longest)
             kind = ' class="ours"' if bar.is_ours else ""

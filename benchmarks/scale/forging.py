@@ -105,8 +105,8 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
         learner.see([keys["key"].combine_chunks()])
         bounds.add(learner.file_bounds())
     (deletions / "first").unlink()
-    for each in real:
-        Path(uri, data_file_path(each.files[0].path)).unlink()
+    for value in real:
+        Path(uri, data_file_path(value.files[0].path)).unlink()
     _publish(
         table,
         replace(

@@ -363,8 +363,8 @@ def _sums(ids: object, values: object) -> Sums:
 
 
 CONTENDERS: dict[str, type[Contender]] = {
-    each.name: each
-    for each in (
+    entry.name: entry
+    for entry in (
         Ours,
         Compacted,
         WithoutDigest,

@@ -148,13 +148,13 @@ def _take_turns(
 
     def take_turns(df: DataFrame, batch_id: int) -> None:
         shuffle(order)
-        for each in order:
-            run = getattr(each, verb)
+        for value in order:
+            run = getattr(value, verb)
             _settle(df.sparkSession)
             start = time.perf_counter()
             run(df, batch_id)
-            times.setdefault(each.name, []).append(time.perf_counter() - start)
-            each.rest()
+            times.setdefault(value.name, []).append(time.perf_counter() - start)
+            value.rest()
         if (batch_id + 1) % NOTED_BATCHES == 0:
             note(_progress(verb, times))
 

@@ -169,7 +169,7 @@ def _run(
 
     supervisor.run_until(is_over, float("inf"))
     seconds = time.time() - started
-    restarts = {name: each["restarts"] for name, each in supervisor.describe().items()}
+    restarts = {name: row["restarts"] for name, row in supervisor.describe().items()}
     supervisor.retire("load")
     _say("no more changes; waiting until all have arrived")
     stopping = time.time()
@@ -195,7 +195,7 @@ def _run(
         "fresh": {
             "in table": watch.in_table.summary(),
             "with its embedding": watch.embedded.summary(),
-            **{f"found by {name}": each.summary() for name, each in watch.found.items()},
+            **{f"found by {name}": value.summary() for name, value in watch.found.items()},
         },
         "stages": stages_of(figures.read(settings.figures("sink"))),
         "derive": figures.read(settings.figures("derive")),
@@ -206,7 +206,7 @@ def _run(
 
 def changes_in(load: dict[str, Any]) -> int:
     """Return how many row changes were committed, of all runs with this state."""
-    return sum(load.get(each, 0) for each in ("inserts", "updates", "deletes"))
+    return sum(load.get(name, 0) for name in ("inserts", "updates", "deletes"))
 
 
 def _kill(supervisor: Supervisor, watch: Watch, name: str) -> dict[str, Any]:
@@ -246,20 +246,20 @@ def _text_of(report: dict[str, Any]) -> str:
     lines = [
         f"changes     {report['changes_per_second']} a second for {report['seconds']} s",
         *(
-            f"fresh       {name}: p50 {_short(each['p50'])} s, p95 {_short(each['p95'])} s, "
-            f"of {each['count']}"
-            for name, each in report["fresh"].items()
+            f"fresh       {name}: p50 {_short(row['p50'])} s, p95 {_short(row['p95'])} s, "
+            f"of {row['count']}"
+            for name, row in report["fresh"].items()
         ),
-        *(f"stage       {name}: {each} s" for name, each in report["stages"].items()),
+        *(f"stage       {name}: {number} s" for name, number in report["stages"].items()),
         *(
-            f"killed      {each['part']}: works after {each['works_after']} s, changes arrive "
-            f"after {each['fresh_after']} s"
-            for each in report["kills"]
+            f"killed      {row['part']}: works after {row['works_after']} s, changes arrive "
+            f"after {row['fresh_after']} s"
+            for row in report["kills"]
         ),
         f"restarts    {report['restarts']}",
         f"rows        {report['rows']}, caught up in {report['catch_up_seconds']} s",
     ]
-    wrong = [f"WRONG       {each}" for each in report["findings"]]
+    wrong = [f"WRONG       {number}" for number in report["findings"]]
     right = "the table has the rows of the database, each embedding is of its text, and searches "
     return "\n".join([*lines, *(wrong or [f"right       {right}equal brute force"])])
 

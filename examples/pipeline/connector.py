@@ -80,7 +80,7 @@ def ensure(settings: Settings) -> str:
         return ""  # 409: the worker joins its group
     except OSError:
         return ""
-    states = [each["state"] for each in (status["connector"], *status["tasks"])]
+    states = [row["state"] for row in (status["connector"], *status["tasks"])]
     if "FAILED" in states:
         try:
             _ask("POST", f"{url}/restart?includeTasks=true&onlyFailed=true")

@@ -47,7 +47,7 @@ def main() -> None:
     wait_for(lambda: bool(stopped) or any(versions.glob("*.manifest")), "the first batch")
     derivation = embeddings_of(settings.table)
     report = settings.figures("derive")
-    totals = {name: each for name, each in figures.read(report).items() if name != "written_at"}
+    totals = {name: value for name, value in figures.read(report).items() if name != "written_at"}
     has_indices = False
     cleaned = 0.0
     while not stopped:
@@ -66,7 +66,7 @@ def main() -> None:
                 "in_place": done.num_in_place,
                 "seconds": seconds,
             }
-            totals = {name: totals.get(name, 0) + each for name, each in made.items()}
+            totals = {name: totals.get(name, 0) + number for name, number in made.items()}
         if not has_indices:
             has_indices = create_indices(settings.table)
         figures.write(report, {**totals, "has_indices": has_indices})

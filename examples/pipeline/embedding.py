@@ -38,7 +38,7 @@ def embed_texts(texts: Iterable[str | None]) -> npt.NDArray[np.float32]:
     given = [text or "" for text in texts]
     if not given:
         return np.zeros((0, DIMENSIONS), np.float32)
-    order = np.argsort([len(each) for each in given], kind="stable")  # the model pads texts
+    order = np.argsort([len(value) for value in given], kind="stable")  # the model pads texts
     vectors = np.empty((len(given), DIMENSIONS), np.float32)
     vectors[order] = load_model().embed([given[place] for place in order])
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -63,4 +63,4 @@ def as_array(vectors: npt.NDArray[np.float32]) -> pa.FixedSizeListArray:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text, in lower case: runs of letters and digits."""
-    return "".join(each if each.isalnum() else " " for each in text.lower()).split()
+    return "".join(value if value.isalnum() else " " for value in text.lower()).split()

@@ -156,7 +156,7 @@ def run(
 
 def before(report: Path) -> dict[str, int]:
     """Return the counts that a run which was killed has left."""
-    return {name: each for name, each in figures.read(report).items() if name != "written_at"}
+    return {name: value for name, value in figures.read(report).items() if name != "written_at"}
 
 
 def _run_connected(

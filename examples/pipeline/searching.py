@@ -148,7 +148,7 @@ def nearest_by_hand(
     far = 1 - vectors.astype(np.float64) @ vector.astype(np.float64)
     far[~vectors.any(axis=1)] = np.inf
     order = np.argsort(far, kind="stable")[:limit]
-    return [(int(ids[each]), float(far[each])) for each in order if np.isfinite(far[each])]
+    return [(int(ids[value]), float(far[value])) for value in order if np.isfinite(far[value])]
 
 
 def has_word_by_hand(rows: Iterable[tuple[int, str | None]], word: str) -> set[int]:

@@ -53,8 +53,8 @@ def changes(spark: SparkSession, kafka: str) -> DataFrame:
         "stages",
         f.count(f.expr("IF(e.op <> 'r', 1, NULL)")).alias("changes"),
         *[
-            f.avg(f.expr(f"IF(e.op <> 'r', {each}, NULL)")).alias(name)
-            for name, each in {
+            f.avg(f.expr(f"IF(e.op <> 'r', {number}, NULL)")).alias(name)
+            for name, number in {
                 "committed": "e.source.ts_us / 1e6",
                 "captured": "e.ts_us / 1e6",
                 "sent": "unix_micros(timestamp) / 1e6",
@@ -105,7 +105,7 @@ class Report:
         self.started: dict[int, float] = {}
         self._seen = -1
         self._totals: dict[str, float] = {
-            name: each for name, each in before.items() if name != "written_at"
+            name: value for name, value in before.items() if name != "written_at"
         }
 
     def committed(self, commit: SinkCommit) -> None:
@@ -114,11 +114,11 @@ class Report:
 
     def __call__(self, query: StreamingQuery) -> dict[str, Any]:
         """Return sums over all batches, of seconds weighted by changes."""
-        for each in query.recentProgress:
-            number = int(each["batchId"])
+        for row in query.recentProgress:
+            number = int(row["batchId"])
             if number > self._seen and number in self.commits:
                 self._seen = number
-                self._add(number, each)
+                self._add(number, row)
         return self._totals
 
     def _add(self, number: int, progress: Any) -> None:

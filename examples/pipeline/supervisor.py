@@ -175,16 +175,16 @@ class Supervisor:
     def describe(self) -> dict[str, Any]:
         """Return the state of each part, for the page."""
         return {
-            name: {"state": each.state, "restarts": max(each.restarts, 0)}
-            for name, each in self.running.items()
+            name: {"state": value.state, "restarts": max(value.restarts, 0)}
+            for name, value in self.running.items()
         }
 
     def step(self) -> None:
         """Look at each part once."""
-        for each in self.running.values():
-            waits = any(not self.running[name].worked_once for name in each.part.needs)
-            if each.process is not None or not waits:
-                each.step(self._pool, self._say, self._check_seconds)
+        for value in self.running.values():
+            waits = any(not self.running[name].worked_once for name in value.part.needs)
+            if value.process is not None or not waits:
+                value.step(self._pool, self._say, self._check_seconds)
 
     def run_until(
         self, is_reached: Callable[[], bool], seconds: float, what: str | None = None
@@ -211,7 +211,7 @@ class Supervisor:
 
     def works_all(self) -> bool:
         """Whether all parts work."""
-        return all(each.works for each in self.running.values())
+        return all(value.works for value in self.running.values())
 
     def works(self, name: str) -> bool:
         """Whether a part works."""
@@ -223,8 +223,8 @@ class Supervisor:
 
     def stop(self) -> None:
         """End all parts, in reverse order."""
-        for each in reversed(self.running.values()):
-            each.stop()
+        for span in reversed(self.running.values()):
+            span.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def retire(self, name: str) -> None:
@@ -234,10 +234,10 @@ class Supervisor:
     def said(self, num_characters: int = 1500) -> str:
         """Return the end of what each part that does not work has printed."""
         texts = []
-        for name, each in self.running.items():
-            if not each.works and each.log.exists():
-                text = each.log.read_text(errors="replace")[-num_characters:]
-                texts.append(f"--- {name} ({each.state}) {each.problem}:\n{text}")
+        for name, value in self.running.items():
+            if not value.works and value.log.exists():
+                text = value.log.read_text(errors="replace")[-num_characters:]
+                texts.append(f"--- {name} ({value.state}) {value.problem}:\n{text}")
         return "\n".join(texts)
 
 

@@ -60,11 +60,11 @@ def searches_differ(settings: Settings, seed: int = 0) -> list[str]:
     vectors = np.stack(table["embedding"].to_numpy(zero_copy_only=False)).astype(np.float32)
     wrong = []
     for _ in range(NUM_QUERIES):
-        words = words_of(chance.choice([each for each in texts["body"] if each]))
+        words = words_of(chance.choice([value for value in texts["body"] if value]))
         query = " ".join(chance.sample(words, min(len(words), 3)))
         vector = embed_texts([query])[0]
         wanted = nearest_by_hand(ids, vectors, vector, LIMIT)
-        found = [(each["id"], each["_distance"]) for each in search.nearest(vector, LIMIT)]
+        found = [(row["id"], row["_distance"]) for row in search.nearest(vector, LIMIT)]
         if not same_neighbours(wanted, found):
             wrong.append(f"neighbours of {query!r}: {found} instead of {wanted}")
         word = chance.choice(words)
@@ -85,12 +85,12 @@ def same_neighbours(wanted: list[tuple[int, float]], found: list[tuple[int, floa
         return False
     if not wanted:
         return True
-    far = [np.array([each for _, each in result]) for result in (wanted, found)]
+    far = [np.array([value for _, value in result]) for result in (wanted, found)]
     if not np.allclose(*far, atol=1e-5):
         return False
     last = wanted[-1][1] - 1e-5
-    near = [{key for key, each in result if each < last - 1e-5} for result in (wanted, found)]
-    others = {key for key, each in found if each < last + 3e-5}
+    near = [{key for key, value in result if value < last - 1e-5} for result in (wanted, found)]
+    others = {key for key, value in found if value < last + 3e-5}
     return near[0] <= others
 
 
@@ -102,5 +102,5 @@ def findings(settings: Settings) -> list[str]:
         wrong.append(f"embeddings that are not of their text: {ids[:10]} ({len(ids)})")
     else:
         wrong += searches_differ(settings)
-    wrong += [str(each) for each in lance_stream.open_dataset(settings.table).verify()]
+    wrong += [str(finding) for finding in lance_stream.open_dataset(settings.table).verify()]
     return wrong

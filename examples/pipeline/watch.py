@@ -107,14 +107,14 @@ class Watch:
 
     def start(self) -> None:
         """Begin."""
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """End."""
         self._closed.set()
-        for each in self._threads:
-            each.join(30)
+        for thread in self._threads:
+            thread.join(30)
 
     def _loop(self, work: Callable[[], None], pause: float) -> None:
         while not self._closed.wait(pause):
@@ -170,7 +170,7 @@ class Watch:
         load = figures.read(self._settings.figures("load"))
         sink = figures.read(self._settings.figures("sink"))
         recent = self.in_table.summary(now - WINDOW_SECONDS)
-        num_changes = sum(load.get(each, 0) for each in ("inserts", "updates", "deletes"))
+        num_changes = sum(load.get(name, 0) for name in ("inserts", "updates", "deletes"))
         rate = self._rate(load.get("written_at", now), num_changes)
         point = {
             "at": now,
@@ -200,7 +200,7 @@ class Watch:
                 "fresh": {"recent": recent, "all": self.in_table.summary()},
                 "embedded": self.embedded.summary(now - WINDOW_SECONDS),
                 "found": {
-                    name: each.summary(now - WINDOW_SECONDS) for name, each in self.found.items()
+                    name: value.summary(now - WINDOW_SECONDS) for name, value in self.found.items()
                 },
                 "missed": self.missed,
                 "parts": self._describe(),
@@ -225,7 +225,9 @@ class Watch:
 
     def _probe(self) -> None:
         """Choose the row that was committed last, and search it until it is found."""
-        if self._table is None or not any(each.columns for each in self._table.index_coverage()):
+        if self._table is None or not any(
+            coverage.columns for coverage in self._table.index_coverage()
+        ):
             return
         search = Search(self._settings.table)
         with closing(psycopg.connect(self._settings.database, connect_timeout=2)) as connection:
@@ -241,7 +243,7 @@ class Watch:
             deadline = time.monotonic() + 60
             while missing and not self._closed.is_set():
                 for name in list(missing):
-                    if key in {each["id"] for each in missing[name]()}:
+                    if key in {row["id"] for row in missing[name]()}:
                         now = time.time()
                         self.found[name].add([now - committed], now)
                         del missing[name]
@@ -258,13 +260,13 @@ def coverage_of(table: Dataset) -> list[dict[str, Any]]:
     """Return how much of the table each index covers."""
     return [
         {
-            "name": each.name,
-            "kind": each.kind,
-            "columns": list(each.columns),
-            "rows_unindexed": each.rows_unindexed,
-            "fraction": each.fraction,
+            "name": coverage.name,
+            "kind": coverage.kind,
+            "columns": list(coverage.columns),
+            "rows_unindexed": coverage.rows_unindexed,
+            "fraction": coverage.fraction,
         }
-        for each in table.index_coverage()
+        for coverage in table.index_coverage()
     ]
 
 
@@ -296,7 +298,7 @@ def kafka_lag(settings: Settings) -> int:
     finally:
         consumer.close()
     done = committed_offsets(settings.checkpoint("sink"))
-    return sum(end - done.get(each.partition, 0) for each, end in ends.items())
+    return sum(end - done.get(key.partition, 0) for key, end in ends.items())
 
 
 def committed_offsets(checkpoint: Path) -> dict[int, int]:

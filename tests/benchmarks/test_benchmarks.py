@@ -46,7 +46,7 @@ def test_the_files_benchmark_prints_its_ratios() -> None:
     assert expected <= set(lines), shown
     for name in expected:
         if "refused" not in lines[name]:
-            ratios = [float(each.strip("*")) for each in lines[name].split()]
+            ratios = [float(part.strip("*")) for part in lines[name].split()]
             assert len(ratios) == 5, lines[name]
             assert min(ratios) > 0, lines[name]
     assert "refused" not in lines[f"{'ids':15} 2.2"]
@@ -84,7 +84,7 @@ def test_the_stores_benchmark_prints_its_ratios() -> None:
     assert [name.replace(" ", "_") for name, _, _ in ratios] == list(ACTS), shown
     assert all(float(time) > 0 for _, time, _ in ratios)
     fewer = {name: float(requests) for name, _, requests in ratios}
-    assert max(fewer[each] for each in ("open", "append", "idle poll")) <= 1
+    assert max(fewer[name] for name in ("open", "append", "idle poll")) <= 1
 
 
 @pytest.mark.nightly

@@ -24,7 +24,7 @@ def test_the_batches_of_a_life_add_up(keys: str) -> None:
     for number in (1, 2, 3):
         batch = workload.batch(number)
         assert batch.num_rows == 100
-        known = sum(each in stored for each in batch["key"].to_pylist())
+        known = sum(key in stored for key in batch["key"].to_pylist())
         assert known == 90
         stored.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
     assert len(stored) == workload.num_rows(3) == 1030
@@ -56,12 +56,12 @@ def test_a_window_is_a_median_of_its_batches() -> None:
 def test_curves_are_drawn_to_scale() -> None:
     batch = {"batch ms": 1.0, "compaction CPU ms": 0.0}
     slow = [batch | {"batch CPU ms": 10.0 * n, "manifest bytes": 1e6 * n} for n in range(1, 9)]
-    fast = [each | {"batch CPU ms": 10.0} for each in slow]
+    fast = [number | {"batch CPU ms": 10.0} for number in slow]
     svg = draw(curves({"slow & old": slow, "fast": fast}, window=2))
     root = ElementTree.fromstring(svg)
     lines = [
-        [tuple(map(float, point.split(","))) for point in each.attrib["points"].split()]
-        for each in root.iter("{http://www.w3.org/2000/svg}polyline")
+        [tuple(map(float, point.split(","))) for point in element.attrib["points"].split()]
+        for element in root.iter("{http://www.w3.org/2000/svg}polyline")
     ]
     assert [len(line) for line in lines] == [4] * 4
     growing, flat = lines[:2]
@@ -105,7 +105,7 @@ def test_the_long_life_benchmark_measures_each_contender(tmp_path: Path) -> None
     for name in names:
         assert len(measured[name]) == 5
         last = measured[name][-1]
-        assert min(last[each] for each in ("manifest bytes", "open", "point read", "feed")) > 0
+        assert min(last[name] for name in ("manifest bytes", "open", "point read", "feed")) > 0
         assert re.search(rf"^ +4 {name} ", done.stdout, re.MULTILINE), done.stdout
     assert measured["ours"][-1]["dead rows"] == 500
     assert measured["ours:2"][3]["fragments"] < measured["ours"][3]["fragments"]

@@ -47,7 +47,7 @@ def test_a_forged_table_is_sound(forged: str) -> None:
     assert len(theirs.get_fragments()) == NUM_FRAGMENTS
 
 
-@pytest.mark.parametrize("name", [each for each in TABLE if each not in LEFT_OUT])
+@pytest.mark.parametrize("name", [value for value in TABLE if value not in LEFT_OUT])
 def test_actions_decode_few_fragments(
     forged: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

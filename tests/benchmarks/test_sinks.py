@@ -63,7 +63,7 @@ def test_rivals_are_compared_per_pyspark() -> None:
 def test_bars_use_the_newest_pyspark() -> None:
     """The newest that the sink has."""
     drawn = bars(("4.3.0", NEWEST), ("4.1.4", THEIRS))["append"]
-    assert [(each.label, round(each.value, 6)) for each in drawn] == [
+    assert [(bar.label, round(bar.value, 6)) for bar in drawn] == [
         ("lance-stream, PySpark 4.3", 1.0),
         ("parquet, PySpark 4.3", 2.5),
         ("Iceberg, PySpark 4.1", 4.0),
@@ -75,7 +75,8 @@ def test_bars_are_drawn_to_scale() -> None:
     svg = draw({"append": [Bar("ours", 1.0, True), Bar("a <rival>", 4.0, False)]})
     space = "{http://www.w3.org/2000/svg}"
     widths = [
-        float(each.attrib["width"]) for each in ElementTree.fromstring(svg).iter(f"{space}rect")
+        float(element.attrib["width"])
+        for element in ElementTree.fromstring(svg).iter(f"{space}rect")
     ]
     assert widths[1] == pytest.approx(4 * widths[0], rel=1e-3)
     assert "a &lt;rival&gt;" in svg

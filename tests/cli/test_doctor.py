@@ -148,7 +148,7 @@ def test_a_probe_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_p
     code, checks = diagnose(capsys, str(tmp_path / "t"), "--probe")
     assert code == 0
     assert checks["create once"][0] == checks["clocks"][0] == "ok"
-    assert [each.path for each in open_store(tmp_path / "t").list()] == [
+    assert [file.path for file in open_store(tmp_path / "t").list()] == [
         file.path for file in files
     ]
 

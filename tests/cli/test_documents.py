@@ -73,7 +73,7 @@ def every_context() -> Iterator[click.Context]:
 
 
 def test_help_fits_80_columns_and_is_whole() -> None:
-    pages = [each.get_help() for each in every_context()]
+    pages = [value.get_help() for value in every_context()]
     assert len(pages) > len(COMMANDS)
     lines = [line for page in pages for line in page.splitlines()]
     assert [line for line in lines if len(line) > 80 or line.endswith(("...", "\\b"))] == [

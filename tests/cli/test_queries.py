@@ -86,7 +86,7 @@ def test_rows_are_sorted(
     words = ["query", ds.uri, "--where", "id > 20", "--columns", "id", "--order-by", order]
     found = printed(capsys, *words, *([] if limit is None else ["--limit", str(limit)]))
     wanted = ds.to_table(filter="id > 20").sort_by(keys)["id"].to_pylist()[:limit]
-    assert found == [{"id": each} for each in wanted]
+    assert found == [{"id": value} for value in wanted]
 
 
 def test_a_sort_with_a_limit_keeps_few_rows(
@@ -137,7 +137,7 @@ def test_rows_are_counted(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_row_ids_are_added(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(capsys, "query", ds.uri, "--columns", "id", "--with-row-id", "-n", "4")
-    assert [(each["id"], each["_rowid"]) for each in found] == [(0, 0), (1, 1), (2, 2), (4, 4)]
+    assert [(row["id"], row["_rowid"]) for row in found] == [(0, 0), (1, 1), (2, 2), (4, 4)]
 
 
 def test_rows_can_be_streamed_as_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def test_a_pipe_gets_plain_text(
     printed = capsys.readouterr()
     assert printed.out
     assert printed.err == ""
-    assert all(each.isprintable() or each == "\n" for each in printed.out)
+    assert all(value.isprintable() or value == "\n" for value in printed.out)
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
@@ -108,7 +108,7 @@ def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset)
     hostile = ds.append(WIDE.slice(0, 2).set_column(1, "city", pa.array([HOSTILE, HOSTILE])))
     shown = on_terminal(*given(hostile, words), width=200)
     assert shown.code == 0
-    assert all(each.isprintable() or each == "\n" for each in shown.text)
+    assert all(value.isprintable() or value == "\n" for value in shown.text)
     if words[0] == "show":
         assert "\\u001b]0;owned\\u0007" in shown.text
 
@@ -190,8 +190,8 @@ def test_a_person_is_asked_before_files_of_writers_go(answer: str, code: int, ds
     shown = on_terminal(*words, answer=answer)
     assert (shown.code, "[y/N]" in shown.text) == (code, True)
     assert ds.table.store.exists("data/new.lance") == bool(code)
-    for each in ("--yes", "--dry-run"):
-        assert "[y/N]" not in on_terminal(*words, each).text
+    for name in ("--yes", "--dry-run"):
+        assert "[y/N]" not in on_terminal(*words, name).text
 
 
 def test_scripts_are_not_asked(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +247,7 @@ def test_every_command_prints_json(
     is_silent = words[:1] == ["verify"] and "--against" not in words  # nothing is wrong
     is_empty = words[0] == "branches" or words[:2] == ["quarantine", "list"]
     assert bool(found) != (is_silent or is_empty)
-    assert all(isinstance(each, dict) for each in found)
+    assert all(isinstance(value, dict) for value in found)
 
 
 def test_json_of_changing_commands(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,9 +320,9 @@ def test_manifests_of_an_old_table_are_renamed(
         rows = pa.table({"id": [number]})
         lance.write_dataset(rows, uri, mode="append", enable_v2_manifest_paths=False)
     (need,) = [
-        each
-        for each in documents(capsys, "show", uri, "--json")[0]["recommendations"]
-        if each["name"] == "manifest names"
+        row
+        for row in documents(capsys, "show", uri, "--json")[0]["recommendations"]
+        if row["name"] == "manifest names"
     ]
     words = need["command"].split()[1:]
     assert on_terminal(*words, answer="n\n").code == 1
@@ -428,7 +428,7 @@ def test_other_shells_have_scripts(shell: str, capsys: pytest.CaptureFixture[str
 def recommended(ds: Dataset, days: float = 0) -> dict[str, str]:
     later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + int(days * 86400e9))
     shown = on_terminal("show", ds.uri, "--json", environment=later)
-    return {each["name"]: each["command"] for each in json.loads(shown.raw)["recommendations"]}
+    return {row["name"]: row["command"] for row in json.loads(shown.raw)["recommendations"]}
 
 
 def grown(num_versions: int, **settings: Any) -> Dataset:
@@ -473,9 +473,9 @@ def _message(ds: Dataset, name: str, days: float) -> str:
     shown = on_terminal("show", ds.uri, "--json", environment=later)
     return str(
         next(
-            each["message"]
-            for each in json.loads(shown.raw)["recommendations"]
-            if each["name"] == name
+            row["message"]
+            for row in json.loads(shown.raw)["recommendations"]
+            if row["name"] == name
         )
     )
 

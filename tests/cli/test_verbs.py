@@ -36,7 +36,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name",
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_show_can_print_json(run: Run, ds: Dataset) -> None:
     assert printed["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
     assert printed["config"] == {"team": "blue"}
     assert printed["data_bytes"] == sum(
-        each.size_bytes for each in ds.table.store.list("data") if each.path.endswith(".lance")
+        file.size_bytes for file in ds.table.store.list("data") if file.path.endswith(".lance")
     )
     (consumer,) = printed["consumers"]
     assert (consumer["name"], consumer["version"], consumer["versions_behind"]) == ("totals", 4, 1)
@@ -183,7 +183,7 @@ def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
         ("1", "Overwrite", 0, 0, 0, 0),
     ]
     limited = objects(answer(run, "log", ds.uri, "--json", "--limit", "2"))
-    assert [(each["version"], each["operation"]) for each in limited] == [
+    assert [(row["version"], row["operation"]) for row in limited] == [
         (5, "Delete"),
         (4, "Update"),
     ]
@@ -203,8 +203,8 @@ def test_changes_prints_the_feed(run: Run, ds: Dataset) -> None:
     printed = objects(answer(run, "changes", ds.uri, "--after", "2", "--format", "json"))
     wanted = ds.changes(after=2).read_all().to_pylist()
     assert len(printed) == len(wanted) == 5
-    for each in wanted:
-        each["_commit_timestamp"] = each["_commit_timestamp"].isoformat()
+    for row in wanted:
+        row["_commit_timestamp"] = row["_commit_timestamp"].isoformat()
     assert printed == wanted
 
 
@@ -229,13 +229,13 @@ def test_changes_takes_an_interval(
 ) -> None:
     ds.tags.create("gold", 2)
     printed = objects(answer(run, "changes", ds.uri, *words, "--format", "json"))
-    assert [each["_change_type"] for each in printed] == wanted
+    assert [row["_change_type"] for row in printed] == wanted
 
 
 def test_filters_may_use_unselected_columns(run: Run, ds: Dataset) -> None:
     words = ["--columns", "name", "--filter", "id > 3 AND _commit_version > 0", "--format", "json"]
     printed = objects(answer(run, "changes", ds.uri, *words))
-    assert [each["name"] for each in printed] == ["n4", "n5", "n4"]
+    assert [row["name"] for row in printed] == ["n4", "n5", "n4"]
     assert "id" not in printed[0]
 
 
@@ -259,7 +259,7 @@ def test_following_survives_renamed_columns(
     ]
     words = ["--columns", "name", "--filter", "id = 77", "--follow", "--format", "json"]
     _, out, _ = run("changes", ds.uri, *words)
-    assert [each["name"] for each in objects(out)] == ["n77"]
+    assert [row["name"] for row in objects(out)] == ["n77"]
 
 
 def test_following_stops_when_a_column_is_dropped(
@@ -280,7 +280,9 @@ def test_changes_can_print_a_table(run: Run, ds: Dataset) -> None:
         "delete",
     ]
     assert lines[4].split()[1] == 39 * "é" + "…"
-    assert len({line.index(str(each)) for line, each in zip(lines[1:3], (4, 4), strict=True)}) == 1
+    assert (
+        len({line.index(str(number)) for line, number in zip(lines[1:3], (4, 4), strict=True)}) == 1
+    )
 
 
 def test_changes_can_stream_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,10 +298,10 @@ def test_changes_can_stream_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) 
 def test_following_prints_new_versions(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
-    naps += [partial(ds.append, rows(each)) for each in range(10, 13)]
+    naps += [partial(ds.append, rows(number)) for number in range(10, 13)]
     words = ["--after", "4", "--through", "8", "--follow", "--format", "json"]
     printed = objects(answer(run, "changes", ds.uri, *words))
-    assert [(each["_commit_version"], each["id"]) for each in printed] == [
+    assert [(row["_commit_version"], row["id"]) for row in printed] == [
         (5, 4),
         (6, 10),
         (7, 11),
@@ -314,7 +316,7 @@ def test_following_runs_until_interrupted(
     naps += [lambda: None, lambda: ds.append(rows(77)), lambda: None]
     code, out, err = run("changes", ds.uri, "--follow", "--format", "json")
     assert (code, err) == (130, "")
-    assert [each["id"] for each in objects(out)] == [77]
+    assert [row["id"] for row in objects(out)] == [77]
 
 
 @pytest.mark.parametrize("num_versions", [0, 1, 3], ids=["fewer", "as many", "more"])
@@ -333,7 +335,7 @@ def test_following_notices_a_restored_copy(
 
     naps += [lambda: ds.append(rows(77)), restore_copy]
     code, out, err = run("changes", uri, "--follow", "--format", "json")
-    assert (code, [each["id"] for each in objects(out)]) == (3, [77])
+    assert (code, [row["id"] for row in objects(out)]) == (3, [77])
     assert "version 2" in err
     assert "restored from a copy" in err
 
@@ -407,7 +409,7 @@ def test_verify_exits_1_on_violations(run: Run, ds: Dataset) -> None:
     assert "data files: fragment" in out
     code, out, _ = run("verify", ds.uri, "--json")
     assert code == 1
-    assert {each["rule"] for each in objects(out)} >= {"data files"}
+    assert {row["rule"] for row in objects(out)} >= {"data files"}
 
 
 def test_indices_can_be_listed_and_brought_up_to_date(run: Run, tmp_path: Path) -> None:

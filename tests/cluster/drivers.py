@@ -124,10 +124,10 @@ class Site:
 
     def check_who_reads(self, *but: str) -> None:
         """Check that workers have read data files, and nobody else, but of the tables named."""
-        reads = [each for each in self.proxy.seen(key="/data/") if each.kind in _READS]
+        reads = [request for request in self.proxy.seen(key="/data/") if request.kind in _READS]
         assert any(self.worker_of(read) for read in reads)
         by_others = [str(read) for read in reads if self.worker_of(read) is None]
-        assert [each for each in by_others if not any(f"/{name}/" in each for name in but)] == []
+        assert [other for other in by_others if not any(f"/{name}/" in other for name in but)] == []
 
     def check(self, *modes: str) -> None:
         """Check the tables of modes, or of all of them, as pylance reads them."""
@@ -149,7 +149,7 @@ class Site:
         table_version = self.open(table).table
         log = table_version.log
         named = {name for version in log.versions() for name in names_of(log.read(version), set())}
-        found = [(each.path, nameable(each.path)) for each in table_version.store.list("data")]
+        found = [(file.path, nameable(file.path)) for file in table_version.store.list("data")]
         return [path for path, what in found if what is not None and what.name not in named]
 
     def snapshot(self, table: str, version: int) -> ByRowId:

@@ -114,7 +114,7 @@ def _tools() -> Path:
 
 def _run(*command: object) -> None:
     done = subprocess.run(
-        [str(each) for each in command],
+        [str(value) for value in command],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -23,7 +23,7 @@ def main(parent: int, root: str, folder: str, command: list[str]) -> None:
     """Run the program as the only one of its machine, and end as it does."""
     end_with_parent(parent)
     leave_namespaces()
-    own, temporary = (os.open(each, os.O_PATH) for each in (folder, f"{folder}/tmp"))
+    own, temporary = (os.open(value, os.O_PATH) for value in (folder, f"{folder}/tmp"))
     init = os.fork()
     if init:
         signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
@@ -62,7 +62,7 @@ def leave_namespaces() -> None:
 
 def mount(source: str, target: str, kind: str | None, flags: int) -> None:
     """Mount, or say what could not be mounted."""
-    encoded = (None if each is None else each.encode() for each in (source, target, kind))
+    encoded = (None if text is None else text.encode() for text in (source, target, kind))
     check(f"mount {target}", _libc.mount(*encoded, flags, None))
 
 

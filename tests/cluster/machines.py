@@ -98,9 +98,9 @@ class Program:
     def find(self, *words: str) -> list[int]:
         """Return the ids of its processes whose command has all of some words."""
         return [
-            each
-            for each in processes_below(self.process.pid)
-            if all(word in command_of(each) for word in words)
+            field
+            for field in processes_below(self.process.pid)
+            if all(word in command_of(field) for word in words)
         ]
 
     def kill(self) -> None:
@@ -110,8 +110,8 @@ class Program:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes."""
-        for each in processes_below(self.process.pid):
-            try_to_send(each, number)
+        for field in processes_below(self.process.pid):
+            try_to_send(field, number)
 
 
 class Machine:
@@ -191,7 +191,7 @@ class Machine:
     def environment(self) -> dict[str, str]:
         """Return the environment of its programs."""
         java = shutil.which("java") or "/usr/bin/java"
-        known = {each: os.environ[each] for each in ("JAVA_HOME", "LANG") if each in os.environ}
+        known = {name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ}
         variables = {
             **known,
             "PATH": f"{self.folder}/env/bin:{Path(java).parent}:/usr/bin:/bin",

@@ -82,8 +82,8 @@ def test_errors_say_that_workers_lack_the_package(plain_site: Site) -> None:
         {"kind": "feed", "name": "feed", "table": f"{folder}/events", "ranges": [[1, 2]]},
     ]
     version = plain_site.version_of("events")
-    attempts = [{"kind": "attempt", "job": each} for each in (*ours, *of_spark)]
-    errors = [each for each in submitted(plain_site, attempts, [], {}) if "error" in each]
+    attempts = [{"kind": "attempt", "job": value} for value in (*ours, *of_spark)]
+    errors = [value for value in submitted(plain_site, attempts, [], {}) if "error" in value]
     assert len(errors) == len(attempts)
     for error in errors[: len(ours)]:
         assert error["error"] == "InvalidInputError"
@@ -107,7 +107,7 @@ def check_all(
     ]
     said = submitted(site, jobs, options, variables)
     site.check(*MODES)
-    (views,) = [each["seen"] for each in said if "seen" in each]
+    (views,) = [message["seen"] for message in said if "seen" in message]
     for view in views:
         assert view["here"].startswith(tuple(map(str, folders_of(site)))), "it is a worker's"
     return views

@@ -50,23 +50,23 @@ def test_a_client_streams_reads_and_compacts(site: Site, server: Server, client:
     said = finish(start_program(client, {"remote": server.url, "conf": {}, "jobs": jobs}))
     site.check(*modes)
     site.check_who_reads("format_upsert")
-    ended = {each["ended"]: each["knows_commit"] for each in said if "ended" in each}
+    ended = {message["ended"]: message["knows_commit"] for message in said if "ended" in message}
     assert ended == dict.fromkeys(modes, False), "the server has the outcomes of the batches"
-    (compacted,) = [each["version"] for each in said if "compacted" in each]
+    (compacted,) = [message["version"] for message in said if "compacted" in message]
     assert compacted > len(site.batches), "there was something to compact"
-    ranges = [each for each in said if "feed" in each]
+    ranges = [message for message in said if "feed" in message]
     assert len(ranges) == 2 * len(RANGES)
     for span in ranges:
         before = site.snapshot("upsert", span["first"] - 1)
         assert after(before, span["rows"]) == site.snapshot("upsert", span["last"])
-    streamed = [after({}, each["rows"]) for each in said if "streamed" in each]
+    streamed = [after({}, message["rows"]) for message in said if "streamed" in message]
     assert streamed == 2 * [site.snapshot("upsert", compacted)]
     assert len(site.open("append").versions()) == 1
-    assert [str(each) for each in by_client(site, "format_append")] == []
+    assert [str(value) for value in by_client(site, "format_append")] == []
     assert by_client(site, "upsert"), "the client plans and commits compactions itself"
 
 
 def by_client(site: Site, table: str) -> list[object]:
     """Return the requests of the client for a table."""
     seen = site.proxy.seen(key=site.key(f"{table}/"))
-    return [each for each in seen if machine_of(each) == "client"]
+    return [request for request in seen if machine_of(request) == "client"]

@@ -27,8 +27,8 @@ def test_executors_and_python_workers_are_killed(site: Site) -> None:
         site.at_data(mode, 3, kill_python, CutBefore())
         site.at_data(mode, 5, kill_executors, CutBefore())
     site.run([stream_job(mode, site.folder) for mode in modes])
-    killed = {mode: [number for each, number in deaths if each == mode] for mode in modes}
-    assert all(len(each) == 3 and all(each) for each in killed.values()), killed
+    killed = {mode: [number for death, number in deaths if death == mode] for mode in modes}
+    assert all(len(value) == 3 and all(value) for value in killed.values()), killed
     site.check(*modes)
 
 
@@ -44,5 +44,5 @@ def test_a_worker_is_lost_for_good(site: Site) -> None:
     site.at_data("upsert", 4, lose, CutBefore())
     site.run([stream_job(mode, site.folder) for mode in ("append", "upsert")])
     assert len(lost) == 2
-    assert all(each.is_lost() for each in lost)
+    assert all(value.is_lost() for value in lost)
     site.check("append", "upsert")

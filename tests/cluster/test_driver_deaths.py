@@ -62,7 +62,7 @@ def meet(site: Site, mode: str, moment: str, meeting: Meeting) -> None:
         def is_of_second_batch(request: StoreRequest) -> bool:
             before = site.proxy.requests[: request.number]
             return request.method == "PUT" and any(
-                each.kind == "put once" and manifests in each.key for each in before
+                request.kind == "put once" and manifests in request.key for request in before
             )
 
         fault = meeting.fault(CutBefore())

@@ -37,13 +37,13 @@ def test_the_feed_is_the_difference_of_snapshots(site: Site) -> None:
     assert all(deaths)
     site.check("upsert")
     site.check_who_reads()
-    (compacted,) = [each["version"] for each in said if "compacted" in each]
+    (compacted,) = [message["version"] for message in said if "compacted" in message]
     assert compacted > len(site.batches), "there was something to compact"
-    ranges = [each for each in said if "feed" in each]
+    ranges = [message for message in said if "feed" in message]
     assert len(ranges) == 2 * len(RANGES)
     for span in ranges:
         before = site.snapshot("upsert", span["first"] - 1)
         assert after(before, span["rows"]) == site.snapshot("upsert", span["last"]), span["first"]
-    for each in said:
-        if "streamed" in each:
-            assert after({}, each["rows"]) == site.snapshot("upsert", compacted)
+    for row in said:
+        if "streamed" in row:
+            assert after({}, row["rows"]) == site.snapshot("upsert", compacted)

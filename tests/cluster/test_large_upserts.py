@@ -54,7 +54,7 @@ def at_step(site: Site, mode: str, step: str, fault: Fault) -> None:
     def is_of_second_batch(request: StoreRequest) -> bool:
         before = site.proxy.requests[: request.number]
         return request.method in ("PUT", "POST") and any(
-            each.kind == "put once" and manifests in each.key for each in before
+            request.kind == "put once" and manifests in request.key for request in before
         )
 
     site.proxy.add(fault, key=site.key(f"{mode}/{STEPS[step]}"), matches=is_of_second_batch)

@@ -72,8 +72,8 @@ def test_a_zombie_ends_its_task_late(site: Site) -> None:
     try:
         site.run([stream_job("append", site.folder, **ARGUMENTS)], LOSES_WORKERS_SOON)
     finally:
-        for each in zombies:
-            each.lose()  # it would come back to the master at a time of its own
+        for value in zombies:
+            value.lose()  # it would come back to the master at a time of its own
     assert len(woken) == 1
     assert site.unnamed_files("append"), "of the zombie"
     assert site.version_of("append") == len(site.batches)
@@ -98,11 +98,11 @@ def hold_first_file(site: Site, table: str) -> list[StoreRequest]:
 
 def late_files(site: Site, worker: Worker, after: StoreRequest) -> list[StoreRequest]:
     """Return the files that a worker has written after a request."""
-    later = [each for each in site.proxy.seen(key="/data/") if each.number > after.number]
+    later = [request for request in site.proxy.seen(key="/data/") if request.number > after.number]
     return [
-        each
-        for each in later
-        if each.method == "PUT" and each.status == 200 and site.worker_of(each) is worker
+        value
+        for value in later
+        if value.method == "PUT" and value.status == 200 and site.worker_of(value) is worker
     ]
 
 

@@ -11,11 +11,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 def test_tasks_run_from_the_wheel_of_their_own_machine(site: Site) -> None:
     hidden = [str(site.driver.folder), __file__]
     said = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
-    (views,) = [each["seen"] for each in said if "seen" in each]
+    (views,) = [message["seen"] for message in said if "seen" in message]
     folders = {str(worker.machine.folder) for worker in site.cluster.workers.values()}
     used = set()
     for view in views:
-        (folder,) = {each for each in folders if view["profile"].startswith(f"{each}/")}
+        (folder,) = {folder for folder in folders if view["profile"].startswith(f"{folder}/")}
         used.add(folder)
         for path in (view["python"], view["package"], view["here"]):
             assert path.startswith(f"{folder}/")

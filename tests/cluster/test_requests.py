@@ -22,7 +22,7 @@ def test_requests_do_not_grow_with_executors(site: Site) -> None:
     """Three tasks write each batch, on one executor and on three."""
     counts = {number: requests_with(site, number) for number in (1, 3)}
     for number, by_machine in counts.items():
-        workers = [each for each in by_machine if each != "driver"]
+        workers = [value for value in by_machine if value != "driver"]
         assert len(workers) == number, "all executors had work"
     assert counts[3]["driver"] == counts[1]["driver"]
     one, three = (sum(map(Counter.total, counts[number].values())) for number in (1, 3))
@@ -44,6 +44,6 @@ def requests_with(site: Site, num_executors: int) -> dict[str, Counter[str]]:
     own.run(jobs, {"spark.cores.max": str(num_executors)})
     own.check(*STREAMS)
     counts: dict[str, Counter[str]] = {}
-    for each in site.proxy.seen():
-        counts.setdefault(machine_of(each), Counter())[each.kind] += 1
+    for request in site.proxy.seen():
+        counts.setdefault(machine_of(request), Counter())[request.kind] += 1
     return counts

@@ -43,9 +43,9 @@ def test_killed_upkeep_is_done_when_it_runs_again(site: Site) -> None:
     said_at_end = site.run([SHARED, compact])
     assert len(deaths) == 2
     assert all(deaths)
-    (after,) = [each["version"] for each in said_at_end if "compacted" in each]
+    (after,) = [row["version"] for row in said_at_end if "compacted" in row]
     ds = site.open("kept")
-    operations = [each.operation for each in ds.versions()][before:]
+    operations = [version.operation for version in ds.versions()][before:]
     assert operations == ["Rewrite"] * (after - before)
     assert after - before > 3, "the first driver committed once, and the second twice"
     assert len(ds.table.manifest.fragments) <= NUM_FRAGMENTS // 3
@@ -75,10 +75,10 @@ def test_killed_upkeep_is_done_when_it_runs_again(site: Site) -> None:
     assert all(deaths)
     assert site.unnamed_files("kept"), "the driver died before the last deletion"
     site.proxy.clear()
-    (cleaned,) = [each for each in site.run([SHARED, clean]) if "cleaned" in each]
+    (cleaned,) = [value for value in site.run([SHARED, clean]) if "cleaned" in value]
     assert cleaned["files"] > 0
     ds = site.open("kept")
-    assert [each.version for each in ds.versions()] == [after]
+    assert [version.version for version in ds.versions()] == [after]
     assert site.unnamed_files("kept") == []
     assert ds.verify(deep=True) == []
     assert site.snapshot("kept", after) == snapshots[before]
@@ -111,7 +111,7 @@ def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
         site.at_commit(mode, 3, meeting.fault())
     assert driver.wait(JOB_SECONDS) == 0, driver.output()[-5000:]
     assert meeting.took_place
-    assert all(each["files"] > 0 for each in cleaned(driver))
+    assert all(row["files"] > 0 for row in cleaned(driver))
     site.check("append", "upsert")
     for mode in ("append", "upsert"):
         assert site.open(mode).verify(deep=True) == []
@@ -122,7 +122,7 @@ def make_table(site: Site, name: str) -> int:
 
     def rows(first: int, seq: int) -> pa.Table:
         ids = range(first, first + ROWS_A_FRAGMENT)
-        values = [f"{seq}-{each}" for each in ids]
+        values = [f"{seq}-{id_}" for id_ in ids]
         return pa.table({"id": ids, "key": ids, "seq": [seq] * len(ids), "value": values})
 
     options = site.bucket.storage_options
@@ -135,7 +135,7 @@ def make_table(site: Site, name: str) -> int:
 
 def num_bytes(site: Site, table: str) -> int:
     """Return the size of a table's data files."""
-    return sum(each.size_bytes for each in site.open(table).table.store.list("data"))
+    return sum(file.size_bytes for file in site.open(table).table.store.list("data"))
 
 
 def killing(
@@ -160,4 +160,4 @@ def wait_for_death(site: Site, driver: Program) -> None:
 
 def cleaned(driver: Program) -> list[dict[str, Any]]:
     """Return what a driver has said about cleanups."""
-    return [each for each in said(driver) if "cleaned" in each]
+    return [message for message in said(driver) if "cleaned" in message]

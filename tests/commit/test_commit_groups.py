@@ -225,7 +225,7 @@ def test_an_unknown_outcome_deletes_nothing(place: GroupPlace) -> None:
             ),
         )
     assert place.batches() == [[0], [0]]
-    assert not any(each.is_new for each in place.commit(0).values())
+    assert not any(outcome.is_new for outcome in place.commit(0).values())
 
 
 def test_a_failure_after_an_unclear_answer_deletes_nothing(place: GroupPlace) -> None:
@@ -305,7 +305,7 @@ def test_a_commit_that_is_not_finished_is_in_all_tables(
     with pytest.raises(Died):
         place.commit(0, prepare=prepare)
     assert place.batches() == [[0], [0]]
-    assert not any(each.is_new for each in place.commit(0).values())
+    assert not any(outcome.is_new for outcome in place.commit(0).values())
     place.commit(1)
     assert place.batches() == [[0, 1], [0, 1]]
 
@@ -316,7 +316,7 @@ def test_two_drivers_commit_a_batch_once(place: GroupPlace) -> None:
 
         def commit(_: int, batch_id: int = batch_id, line: threading.Barrier = line) -> int:
             line.wait()
-            return sum(each.is_new for each in place.commit(batch_id).values())
+            return sum(outcome.is_new for outcome in place.commit(batch_id).values())
 
         with ThreadPoolExecutor(4) as drivers:
             assert sum(drivers.map(commit, range(4))) == 2
@@ -452,8 +452,8 @@ def test_a_group_refuses_members_in_two_stores(tmp_path: Path) -> None:
     lines = in_sqlite(tmp_path, "lines")
     (tmp_path / "other").mkdir()
     orders = in_sqlite(tmp_path / "other", "orders")
-    for each in (lines, orders):
-        each.create()
+    for value in (lines, orders):
+        value.create()
     work = {
         name: lambda member, name=name, of=of: of._append(
             name, 0, 1, lambda _name, _table: None, "s", member
@@ -541,7 +541,7 @@ def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> GroupPlace:
 @pytest.mark.server("moto")
 def test_too_many_tables_for_dynamodb_are_refused(dynamodb_table: DynamoTable) -> None:
     manifests = manifests_of(in_dynamodb(dynamodb_table, Path("/x"), dynamodb_table.endpoint))
-    items = {f"t{each}": ManifestItem(1, f"t{each}/x", 1) for each in range(101)}
+    items = {f"t{number}": ManifestItem(1, f"t{number}/x", 1) for number in range(101)}
     with pytest.raises(InvalidInputError, match="at most 100 tables here, not 101"):
         manifests.put_all_if_not_exist(items)
     with pytest.raises(InvalidInputError, match="at most 50 tables here, not 101"):

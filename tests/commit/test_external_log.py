@@ -192,8 +192,8 @@ def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> Non
     assert ObjectStoreLog(reader.store).read_latest().version == expected
     left = staged(reader.store)
     assert len(left) == (1 if step in (2, 5) else 0)
-    assert reader.obsolete_staged_files([f"_versions/{each}" for each in left]) == {
-        f"_versions/{each}" for each in left
+    assert reader.obsolete_staged_files([f"_versions/{number}" for number in left]) == {
+        f"_versions/{number}" for number in left
     }
     commit_to(reader, append(expected, 1))
     assert reader.versions() == list(range(1, expected + 2))
@@ -432,7 +432,7 @@ def test_existing_tables_can_adopt_manifest_stores(tmp_path: Path) -> None:
     commit_to(log, append(2, 1))
     assert log.versions() == [1, 2, 3]
     assert [log.read(version).version for version in (1, 2, 3)] == [1, 2, 3]
-    assert [each.version for each in log.manifests.items("uri of t")] == [3]
+    assert [manifest.version for manifest in log.manifests.items("uri of t")] == [3]
     assert len(live_ids(log)) == 3
 
 

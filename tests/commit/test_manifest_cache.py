@@ -117,7 +117,7 @@ def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
     commit_to(log, append(1, 3))
     commit_to(log, append(2, 3))
     known = [memory.recall(log.store, manifest_path(version)) for version in (1, 2, 3)]
-    assert [each is not None for each in known] == [False, True, True]
+    assert [value is not None for value in known] == [False, True, True]
 
 
 def test_an_unchanged_etag_avoids_a_read(
@@ -142,15 +142,15 @@ def test_an_unchanged_etag_avoids_a_read(
 
 def test_remembered_tables_and_bytes_are_bounded() -> None:
     logs = [create(3) for _ in range(4)]
-    manifests = [each.read_latest() for each in logs]
-    data = [each.store.read(manifest_path(1)) for each in logs]
+    manifests = [log.read_latest() for log in logs]
+    data = [log.store.read(manifest_path(1)) for log in logs]
 
     def remembered(memory: ManifestCache) -> list[bool]:
-        for log, manifest, each in zip(logs, manifests, data, strict=True):
-            memory.remember(log.store, manifest_path(1), manifest, each)
+        for log, manifest, value in zip(logs, manifests, data, strict=True):
+            memory.remember(log.store, manifest_path(1), manifest, value)
             # The first table is looked at all the time.
             memory.recall(logs[0].store, manifest_path(1))
-        return [memory.recall(each.store, manifest_path(1)) is not None for each in logs]
+        return [memory.recall(log.store, manifest_path(1)) is not None for log in logs]
 
     size = max(map(len, data))
     assert remembered(ManifestCache()) == [True, True, True, True]

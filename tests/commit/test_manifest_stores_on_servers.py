@@ -59,12 +59,12 @@ class TestPostgresql(ManifestStoreContract):
 
 @pytest.mark.floors
 def test_sixteen_threads_can_create_the_table(postgresql_url: str) -> None:
-    for each in range(5):
+    for number in range(5):
         line, won = threading.Barrier(NUM_RACERS), []
 
-        def race(each: int = each, line: Any = line, won: Any = won) -> None:
+        def race(number: int = number, line: Any = line, won: Any = won) -> None:
             name = f"&application_name={threading.get_ident()}"  # a connection of its own
-            own = in_postgresql(postgresql_url, f"?table=t{each}{name}")
+            own = in_postgresql(postgresql_url, f"?table=t{number}{name}")
             line.wait()
             won.append(own.put_if_not_exists(URI, item(1)))
 

@@ -57,7 +57,13 @@ class ManifestStoreContract:
         for version in (9, 10, 2, (1 << 63) - 1, 100):
             assert manifests.put_if_not_exists(URI, item(version))
         assert manifests.latest(URI) == item((1 << 63) - 1)
-        assert [each.version for each in manifests.items(URI)] == [2, 9, 10, 100, (1 << 63) - 1]
+        assert [manifest.version for manifest in manifests.items(URI)] == [
+            2,
+            9,
+            10,
+            100,
+            (1 << 63) - 1,
+        ]
 
     def test_tables_do_not_see_each_other(self, manifests: ManifestStore) -> None:
         for uri in (URI, f"{URI}/", f"{URI}2", URI[:-1], URI.upper()):
@@ -74,7 +80,7 @@ class ManifestStoreContract:
         for version in range(1, 61):
             assert manifests.put_if_not_exists(URI, item(version))
         manifests.delete(URI, [*range(1, 58), 99])
-        assert [each.version for each in manifests.items(URI)] == [58, 59, 60]
+        assert [manifest.version for manifest in manifests.items(URI)] == [58, 59, 60]
         assert manifests.put_if_not_exists(URI, item(3))
         manifests.delete(URI, [])
 
@@ -133,7 +139,7 @@ class ManifestStoreContract:
         self, manifests: ManifestStore
     ) -> None:
         """Each thread names the tables in another order; a database must not wait for itself."""
-        tables = [f"{URI}/{each}" for each in "abc"]
+        tables = [f"{URI}/{number}" for number in "abc"]
         assert manifests.latest(URI) is None
         num_racers = 6
         with ThreadPoolExecutor(num_racers) as threads:
@@ -179,10 +185,10 @@ class ManifestStoreContract:
                     assert not manifests.put_all_if_not_exist(items)
             finally:
                 ended.set()
-            for each in reading:
-                each.result()
+            for future in reading:
+                future.result()
         assert seen
-        assert [each for each in seen if len(set(each)) > 1] == []
+        assert [request for request in seen if len(set(request)) > 1] == []
 
     def test_a_pickled_store_is_the_same_store(self, manifests: ManifestStore) -> None:
         assert manifests.put_if_not_exists(URI, item(1))

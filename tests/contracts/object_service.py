@@ -69,7 +69,7 @@ class ObjectService:
 
     def kinds(self) -> dict[str, int]:
         """Return how many requests there were of each kind."""
-        return dict(Counter(each.kind for each in self.asked))
+        return dict(Counter(request.kind for request in self.asked))
 
     def clear(self) -> None:
         """Forget what was asked."""

@@ -114,11 +114,11 @@ class ObjectStoreContract(StoreContract):
         assert not store.create_once(path, b"twice")
         assert store.read(path) == b"once"
         assert store.list_names(name) == [f"x {name}"]
-        assert [each.path for each in store.list()] == [path]
+        assert [file.path for file in store.list()] == [path]
         store.copy(path, f"copy of {name}")
         assert store.read(f"copy of {name}") == b"once"
         store.delete(path)
-        assert [each.path for each in store.list()] == [f"copy of {name}"]
+        assert [file.path for file in store.list()] == [f"copy of {name}"]
 
     @pytest.mark.parametrize("name", ["a\tb", "a\x1bb", "a\nb", "a//b", "a/./b"])
     def test_impossible_names_are_refused(self, store: ObjectStore, name: str) -> None:
@@ -145,7 +145,7 @@ class ObjectStoreContract(StoreContract):
         assert again == store
         assert again.read("data/a") == b"1"
         above = open_store(f"{bucket.uri}/100%25 a+b%20%E2%98%83", bucket.storage_options)
-        assert [each.path for each in above.list()] == ["t/data/a"]
+        assert [file.path for file in above.list()] == ["t/data/a"]
 
     @pytest.mark.each_service
     def test_neighbours_with_equal_prefixes_are_unlisted(self, bucket: Bucket) -> None:
@@ -525,7 +525,7 @@ class ObjectStoreContract(StoreContract):
         for option in self.secret_options:
             secret = bucket.storage_options[option]
             assert len(secret) > 8
-            assert not [each for each in shown if secret in each]
+            assert not [value for value in shown if secret in value]
 
 
 def store_in(bucket: Bucket, root: str = "some where/t") -> ObjectStore:

@@ -45,7 +45,7 @@ class Place:
 
 def rows(*ids: int, name: str = "n") -> pa.Table:
     return pa.table(
-        {"id": pa.array(ids, pa.int64()), "name": [f"{name}{each}" for each in ids]}, SCHEMA
+        {"id": pa.array(ids, pa.int64()), "name": [f"{name}{id_}" for id_ in ids]}, SCHEMA
     )
 
 
@@ -101,7 +101,7 @@ class SharedTables:
         place.we_append(rows(*range(50, 80)))
         place.ours().delete("id < 5")
         made = place.ours().optimize_indices()
-        assert {each.rows_unindexed for each in made.index_coverage()} == {0}
+        assert {coverage.rows_unindexed for coverage in made.index_coverage()} == {0}
         theirs = place.theirs()
         assert theirs.to_table(filter="id = 77")["name"].to_pylist() == ["n77"]
         assert theirs.to_table(full_text_query="n77")["id"].to_pylist() == [77]
@@ -153,11 +153,11 @@ class SharedTables:
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=write, args=each) for each in enumerate(writers)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        threads = [threading.Thread(target=write, args=writer) for writer in enumerate(writers)]
+        for thread in threads:
+            thread.start()
+        for worker in threads:
+            worker.join()
         assert errors == []
         expected = {
             1000 * me + number for me in range(len(writers)) for number in range(self.num_rounds)

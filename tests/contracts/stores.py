@@ -58,7 +58,9 @@ class StoreContract:
     @pytest.mark.floors
     def test_ranges_come_back_as_ordered(self, store: Store) -> None:
         store.write("a", DATA)
-        ranges = [ByteRange(*each) for each in [(9000, 9100), (0, 5), (3, 7), (7, 7), (5000, 9050)]]
+        ranges = [
+            ByteRange(*value) for value in [(9000, 9100), (0, 5), (3, 7), (7, 7), (5000, 9050)]
+        ]
         buffers = store.read_ranges("a", ranges)
         assert [bytes(buffer) for buffer in buffers] == [DATA[r.start : r.stop] for r in ranges]
 
@@ -178,13 +180,13 @@ class StoreContract:
         """A listing contains all files below a folder, at any depth."""
         for path in ("data/b", "data/a", "data/x/c", "other/d", "top"):
             store.write(path, path.encode())
-        assert [each.path for each in store.list()] == [
+        assert [file.path for file in store.list()] == [
             "data/a", "data/b", "data/x/c", "other/d", "top",
         ]  # fmt: skip
-        assert [(each.path, each.size_bytes) for each in store.list("data")] == [
+        assert [(file.path, file.size_bytes) for file in store.list("data")] == [
             ("data/a", 6), ("data/b", 6), ("data/x/c", 8),
         ]  # fmt: skip
-        assert all(1.6e9 < each.modified < 1e11 for each in store.list())
+        assert all(1.6e9 < file.modified < 1e11 for file in store.list())
 
     @pytest.mark.each_service
     def test_names_are_a_folders_own_files_sorted(self, store: Store) -> None:
@@ -198,7 +200,7 @@ class StoreContract:
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, path.encode())
         found = store.list_files("v")
-        assert [(each.path, each.size_bytes) for each in found] == [("v/10", 4), ("v/9", 3)]
+        assert [(file.path, file.size_bytes) for file in found] == [("v/10", 4), ("v/9", 3)]
         assert [file.path for file in store.list_files("v", limit=1)] == ["v/10"]
         assert store.list_files("w") == []
 
@@ -259,11 +261,11 @@ class StoreContract:
                     won[number].append(me)
 
         threads = [threading.Thread(target=create, args=(me,)) for me in range(num_threads)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert [len(each) for each in won] == [1] * num_rounds
+        for thread in threads:
+            thread.start()
+        for worker in threads:
+            worker.join()
+        assert [len(value) for value in won] == [1] * num_rounds
         for number, (winner,) in enumerate(won):
             assert store.read(f"v/{number}") == str(winner).encode() * 5000
 

@@ -9,7 +9,7 @@ from lance_stream._proto import table_pb2
 
 def newest_manifest(table: Path) -> Path:
     """Return the file of the newest version, of either naming scheme."""
-    names = [each for each in (table / "_versions").iterdir() if each.suffix == ".manifest"]
+    names = [path for path in (table / "_versions").iterdir() if path.suffix == ".manifest"]
 
     def version(path: Path) -> int:
         number = int(path.stem)

@@ -36,7 +36,10 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
     "add_columns of a value": (lambda ds, each: ds.add_columns({"n": each}), [None, *NO_TEXTS]),
     "drop_columns": (lambda ds, each: ds.drop_columns(each), NO_NAMES),
     "rename_columns": (lambda ds, each: ds.rename_columns(each), NO_MAPPINGS),
-    "restore": (lambda ds, each: ds.restore(each), [each for each in NO_NUMBERS if each != "1"]),
+    "restore": (
+        lambda ds, each: ds.restore(each),
+        [number for number in NO_NUMBERS if number != "1"],
+    ),
     "compact": (lambda ds, each: ds.compact(each), NO_NUMBERS),
     "update_config": (lambda ds, each: ds.update_config(each), NO_MAPPINGS),
     "tag": (lambda ds, each: ds.tags.create(each, 1), [None, *NO_TEXTS]),
@@ -56,9 +59,9 @@ def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     call, given = REFUSED[verb]
-    for each in given:
+    for value in given:
         with pytest.raises(InvalidInputError):
-            call(ds, each)
+            call(ds, value)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

@@ -15,7 +15,7 @@ from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 
-ROWS = pa.table({"id": list(range(10)), "name": [f"n{each}" for each in range(10)]})
+ROWS = pa.table({"id": list(range(10)), "name": [f"n{number}" for number in range(10)]})
 
 Step = tuple[str, str]
 

@@ -42,7 +42,7 @@ def test_a_notebook_shows_columns_and_size(ds: Dataset) -> None:
 
 
 def test_names_in_notebooks_are_escaped(tmp_path: Path) -> None:
-    names = ["<script>", "\x1b[1m", *(f"c{each}" for each in range(60))]
+    names = ["<script>", "\x1b[1m", *(f"c{number}" for number in range(60))]
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([(n, pa.int8()) for n in names]))
     shown = ds._repr_html_()
     assert "<script>" not in shown

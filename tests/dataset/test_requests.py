@@ -42,7 +42,7 @@ Kinds = dict[str, int]
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,7 @@ def test_an_append(service: ObjectService, ds: Dataset) -> None:
     for number in range(3):
         service.clear()
         ds = ds.append(rows(100 + number))
-        kinds = [each.kind for each in service.asked]
+        kinds = [request.kind for request in service.asked]
         assert sorted(kinds) == ["list", "put", "put once", "put once"]
         assert kinds.index("put once") < kinds.index("list"), "a cleanup is to see the transaction"
         assert kinds[-1] == "put once", "the data file may be on its way until then"
@@ -289,7 +289,7 @@ def test_a_poll_without_news(service: ObjectService, ds: Dataset) -> None:
         assert followed.advance(position) == position
         followed.behind(position)
     assert service.kinds() == {"get": LOOKS_PER_LISTING}
-    assert {each.num_bytes for each in service.asked} == {0}
+    assert {value.num_bytes for value in service.asked} == {0}
     assert requests_of(service, lambda: followed.advance(position)) == {"list": 1}
 
 
@@ -328,7 +328,7 @@ def test_a_batch_of_several_versions(
     service.clear()
     end, units = batch(followed, position, limits)
     assert (end.version, len(units)) == (ds.version, num_versions)
-    manifests = [each.key for each in service.asked if each.kind == "get"]
+    manifests = [request.key for request in service.asked if request.kind == "get"]
     assert len(set(manifests)) == num_versions + 1, "and the one before"
     assert service.kinds() == {"get": num_versions + lists, "list": lists}
 
@@ -378,5 +378,5 @@ def test_manifests_are_read_in_parallel(
     assert len(followed.units(Position(1), end, lambda _last: columns)) == 1
     assert service.kinds()["get"] <= 2 * ds.version, "each manifest once, with its transaction"
     assert service.most_at_once > 4
-    shared = {id(columns.ids_in(followed.table(each))) for each in range(2, ds.version + 1)}
+    shared = {id(columns.ids_in(followed.table(number))) for number in range(2, ds.version + 1)}
     assert len(shared) == 1, "versions with the same columns take no memory for them"

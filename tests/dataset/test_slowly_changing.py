@@ -162,7 +162,7 @@ def test_values_that_are_not_tracked_are_those_of_the_last_event(which: dict[str
     def rows(*tags: tuple[str, list[str] | None, int]) -> pa.Table:
         table = events(*((1, name, seq) for name, _, seq in tags))
         return table.append_column(
-            "tags", pa.array([each for _, each, _ in tags], pa.list_(pa.string()))
+            "tags", pa.array([tag for _, tag, _ in tags], pa.list_(pa.string()))
         )
 
     ds = new_history(schema)

@@ -155,7 +155,7 @@ def test_a_new_version_of_the_function_works_from_the_newest_rows_down(tmp_path:
 
     def negative(batch: pa.RecordBatch) -> pa.Array:
         seen.extend(batch["text"].to_pylist())
-        return pa.array([-len(each) for each in batch["text"].to_pylist()])
+        return pa.array([-len(text) for text in batch["text"].to_pylist()])
 
     again = derive(uri, LENGTH, negative, "text", function_version="2", rows_per_commit=40)
     first = again.run(max_commits=1)
@@ -259,7 +259,7 @@ def test_a_function_that_has_never_succeeded_is_wrong_not_the_rows(
     uri = new_table(tmp_path, (0, 5))
 
     def misspelt(batch: pa.RecordBatch) -> list[int]:
-        return [len(each) for each in batch["txt"].to_pylist()]
+        return [len(txt) for txt in batch["txt"].to_pylist()]
 
     def run(function: Any, version: str = "1") -> Any:
         return derive(uri, LENGTH, function, "text", function_version=version).run()
@@ -398,7 +398,7 @@ def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
         return {"factor": 10}
 
     def scaled(batch: pa.RecordBatch, model: dict[str, int]) -> Any:
-        return np.array([len(each) for each in batch["text"].to_pylist()]) * model["factor"]
+        return np.array([len(text) for text in batch["text"].to_pylist()]) * model["factor"]
 
     derive(
         uri,
@@ -467,7 +467,7 @@ def test_the_feed_has_the_rows_that_were_computed(tmp_path: Path) -> None:
     done = lengths.run()
     feed = lance_stream.open_dataset(uri).changes(ds.version, columns=["id", "length"])
     found = feed.read_all().to_pylist()
-    assert [(each["_change_type"], each["id"], each["length"]) for each in found] == [
+    assert [(row["_change_type"], row["id"], row["length"]) for row in found] == [
         ("update_preimage", 12, 7),
         ("update_postimage", 12, 4),
     ]
@@ -536,7 +536,7 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
         if is_first:
             is_first = False
             other.run(max_commits=1)
-        return [len(each) for each in batch["text"].to_pylist()]
+        return [len(text) for text in batch["text"].to_pylist()]
 
     done = derive(uri, LENGTH, disturbed, "text", function_version="1", rows_per_commit=20).run()
     assert done.num_computed == 40  # what the other had committed is not computed again
@@ -656,10 +656,10 @@ def test_a_generator_that_fails_for_a_row_fails_for_that_row(tmp_path: Path) -> 
     uri = new_table(tmp_path, (0, 20))
 
     def generated(batch: pa.RecordBatch) -> Iterator[int]:
-        for each in batch["text"].to_pylist():
-            if each == "text 7":
+        for text in batch["text"].to_pylist():
+            if text == "text 7":
                 raise ValueError("seven")
-            yield len(each)
+            yield len(text)
 
     def mapped(batch: pa.RecordBatch) -> dict[str, Iterator[int]]:
         return {"length": generated(batch)}

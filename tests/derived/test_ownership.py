@@ -17,7 +17,7 @@ LENGTH = {"length": pa.int64()}
 
 
 def lengths(batch: pa.RecordBatch) -> list[int]:
-    return [len(each) for each in batch["text"].to_pylist()]
+    return [len(text) for text in batch["text"].to_pylist()]
 
 
 def new_table(path: Path) -> str:
@@ -255,9 +255,9 @@ def test_branches_and_clones_resume(tmp_path: Path) -> None:
     lance_stream.open_dataset(uri).branches.create("dev")
     copy = str(tmp_path / "copy.lance")
     shutil.copytree(uri, copy)
-    for each in (clone, f"{uri}/tree/dev", copy):
-        lance_stream.open_dataset(each).update({"text": "'x'"}, where="id = 3")
-        assert lengths_in(each).run().num_computed == 1
+    for value in (clone, f"{uri}/tree/dev", copy):
+        lance_stream.open_dataset(value).update({"text": "'x'"}, where="id = 3")
+        assert lengths_in(value).run().num_computed == 1
 
 
 def test_a_row_that_changes_while_the_columns_are_added_is_computed(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_row_that_changes_while_the_columns_are_added_is_computed(tmp_path: Pa
     made.run()
     assert made.run().num_checked == 0
     found = lance_stream.open_dataset(uri).to_table(["text", "length"]).to_pylist()
-    assert all(each["length"] == len(each["text"]) for each in found)
+    assert all(row["length"] == len(row["text"]) for row in found)
 
 
 def test_a_column_that_a_user_adds_while_the_function_runs_is_kept(tmp_path: Path) -> None:

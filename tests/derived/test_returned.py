@@ -238,7 +238,7 @@ OTHER = [pa.float32(), pa.float64(), pa.date32(), pa.timestamp("s"), pa.string()
 )
 def test_what_is_accepted_is_equal(values: list[Any], kind: pa.DataType, is_array: bool) -> None:
     if pa.types.is_temporal(kind):  # where numbers are days or seconds
-        values = [each for each in values if not isinstance(each, int | float)]
+        values = [value for value in values if not isinstance(value, int | float)]
     given_values = np.array(values, object) if is_array else values
     try:
         found = returned(given_values, kind)

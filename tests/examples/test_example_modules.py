@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = sorted(each.stem for each in EXAMPLES.glob("*.py"))
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
 def load(name: str) -> ModuleType:

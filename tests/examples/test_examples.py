@@ -58,7 +58,7 @@ def test_embeddings_follow_their_texts(tmp_path: Path, capsys: pytest.CaptureFix
     assert "embedded: 15 after" in shown
     rows = table(tmp_path, "chunks")
     found = example.search(str(tmp_path / "chunks.lance"), "a bird that makes music")
-    assert all("penguin" in each["text"] for each in found)
+    assert all("penguin" in row["text"] for row in found)
     batch = pa.record_batch({"text": [row["text"] for row in rows]})
     wanted = example.embed(batch, example.load_model())
     assert np.allclose([row["embedding"] for row in rows], wanted)

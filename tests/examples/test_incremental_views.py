@@ -38,8 +38,8 @@ def check_refreshes(tmp_path: Path, count: int) -> None:
             change(folder, dice)
         example.refresh(folder)
         assert example.views(folder) == example.views_in_batch(folder)
-    for each in ("sales", "regions"):
-        assert lance_stream.open_dataset(f"{folder}/{each}.lance").verify() == []
+    for name in ("sales", "regions"):
+        assert lance_stream.open_dataset(f"{folder}/{name}.lance").verify() == []
 
 
 def change(folder: str, dice: random.Random) -> None:
@@ -49,10 +49,10 @@ def change(folder: str, dice: random.Random) -> None:
     kind = dice.random()
     if kind < 0.6:
         rows = [
-            {"id": each, "customer": dice.randrange(1, 14), "cents": dice.randrange(1000)}
+            {"id": id_, "customer": dice.randrange(1, 14), "cents": dice.randrange(1000)}
             if name == "orders"
-            else {"id": each, "region": dice.choice(REGIONS)}
-            for each in ids
+            else {"id": id_, "region": dice.choice(REGIONS)}
+            for id_ in ids
         ]
         ds.upsert(pa.Table.from_pylist(rows, ds.schema), on="id")
     elif kind < 0.85:

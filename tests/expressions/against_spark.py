@@ -483,14 +483,14 @@ FAILED: Final = "fails"
 
 def plain_rows(array: Any) -> list[Any]:
     """Return values of either engine as ones that compare, with the sign of zero, and NaN."""
-    return [_plain(each) for each in array.to_pylist()]
+    return [_plain(value) for value in array.to_pylist()]
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return ("float", repr(value))
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, datetime):
         return value.replace(tzinfo=None)
     if isinstance(value, Decimal):
@@ -519,7 +519,7 @@ class Judge:
     def judge(self, texts: Sequence[str]) -> None:
         """Compare the values of some expressions, all in one query of Spark if none fails."""
         ours = [(text, found) for text in texts if (found := self._ours(text)) is not None]
-        self._compare([each for each in ours if each[1] != FAILED])
+        self._compare([row for row in ours if row[1] != FAILED])
         for text, values in ours:
             if values == FAILED:
                 self._compare_rows(text)
@@ -582,7 +582,7 @@ class Judge:
             except PySparkException as failure:
                 other = FAILED, failure.getCondition()
             own_failed, other_failed = (
-                isinstance(each, tuple) and each[0] == FAILED for each in (own, other)
+                isinstance(row, tuple) and row[0] == FAILED for row in (own, other)
             )
             if own_failed and other_failed:
                 continue

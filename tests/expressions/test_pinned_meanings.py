@@ -83,7 +83,7 @@ MEANINGS = {
 def test_conditions_keep_choosing_the_same_rows(tmp_path: Path, condition: str) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     assert ds.to_table(["id"], filter=condition)["id"].to_pylist() == MEANINGS[condition]
-    left = [each for each in range(5) if each not in MEANINGS[condition]]
+    left = [number for number in range(5) if number not in MEANINGS[condition]]
     assert ds.delete(condition).to_table(["id"])["id"].to_pylist() == left
 
 
@@ -202,7 +202,7 @@ def test_unstable_dependencies_are_bounded_above() -> None:
     """We use private parts of these libraries, or depend on their decisions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounded = {
-        re.split(r"[><=\[]", each)[0] for each in project["dependencies"] if re.search("<", each)
+        re.split(r"[><=\[]", value)[0] for value in project["dependencies"] if re.search("<", value)
     }
     assert {"pyspark", "protobuf"} <= bounded
 

@@ -57,7 +57,7 @@ integer_literals = st.sampled_from(["0", "1", "-1", "2", "5", "-7", "NULL"])
 string_literals = st.sampled_from(["''", "'a'", "'ab'", "'it''s'", "NULL"])
 patterns = st.sampled_from(
     ["''", "'a%'", "'%b'", "'a_b'", "'%'", "'_'"]
-    + [f"'{each}' ESCAPE '!'" for each in ("a!%b", "%\\", "\\%", "%\\%", "a\\", "%!_\\b", "_\\%")]
+    + [f"'{name}' ESCAPE '!'" for name in ("a!%b", "%\\", "\\%", "%\\%", "a\\", "%!_\\b", "_\\%")]
 )
 
 
@@ -285,7 +285,7 @@ def test_constants_of_a_list_keep_the_meaning_of_each_columns_type() -> None:
 
 
 def test_constants_of_a_list_are_read_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    members = ", ".join(str(each) for each in range(1000))
+    members = ", ".join(str(number) for number in range(1000))
     schema = pa.schema([("a", pa.int64())])
     predicate = parse_predicate(f"a IN ({members}, a + 1)", schema)
     read: list[str] = []

@@ -68,7 +68,7 @@ class Writer:
             known = dice.sample(range(self.next_id), 4)
             self.keep(ds.upsert(rows(known, f"upserted {n}"), "id"))
         elif verb == "again":  # as other rows
-            gone = [each for each in range(self.next_id) if each not in self.states[n]]
+            gone = [number for number in range(self.next_id) if number not in self.states[n]]
             self.keep(ds.append(rows(gone[:3], f"again {n}")))
         elif verb == "move":  # keys of rows go to others
             self.keep(ds.update({"id": "id + 1"}, where=f"id >= {self.next_id - 4}"))

@@ -81,12 +81,12 @@ class Parts:
 
         def table(where: ByteRange) -> list[bytes]:
             listed = decode_position_table(whole[where.start : where.stop], len(whole))
-            return [whole[each.start : each.stop] for each in listed]
+            return [whole[file.start : file.stop] for file in listed]
 
         return cls(
             data=whole[: footer.metadata_start],
             columns=[
-                file2_pb2.ColumnMetadata.FromString(each) for each in table(footer.column_table)
+                file2_pb2.ColumnMetadata.FromString(value) for value in table(footer.column_table)
             ],
             descriptor=file_pb2.FileDescriptor.FromString(table(footer.global_table)[0]),
             footer=footer,
@@ -135,7 +135,7 @@ class Damager:
 
     def _damage_parts(self, parts: Parts) -> None:
         kind = self.chance.choices(["encoding", "column", "buffer", "descriptor"], [12, 3, 3, 2])[0]
-        with_pages = [each for each in parts.columns if each.pages]
+        with_pages = [column for column in parts.columns if column.pages]
         if kind == "descriptor" or not with_pages:
             self._mutate(parts.descriptor)
         elif kind == "column":
@@ -160,12 +160,12 @@ class Damager:
             message = kind.FromString(wrapped.value)
         except DecodeError:
             return packed
-        for each in _messages_in(message):
-            kept = self._seen.setdefault(each.DESCRIPTOR.full_name, [])
+        for value in _messages_in(message):
+            kept = self._seen.setdefault(value.DESCRIPTOR.full_name, [])
             if len(kept) < 200:
-                kept.append(each.SerializeToString())
+                kept.append(value.SerializeToString())
             else:
-                kept[self.chance.randrange(200)] = each.SerializeToString()
+                kept[self.chance.randrange(200)] = value.SerializeToString()
         self._mutate(message)
         wrapped.value = message.SerializeToString()
         return wrapped.SerializeToString()
@@ -323,18 +323,18 @@ def bombs() -> list[bytes]:
 
 def _messages_in(message: Message) -> Iterator[Message]:
     yield message
-    for each, value in message.ListFields():
-        if each.message_type is None or _is_map(each):
+    for entry, value in message.ListFields():
+        if entry.message_type is None or _is_map(entry):
             continue
-        repeated = each.label == FieldDescriptor.LABEL_REPEATED
+        repeated = entry.label == FieldDescriptor.LABEL_REPEATED
         for inner in list(value)[:20] if repeated else [value]:
             yield from _messages_in(inner)
 
 
 def _places_in(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
     for holder in _messages_in(message):
-        for each in holder.DESCRIPTOR.fields:
-            yield holder, each
+        for value in holder.DESCRIPTOR.fields:
+            yield holder, value
 
 
 def _is_map(each: FieldDescriptor) -> bool:
@@ -346,13 +346,13 @@ def _ways_back(kind: Any, limit: int = 3) -> Iterator[tuple[FieldDescriptor, ...
     pending: list[tuple[Any, tuple[FieldDescriptor, ...]]] = [(kind, ())]
     while pending:
         at, way = pending.pop()
-        for each in at.fields:
-            if each.message_type is None or _is_map(each):
+        for value in at.fields:
+            if value.message_type is None or _is_map(value):
                 continue
-            if each.message_type == kind:
-                yield (*way, each)
+            if value.message_type == kind:
+                yield (*way, value)
             elif len(way) + 1 < limit:
-                pending.append((each.message_type, (*way, each)))
+                pending.append((value.message_type, (*way, value)))
 
 
 def _zero(each: FieldDescriptor) -> Any:

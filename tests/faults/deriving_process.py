@@ -31,7 +31,7 @@ def slowly(batch: pa.RecordBatch) -> list[str]:
     time.sleep(0.002)
     if "bad" in batch["text"].to_pylist():
         raise ValueError("bad")
-    return [value_of(each) for each in batch["text"].to_pylist()]
+    return [value_of(text) for text in batch["text"].to_pylist()]
 
 
 def in_table(uri: str, make: Callable[..., Derivation] = derive, **given: Any) -> Derivation:

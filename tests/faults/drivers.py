@@ -56,7 +56,7 @@ Batch: TypeAlias = Sequence[Change]
 
 
 def rows_of_batch(batch: Batch) -> Rows:
-    return [(each.id, each.value, each.seq) for each in batch]
+    return [(entry.id, entry.value, entry.seq) for entry in batch]
 
 
 def appended(rows: Rows, batch: Batch) -> Rows:
@@ -77,7 +77,7 @@ def upserted(rows: Rows, batch: Batch) -> Rows:
 
 def followed(rows: Rows, batch: Batch) -> Rows:
     """CDC: the newest change of a key counts, unless a row of the table is newer."""
-    newest = {each.id: each for each in sorted(batch, key=lambda each: each.seq)}
+    newest = {entry.id: entry for entry in sorted(batch, key=lambda each: each.seq)}
     there = {row[0] for row in rows}
     kept = [row for row in rows if row[0] not in newest or newest[row[0]].seq < row[2]]
     changed = [row[0] for row in rows if row[0] in newest and newest[row[0]].seq >= row[2]]
@@ -87,7 +87,7 @@ def followed(rows: Rows, batch: Batch) -> Rows:
 
 def to_arrow(batch: Batch) -> pa.Table:
     return pa.Table.from_pylist(
-        [{"id": each.id, "value": each.value, "seq": each.seq} for each in batch], schema=SCHEMA
+        [{"id": entry.id, "value": entry.value, "seq": entry.seq} for entry in batch], schema=SCHEMA
     )
 
 
@@ -112,7 +112,7 @@ FOLLOWING = UpsertRules(("id",), sequence_by="seq", delete_when="op = 'd'", exce
 
 
 def take_changes(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
-    ops = pa.array(["d" if each.deletes else "u" for each in batch])
+    ops = pa.array(["d" if change.deletes else "u" for change in batch])
     rows = to_arrow(batch).append_column("op", ops)
     upsert(table, rows, FOLLOWING, micro_batch, environment=WITHOUT_WAITING)
 
@@ -153,7 +153,7 @@ BATCHES: Mapping[str, Sequence[Batch]] = {
 def batch_for(mode: str, app_id: str, batch_id: int) -> Batch:
     """Return a batch of a stream; deletes stand in it where the mode knows them."""
     batch = BATCHES[app_id][batch_id]
-    return batch if mode == "cdc" else [each for each in batch if not each.deletes]
+    return batch if mode == "cdc" else [change for change in batch if not change.deletes]
 
 
 # --- tables
@@ -186,8 +186,8 @@ def take_in(
 def copy_table(uri: str, target: str) -> str:
     """Copy the files of a table; return where."""
     source, store = open_store(uri), open_store(target)
-    for each in source.list():
-        store.write(each.path, source.read(each.path))
+    for file in source.list():
+        store.write(file.path, source.read(file.path))
     return target
 
 
@@ -213,7 +213,7 @@ def check_sound(uri: str) -> None:
     table = open_dataset(uri)
     assert table.verify() == []
     assert table.table.log.versions() == list(range(1, table.version + 1))
-    there = {each.path for each in table.table.store.list()}
+    there = {file.path for file in table.table.store.list()}
     held = {path for path in there if path.startswith(("data/", "_deletions/"))}
     assert held == named_files(table.table)
 

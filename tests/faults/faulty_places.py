@@ -101,13 +101,13 @@ def through(bucket: Bucket, proxy: FaultProxy, patience: Options = QUICK) -> Opt
     server = urlsplit(bucket.endpoint)
     at_server, at_proxy = f"{server.scheme}://{server.netloc}", proxy.url
     options = bucket.storage_options.items()
-    return {**{name: each.replace(at_server, at_proxy) for name, each in options}, **patience}
+    return {**{name: option.replace(at_server, at_proxy) for name, option in options}, **patience}
 
 
 @cache
 def _files_of_a_table() -> tuple[tuple[str, bytes], ...]:
     store = open_store(make_table(f"memory://{uuid.uuid4()}/table"))
-    return tuple((each.path, store.read(each.path)) for each in store.list())
+    return tuple((file.path, store.read(file.path)) for file in store.list())
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def check_done(action: Action, uri: str, options: Options, context: str) -> None
     entry = ledger_entries.read_entry(table.table.manifest.config, APP)
     assert (entry and entry.batch_id) == action.batch_id, context
     assert table.verify() == [], context
-    assert named_files(table.table) <= {each.path for each in table.table.store.list()}, context
+    assert named_files(table.table) <= {file.path for file in table.table.store.list()}, context
 
 
 # --- faults at each request
@@ -254,8 +254,8 @@ class Proxies:
         idle.append(proxy)
 
     def close(self) -> None:
-        for each in self._all:
-            each.close()
+        for value in self._all:
+            value.close()
 
 
 def num_requests(action: Action, case: Case, place: Place) -> int:

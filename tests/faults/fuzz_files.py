@@ -148,7 +148,7 @@ def read_every_way(data: bytes) -> None:
     count = reader.metadata.num_rows
     for field in reader.metadata.schema.fields:
         below = fields_with_column(field, reader.metadata.version)
-        column_of = {each.id: column for column, each in enumerate(below)}
+        column_of = {field.id: column for column, field in enumerate(below)}
         middle = count // 2
         for start, stop in ((0, min(count, ROWS_AT_ONCE)), (middle, min(count, middle + 70))):
             (array,) = answer(reader.read([field], column_of, start, stop), ranges)
@@ -169,7 +169,7 @@ def check_sound(array: pa.Array, num_rows: int) -> None:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        if not any(each in str(error) for each in MEANINGLESS_NUMBERS):
+        if not any(number in str(error) for number in MEANINGLESS_NUMBERS):
             raise
 
 
@@ -185,7 +185,7 @@ def find_harm(data: bytes) -> Finding | None:
             return None  # the file may be sound, its values only large
         lines = traceback.extract_tb(error.__traceback__)
         ours = [line for line in lines if "lance_stream" in line.filename] or lines
-        where = " < ".join(f"{Path(each.filename).name}:{each.name}" for each in ours[:-4:-1])
+        where = " < ".join(f"{Path(entry.filename).name}:{entry.name}" for entry in ours[:-4:-1])
         what = f"{type(error).__name__}: {str(error)[:200]}"
         return Finding(what, where, traceback.format_exc())
     return None

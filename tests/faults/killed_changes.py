@@ -43,12 +43,12 @@ def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
         return call
 
     patches = [patch.object(LocalStore, name, guard(name)) for name in CHANGES]
-    for each in patches:
-        each.start()
+    for span in patches:
+        span.start()
     try:
         yield done
     except KilledError:
         pass
     finally:
-        for each in patches:
-            each.stop()
+        for value in patches:
+            value.stop()

@@ -84,7 +84,7 @@ def is_alive(process: subprocess.Popen[bytes]) -> bool:
     if process.poll() is None:
         return True
     said = _LOGS[process.pid].read_text()
-    assert any(each in said for each in SPARKS_OWN), said[-3000:]
+    assert any(value in said for value in SPARKS_OWN), said[-3000:]
     return False
 
 

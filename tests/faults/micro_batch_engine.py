@@ -80,7 +80,7 @@ class Engine:
         given = {"path": uri, "readChangeFeed": True} | options
         if options_of(uri):
             given["secretStorageOptions"] = json.dumps(options_of(uri))
-        self.options = {key: str(each) for key, each in given.items()}
+        self.options = {key: str(value) for key, value in given.items()}
         self.reported: Mapping[str, Any] | None = None
 
     def run(self, polls: int | None = None) -> None:

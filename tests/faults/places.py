@@ -74,8 +74,8 @@ def create_table(uri: str, schema: pa.Schema, **arguments: Any) -> Dataset:
 
 def delete_table(uri: str) -> None:
     store = store_of(uri)
-    for each in store.list():
-        store.delete(each.path)
+    for file in store.list():
+        store.delete(file.path)
 
 
 def sink_into(uri: str, **arguments: Any) -> LanceSink:

@@ -27,7 +27,7 @@ Rows = set[tuple[int | None, ...]]
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "x": [each % 7 for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": ids, "x": [id_ % 7 for id_ in ids]}, schema=SCHEMA)
 
 
 @cache
@@ -65,7 +65,7 @@ def with_others(ds: Dataset, at: int, act: Callable[[Dataset], None]) -> tuple[D
     return Dataset(replace(ds.table, store=store, log=ObjectStoreLog(store))), calls
 
 
-BEFORE: Rows = {(each, each % 7) for each in range(20) if each != 3}
+BEFORE: Rows = {(number, number % 7) for number in range(20) if number != 3}
 
 VERBS: dict[str, tuple[Callable[[Dataset], Dataset], Callable[[Any], Any]]] = {
     "append": (lambda ds: ds.append(rows(99)), lambda old: old | {(99, 1)}),

@@ -178,7 +178,7 @@ def test_a_kill_within_the_store_tears_nothing(
 
     assert in_child(die) == signal.SIGKILL
     check_whole(store, int(landed))
-    left = [each.path for each in store.list() if each.path.endswith(".tmp")]
+    left = [file.path for file in store.list() if file.path.endswith(".tmp")]
     assert len(left) == (name != "open")
     assert take_in(store, 0) == ("taken in" if landed else "committed")
     check_whole(store, 1)

@@ -132,11 +132,11 @@ def test_a_crashing_query_delivers_changes_once(
     expected, found = writer.changes, replica.changes()
     if "startingVersion" not in options:
         begin = found[0]["_commit_version"]
-        snapshot = [each for each in found if each["_commit_version"] == begin]
-        assert {each["id"]: each["x"] for each in snapshot} == writer.states[begin]
-        assert {each["_change_type"] for each in snapshot} == {"insert"}
-        found = [each for each in found if each["_commit_version"] > begin]
-        expected = [each for each in expected if each["_commit_version"] > begin]
+        snapshot = [row for row in found if row["_commit_version"] == begin]
+        assert {row["id"]: row["x"] for row in snapshot} == writer.states[begin]
+        assert {row["_change_type"] for row in snapshot} == {"insert"}
+        found = [row for row in found if row["_commit_version"] > begin]
+        expected = [row for row in expected if row["_commit_version"] > begin]
     assert Counter(map(identity, found)) == Counter(map(identity, expected))
     if not is_cut:
         # What the replica's own feed tells is what the source was, at the ends of the batches.

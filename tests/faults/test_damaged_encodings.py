@@ -23,7 +23,7 @@ from tests.faults.fuzz_files import VERSIONS, find_harm, written_by_us
 from tests.oracle.type_cases import COLUMNS, SHAPES
 
 ROOT = Path(__file__).parents[2]
-SHAPES_BY_NAME = {each.name: each for each in SHAPES}
+SHAPES_BY_NAME = {shape.name: shape for shape in SHAPES}
 
 
 def sound_file(column: str, shape: str, version: FileVersion) -> bytes:
@@ -54,7 +54,7 @@ def test_the_same_seed_damages_the_same_way() -> None:
     whole = sound_file("list<string>", "some nulls", FileVersion.V2_1)
     once, again = ([Damager(random.Random(3)).damaged(whole) for _ in range(3)] for _ in range(2))
     assert once == again
-    assert any(each != whole for each in once)
+    assert any(value != whole for value in once)
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)

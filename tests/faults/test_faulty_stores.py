@@ -67,7 +67,7 @@ def check_whole(uri: str) -> None:
     """Whatever a version names is there, and right; other files may have been left behind."""
     table = open_dataset(uri)
     assert table.verify() == []
-    assert named_files(table.table) <= {each.path for each in table.table.store.list()}
+    assert named_files(table.table) <= {file.path for file in table.table.store.list()}
 
 
 @pytest.mark.quick_cases(one_in=2)
@@ -123,7 +123,7 @@ class LateStore(WatchedStore):
         raise TimeoutError("no answer")
 
     def arrive(self) -> list[bool]:
-        return [self.inner.create_once(*each) for each in self.under_way]
+        return [self.inner.create_once(*value) for value in self.under_way]
 
     @property
     def under_way(self) -> list[tuple[str, bytes]]:

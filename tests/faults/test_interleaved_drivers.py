@@ -174,10 +174,10 @@ def test_three_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], 
     for first in stops(copy, mode):
         uri = copy()
         drivers = [driver(uri, mode) for _ in range(3)]
-        for place, each in enumerate(drivers):
-            each.go_on((first + 3 * place) % num_steps)
-        for each in drivers:
-            each.finish()
+        for place, value in enumerate(drivers):
+            value.go_on((first + 3 * place) % num_steps)
+        for item in drivers:
+            item.finish()
         assert rows_at(uri) == expected
         assert versions_of(uri) == FIRST_VERSION + 1
         check_sound(uri)

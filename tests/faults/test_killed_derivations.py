@@ -66,8 +66,8 @@ def check(uri: str) -> None:
         assert derivation.run().num_checked == 0
         ds = lance_stream.open_dataset(location)
         assert values_of(ds) == {
-            each["id"]: None if each["text"] == "bad" else value_of(each["text"])
-            for each in lance_stream.open_dataset(uri).to_table(["id", "text"]).to_pylist()
+            row["id"]: None if row["text"] == "bad" else value_of(row["text"])
+            for row in lance_stream.open_dataset(uri).to_table(["id", "text"]).to_pylist()
         }
         assert ds.verify() == []
         num_bad = lance_stream.open_dataset(uri).count_rows("text = 'bad'")
@@ -76,7 +76,7 @@ def check(uri: str) -> None:
 
 def values_of(ds: Dataset) -> dict[int, str | None]:
     found = ds.to_table(["id", "value"]).to_pylist()
-    made = {each["id"]: each["value"] for each in found}
+    made = {row["id"]: row["value"] for row in found}
     assert len(made) == len(found)
     return made
 

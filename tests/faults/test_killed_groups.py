@@ -124,9 +124,9 @@ class Reader:
                 found = lance_stream.open_together(
                     [*self._place.uris.values()], self._place.options
                 )
-                batches = [{*each.to_table()["batch"].to_pylist()} - {-1} for each in found]
+                batches = [{*value.to_table()["batch"].to_pylist()} - {-1} for value in found]
                 self.num_reads += 1
-                versions = [each.version for each in found]
+                versions = [version.version for version in found]
                 if any(batch != batches[0] for batch in batches) or versions < newest:
                     self.torn.append((versions, batches))
                 newest = versions
@@ -181,10 +181,10 @@ def kill_often(place: GroupPlace, num_kills: int, *, with_others: bool) -> tuple
     assert reader.torn == []
     place.commit(done + 1)
     batches = [sorted(set(batch)) for batch in place.batches()]
-    counts = [len([each for each in of if each >= 0]) for of in place.batches()]
+    counts = [len([value for value in of if value >= 0]) for of in place.batches()]
     newest = batches[0][-1]
     assert counts == [newest + 1] * 3  # none is missing, and none is there twice
-    assert all([each for each in of if each >= 0] == [*range(newest + 1)] for of in batches)
+    assert all([value for value in of if value >= 0] == [*range(newest + 1)] for of in batches)
     return newest + 1, reader.num_reads, num_found
 
 

@@ -44,7 +44,7 @@ def test_searches_are_right_after_a_kill_at_a_step(tmp_path: Path, victim: str, 
     table.check()
     assert table.ours.verify() == []
     assert run(table.uri, "nobody", "no step") == 0
-    assert {each.rows_unindexed for each in table.ours.index_coverage()} == {0}
+    assert {coverage.rows_unindexed for coverage in table.ours.index_coverage()} == {0}
     assert table.ours.version == version + 1
     table.check()
     table.upsert()

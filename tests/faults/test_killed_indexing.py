@@ -33,7 +33,7 @@ def test_indices_are_right_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     table.check()
     ds = table.ours
     assert ds.verify() == []
-    assert {each.rows_unindexed for each in ds.index_coverage()} == {0}
+    assert {coverage.rows_unindexed for coverage in ds.index_coverage()} == {0}
     assert ds.ledger()["app"].batch_id == num_batches
     assert ds.count_rows() == 30 + num_batches + 1
 

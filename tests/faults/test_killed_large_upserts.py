@@ -37,7 +37,7 @@ def test_killed_drivers_apply_each_batch_once(tmp_path: Path) -> None:
     ended = [line.split(" ", 1) for line in done.stdout.splitlines()]
     assert ended == [
         ["0", "no step"],
-        *(each for step in STEPS for each in ([str(-signal.SIGKILL), step], ["0", "again"])),
+        *(value for step in STEPS for value in ([str(-signal.SIGKILL), step], ["0", "again"])),
     ], done.stdout + done.stderr
     ds = lance_stream.open_dataset(uri)
     num_batches = 1 + len(STEPS)
@@ -67,5 +67,5 @@ def unnamed(ds: lance_stream.Dataset) -> list[str]:
     """Return the data files that no version names."""
     log = ds.table.log
     named = {name for version in log.versions() for name in names_of(log.read(version), set())}
-    found = [(each.path, nameable(each.path)) for each in ds.table.store.list("data")]
+    found = [(file.path, nameable(file.path)) for file in ds.table.store.list("data")]
     return [path for path, what in found if what is not None and what.name not in named]

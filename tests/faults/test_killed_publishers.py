@@ -110,8 +110,8 @@ def log_of(place: Place) -> ExternalLog:
 
 def check_is_finished(place: Place, num_left: int = 0) -> None:
     log = log_of(place)
-    for each in log.manifests.items(log.base_uri):
-        assert each.path == f"{log.base_uri}/{log.manifest_path(each.version)}"
+    for manifest in log.manifests.items(log.base_uri):
+        assert manifest.path == f"{log.base_uri}/{log.manifest_path(manifest.version)}"
     names = [name for name in log.store.list_names("_versions") if ".manifest-" in name]
     assert len(names) == num_left
 
@@ -144,10 +144,10 @@ def test_concurrent_readers_finish_killed_commits(place: Place) -> None:
             seen.append(ids_of(place))
 
         threads = [threading.Thread(target=read) for _ in range(8)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.start()
+        for worker in threads:
+            worker.join()
         assert seen == [list(range(1, row + 1))] * 8
         check_is_finished(place)
 

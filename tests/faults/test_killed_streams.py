@@ -77,7 +77,7 @@ class Streams:
         ]
         self.batches.append(batch)
         rows = to_arrow(batch).append_column(
-            "op", pa.array(["d" if each.deletes else "u" for each in batch])
+            "op", pa.array(["d" if change.deletes else "u" for change in batch])
         )
         hidden = self.folder / "files" / f".{number:05}.parquet"
         pq.write_table(rows, hidden)
@@ -100,7 +100,7 @@ class Streams:
             if name != "append":
                 states.append(followed(states[-1], batch))
             else:
-                states.append(sorted([*states[-1], *((each[:3]) for each in batch)]))
+                states.append(sorted([*states[-1], *((row[:3]) for row in batch)]))
         return [list(state) for state in states]
 
     def wait_for_versions(self, more: int, process: subprocess.Popen[bytes]) -> None:
@@ -117,7 +117,7 @@ def history_of(batches: Sequence[Batch]) -> list[tuple[Any, ...]]:
     """Return the rows of a history: id, value, start and end."""
     rows: list[tuple[Any, ...]] = []
     current: dict[int, tuple[str, int]] = {}
-    for change in (each for batch in batches for each in batch):  # in order of their sequences
+    for change in (value for batch in batches for value in batch):  # in order of their sequences
         if change.id in current:
             value, start = current.pop(change.id)
             rows.append((change.id, value, start, change.seq))
@@ -227,7 +227,7 @@ def check_replica(folder: Path, writer: Writer) -> None:
 def check_log(folder: Path, writer: Writer) -> None:
     """The log has each change of the source once."""
     log = open_dataset(str(folder / "log"))
-    columns = [log.to_table()[each].to_pylist() for each in ("change", "version", "row_id", "x")]
+    columns = [log.to_table()[name].to_pylist() for name in ("change", "version", "row_id", "x")]
     names = ("_change_type", "_commit_version", "_rowid", "x")
     expected = [tuple(change[name] for name in names) for change in writer.changes]
     assert Counter(zip(*columns, strict=True)) == Counter(expected)

@@ -48,7 +48,7 @@ def files_of_no_version(ds: Dataset) -> list[str]:
         for version in ds.table.log.versions()
         for name in names_of(ds.table.log.read(version), set())
     }
-    found = [(each.path, nameable(each.path)) for each in ds.table.store.list()]
+    found = [(file.path, nameable(file.path)) for file in ds.table.store.list()]
     return [path for path, what in found if what is not None and what.name not in named]
 
 

@@ -168,7 +168,7 @@ def test_verbs_beside_a_sink_are_killed_at_any_moment(
                 assert sink.error is None, sink.error
             assert process.poll() is None, process.communicate()[1]
             process.send_signal(signal.SIGKILL)
-            begun = [each for each in process.stdout.read().split("\n") if each.isidentifier()]
+            begun = [part for part in process.stdout.read().split("\n") if part.isidentifier()]
         verbs.update(begun)
         killed_in.update(begun[-1:])
         follower.follow()

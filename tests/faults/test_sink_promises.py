@@ -73,9 +73,9 @@ PLAIN: Sequence[Batch] = (
 def as_file(mode: str, batch: Batch) -> pa.Table:
     rows = to_arrow(batch)
     if mode != "cdc":
-        assert not any(each.deletes for each in batch), "only CDC knows deletes"
+        assert not any(change.deletes for change in batch), "only CDC knows deletes"
         return rows
-    return rows.append_column("op", pa.array(["d" if each.deletes else "u" for each in batch]))
+    return rows.append_column("op", pa.array(["d" if change.deletes else "u" for change in batch]))
 
 
 def after(mode: str, batches: Sequence[Batch], rows: Rows | None = None) -> Rows:
@@ -102,7 +102,7 @@ def check(uri: str, expected: Rows) -> None:
 
 def check_no_files_are_left(uri: str) -> None:
     table = open_table(uri).table
-    held = {each.path for name in ("data", "_deletions") for each in table.store.list(name)}
+    held = {file.path for name in ("data", "_deletions") for file in table.store.list(name)}
     assert held == named_files(table)
 
 
@@ -187,7 +187,7 @@ def test_b_crashes_between_two_tables_are_harmless(
     file_stream: Any, folder: str, mode: str
 ) -> None:
     uris = [f"{folder}/{name}" for name in ("one", "two", "three")]
-    sinks = [sink_into(each, **ARGUMENTS[mode]) for each in uris]
+    sinks = [sink_into(value, **ARGUMENTS[mode]) for value in uris]
     crashes = {(0, 0), (1, 1), (1, 0), (2, 2)}
 
     def write(df: Any, batch_id: int) -> None:
@@ -203,10 +203,10 @@ def test_b_crashes_between_two_tables_are_harmless(
         with pytest.raises(Exception, match="between the tables"):
             file_stream.run(write)
     file_stream.run(write)
-    for each in uris:
-        check(each, after(mode, PLAIN))
-        assert versions_of(each) == [1, 2, 3]
-        check_no_files_are_left(each)
+    for item in uris:
+        check(item, after(mode, PLAIN))
+        assert versions_of(item) == [1, 2, 3]
+        check_no_files_are_left(item)
 
 
 # --- c
@@ -525,8 +525,12 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
 @pytest.mark.parametrize(
     ("interloper", "mode", "kind"),
     [
-        *(on("local", each, mode) for each in INTERLOPERS for mode in ("append", "upsert")),
-        *(on("s3", each, "upsert") for each in ("our compaction", "delete", "update")),
+        *(
+            on("local", interloper, mode)
+            for interloper in INTERLOPERS
+            for mode in ("append", "upsert")
+        ),
+        *(on("s3", name, "upsert") for name in ("our compaction", "delete", "update")),
         on("google", "our delete", "append"),
         on("azure", "compaction", "append"),
     ],

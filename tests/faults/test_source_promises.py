@@ -82,16 +82,16 @@ def stream(ds: Dataset, **options: Any) -> Batches:
 
 
 def updated(version: int, *ids: int) -> list[Change]:
-    images = [("update_preimage", version, each) for each in ids]
-    return images + [("update_postimage", version, each) for each in ids]
+    images = [("update_preimage", version, id_) for id_ in ids]
+    return images + [("update_postimage", version, id_) for id_ in ids]
 
 
 def deleted(version: int, *ids: int) -> list[Change]:
-    return [("delete", version, each) for each in ids]
+    return [("delete", version, id_) for id_ in ids]
 
 
 def inserted(version: int, *ids: int) -> list[Change]:
-    return [("insert", version, each) for each in ids]
+    return [("insert", version, id_) for id_ in ids]
 
 
 def with_an_index(ds: Dataset) -> Dataset:
@@ -150,7 +150,7 @@ def test_each_operation_delivers_its_changes_in_order(
     one_by_one = stream(ds, startingVersion=3, maxVersionsPerTrigger=1)
     assert sorted(one_by_one.changes) == sorted(expected)
     if HAS_READ_LIMITS:
-        assert one_by_one.versions == [[each] for each in sorted({each[1] for each in expected})]
+        assert one_by_one.versions == [[row] for row in sorted({record[1] for record in expected})]
 
 
 def test_a_reinserted_row_is_another_row(ds: Dataset) -> None:

@@ -122,4 +122,4 @@ def num_uploads(bucket: Bucket) -> int:
     """Return how many uploads have begun and not ended."""
     with urllib.request.urlopen(f"{bucket.endpoint}/{bucket.name}?uploads") as answer:
         tree = ElementTree.fromstring(answer.read())
-    return len([each for each in tree.iter() if each.tag.endswith("}Upload")])
+    return len([element for element in tree.iter() if element.tag.endswith("}Upload")])

@@ -50,7 +50,7 @@ Read = Callable[[str, Options], Any]
 READS: Mapping[str, Read] = {
     "open": lambda uri, options: open_dataset(uri, storage_options=options).schema,
     "versions": lambda uri, options: [
-        each.version for each in open_dataset(uri, storage_options=options).versions()
+        version.version for version in open_dataset(uri, storage_options=options).versions()
     ],
     "scan": lambda uri, options: open_dataset(uri, storage_options=options).to_table(),
     "take": lambda uri, options: open_dataset(uri, storage_options=options).take(WANTED),

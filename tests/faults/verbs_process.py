@@ -119,8 +119,8 @@ def clone(ds: Dataset, dice: random.Random) -> object:
     """Make a clone, and forget it; an interrupted one is removed first."""
     place = Path(f"{ds.uri}-clone")
     shutil.rmtree(place, ignore_errors=True)
-    for name, each in ds.tags.list().items():
-        if (each.metadata or {}).get("clone") == str(place):
+    for name, file in ds.tags.list().items():
+        if (file.metadata or {}).get("clone") == str(place):
             ds.tags.delete(name)
     made = ds.shallow_clone(place)
     assert made.count_rows() == ds.count_rows()

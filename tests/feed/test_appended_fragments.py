@@ -20,7 +20,7 @@ pytestmark = pytest.mark.oracle
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "name": [f"n{each}" for each in ids]})
+    return pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]})
 
 
 @pytest.fixture
@@ -37,18 +37,18 @@ def steps(uri: str, after: int = 0, through: int | None = None) -> list[Appended
 
 def ids_of(step: AppendedRows, start: int = 0, stop: int | None = None) -> list[int]:
     units = pickle.loads(pickle.dumps(list(step.units(start, stop))))
-    return [each for batch in read_changes(units) for each in batch["id"].to_pylist()]
+    return [id_ for batch in read_changes(units) for id_ in batch["id"].to_pylist()]
 
 
 def test_each_version_gives_its_appended_rows(made: Any) -> None:
     made.insert(rows(3, 4))
     found = steps(made.uri)
-    assert [(each.newer.version, each.num_row_changes, ids_of(each)) for each in found] == [
+    assert [(step.newer.version, step.num_row_changes, ids_of(step)) for step in found] == [
         (1, 2, [0, 1]),
         (2, 1, [2]),
         (3, 2, [3, 4]),
     ]
-    assert all(each.changes_rows is None for each in found)
+    assert all(value.changes_rows is None for value in found)
     assert [step.newer.version for step in steps(made.uri, after=2)] == [3]
     batch = next(read_changes(list(found[1].units())))
     assert batch["_change_type"].to_pylist() == ["insert"]
@@ -101,7 +101,7 @@ def test_metadata_changes_append_nothing(made: Any) -> None:
     made.update_config({"a": "b"})
     found = steps(made.uri, after=2)
     assert len(found) == 5  # a compaction is two versions
-    assert [(each.num_row_changes, each.changes_rows) for each in found] == [(0, None)] * 5
+    assert [(step.num_row_changes, step.changes_rows) for step in found] == [(0, None)] * 5
 
 
 def test_column_backfills_may_be_ignored(made: Any) -> None:
@@ -159,7 +159,7 @@ def test_columns_are_those_of_the_newest(made: Any) -> None:
     made.insert(pa.table({"id": [5], "title": ["t"], "x": [1]}))
     found = steps(made.uri)
     tables = [
-        pa.Table.from_batches(read_changes(list(each.units()))) for each in (found[0], found[-1])
+        pa.Table.from_batches(read_changes(list(step.units()))) for step in (found[0], found[-1])
     ]
     assert [table.select(["id", "title", "x"]).to_pydict() for table in tables] == [
         {"id": [0, 1], "title": ["n0", "n1"], "x": [None, None]},

@@ -89,8 +89,8 @@ def test_a_reused_field_id_within_a_struct(tmp_path: Path, version: str) -> None
         expected["w"] = None
     lance.dataset(uri).alter_columns({"path": "s.y", "data_type": pa.int32()})
     parts = lance_stream.open_dataset(uri).table.schema.fields[0].children
-    assert 2 in {each.id for each in parts}, "the id that z had"
-    shown = [each[2] for each in images_of(uri, "s")]
+    assert 2 in {part.id for part in parts}, "the id that z had"
+    shown = [row[2] for row in images_of(uri, "s")]
     assert shown == [expected, {**expected, "y": 2}] * 3
 
 
@@ -100,7 +100,7 @@ def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
     made(uri, {"id": 1, "s": {"y": 1, "z": "old"}})
     overwrite(uri, {"id": 1, "s": {"y": 2}})
     overwrite(uri, {"id": 1, "s": {"y": 3, "z": "new"}})
-    assert [each[2] for each in images_of(uri, "s")] == [
+    assert [row[2] for row in images_of(uri, "s")] == [
         {"y": 1, "z": None},
         {"y": 1, "z": None},
         {"y": 2, "z": None},
@@ -134,7 +134,7 @@ def test_a_struct_without_requested_fields_remains(tmp_path: Path) -> None:
     made(uri, {"id": 1, "s": {"y": 1}}, {"id": 2, "s": None})
     ds = lance_stream.open_dataset(uri)
     overwrite(uri, {"id": 3, "s": {"z": 5}})
-    assert [each[2] for each in images_of(uri, "s")][:2] == [{"z": None}, None]
+    assert [row[2] for row in images_of(uri, "s")][:2] == [{"z": None}, None]
     assert ds.version == 1
 
 
@@ -144,7 +144,7 @@ def test_a_required_struct_field_may_start_null(tmp_path: Path) -> None:
     part = pa.field("z", pa.int64(), nullable=False)
     schema = pa.schema([("s", pa.struct([pa.field("y", pa.int64()), part]))])
     overwrite(uri, {"s": {"y": 1, "z": 2}}, schema=schema)
-    assert [each[2] for each in images_of(uri, "s")] == [
+    assert [row[2] for row in images_of(uri, "s")] == [
         {"y": 1, "z": None},
         {"y": 1, "z": None},
         {"y": 1, "z": 2},
@@ -195,7 +195,7 @@ def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
     made(uri, row, {"m": None}, {"m": []}, schema=schema, version="2.2")
     schema = pa.schema({"m": pa.map_(pa.string(), struct(q=pa.int64(), p=pa.int32()))})
     overwrite(uri, row, schema=schema)
-    assert [each[2] for each in images_of(uri, "m")][:3] == [[("k", {"q": 2, "p": 1})], None, []]
+    assert [row[2] for row in images_of(uri, "m")][:3] == [[("k", {"q": 2, "p": 1})], None, []]
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
@@ -206,7 +206,7 @@ def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) 
     fields = (packed, plain) if is_packed else (plain, packed)
     made(uri, {"s": {"y": 1, "z": 2}}, schema=pa.schema([fields[0]]))
     overwrite(uri, {"s": {"y": 3, "z": 4}}, schema=pa.schema([fields[1]]))
-    assert [each[2] for each in images_of(uri, "s")] == [
+    assert [row[2] for row in images_of(uri, "s")] == [
         {"y": 1, "z": 2},
         {"y": 1, "z": 2},
         {"y": 3, "z": 4},
@@ -247,7 +247,7 @@ def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "x": 10})
     lance.dataset(uri).alter_columns({"path": "x", "name": "price", "data_type": pa.int32()})
-    assert [each[2] for each in images_of(uri, "price")] == [10, 10, 10]
+    assert [row[2] for row in images_of(uri, "price")] == [10, 10, 10]
 
 
 # --- names
@@ -267,7 +267,7 @@ def test_names_identify_columns_across_a_gap(tmp_path: Path) -> None:
     ds = ds.rename_columns({"x": "price"})
     ds.table.store.delete(ds.table.log.manifest_path(2))
     net = images_of(uri, "price", after=1, deduplication_mode="netChanges")
-    assert [each[2] for each in net] == [2, 3]
+    assert [row[2] for row in net] == [2, 3]
 
 
 # --- how much of the history is read

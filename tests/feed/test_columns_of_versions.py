@@ -28,7 +28,7 @@ def images(ds: Dataset, *names: str, after: int = 0, **options: Any) -> list[tup
     """Each change as the version, the kind and some columns."""
     read = ds.changes(after, **options).read_all()
     kept = ["_commit_version", "_change_type", *names]
-    return list(zip(*(read[each].to_pylist() for each in kept), strict=True))
+    return list(zip(*(read[value].to_pylist() for value in kept), strict=True))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
     two = pa.Table.from_pylist([{"id": 2, "x": 20, "z": "text"}], ds.schema)
     ds = ds.append(two).restore(2)
     ds = ds.add_columns(pa.field("z", pa.int32()))
-    first, second = (ds.checkout(each).table.schema.fields[-1] for each in (3, 6))
+    first, second = (ds.checkout(number).table.schema.fields[-1] for number in (3, 6))
     assert (first.id, first.name) == (second.id, second.name)
     assert images(ds, "id", "z") == [
         (2, "insert", 1, None),

@@ -22,7 +22,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 5)), min_size=
 def rows(ds: Dataset, *ids: int) -> pa.Table:
     """Return rows whose values tell the column of each apart, and the version."""
     columns = {
-        name: [100 * ds.version + 10 * place + each for each in ids]
+        name: [100 * ds.version + 10 * place + id_ for id_ in ids]
         for place, name in enumerate(ds.schema.names)
     }
     return pa.table({**columns, "id": list(ids)}, ds.schema)

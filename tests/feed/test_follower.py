@@ -35,7 +35,7 @@ Change = tuple[int, str, int]  # its version, its type, the row's id
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def make_history(uri: str) -> Dataset:
@@ -129,12 +129,12 @@ def test_each_change_comes_once_under_any_limits(
         change for change in all_changes(ds) if with_pre_images or change[1] != "update_preimage"
     ]
     assert by_event(joined(batches)) == by_event(expected)
-    assert [each[0] for each in joined(batches)] == sorted(each[0] for each in expected)
+    assert [row[0] for row in joined(batches)] == sorted(row[0] for row in expected)
     for batch in batches:
         if num_rows is not None:
             assert len(batch) <= max(num_rows, 2 if with_pre_images else 1)
         if versions is not None:
-            assert len({each[0] for each in batch}) <= versions
+            assert len({row[0] for row in batch}) <= versions
 
 
 HISTORY = make_history(f"memory://{uuid.uuid4()}/table")
@@ -229,7 +229,7 @@ def test_fast_writers_do_not_delay_the_end(ds: Dataset) -> None:
         found += read(followed, position, end)
         position = end
     assert position.version == 7
-    assert [each[2] for each in found] == [6, 7, 100, 101]
+    assert [row[2] for row in found] == [6, 7, 100, 101]
 
 
 def test_without_news_the_position_stays(ds: Dataset) -> None:
@@ -277,7 +277,7 @@ def test_a_split_version_is_compared_once(ds: Dataset, monkeypatch: pytest.Monke
         position = end
     assert (position.version, position.num_delivered) == (2, 0)
     assert walked[0] == (1, 2)
-    assert [each for each in walked if each[0] == 1] == [(1, 2)]
+    assert [row for row in walked if row[0] == 1] == [(1, 2)]
 
 
 def test_a_batch_reads_each_manifest_once(stored: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,18 +305,18 @@ def test_changes_follow_the_pieces_of_a_snapshot(ds: Dataset) -> None:
     assert (first.version, first.num_delivered, first.is_snapshot) == (5, 2, True)
     ds.append(rows(8)).delete("id = 0")  # while the snapshot is being read
     batches = [read(followed, FROM_SNAPSHOT, first), *batches_from(followed, first, Limits(rows=2))]
-    assert [[each[1:] for each in batch] for batch in batches] == [
+    assert [[row[1:] for row in batch] for batch in batches] == [
         [("insert", 5), ("insert", 0)],
         [("insert", 2), ("insert", 3)],
         [("insert", 6), ("insert", 7)],
         [("insert", 8), ("delete", 0)],
     ]
-    assert {each[0] for batch in batches[:3] for each in batch} == {5}
+    assert {row[0] for batch in batches[:3] for row in batch} == {5}
 
 
 def test_a_snapshot_without_limits_is_one_batch(ds: Dataset) -> None:
     (batch,) = batches_from(follow(ds), FROM_SNAPSHOT)
-    assert sorted(each[2] for each in batch) == [0, 2, 3, 5, 6, 7]
+    assert sorted(row[2] for row in batch) == [0, 2, 3, 5, 6, 7]
 
 
 def test_the_version_limit_ignores_snapshots(ds: Dataset) -> None:
@@ -340,8 +340,8 @@ def test_a_snapshot_whose_version_is_gone(
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     with caplog.at_level(logging.WARNING):
         batches = batches_from(lenient, first, Limits(rows=100))
-    assert sorted(each[2] for each in joined(batches)) == [0, 2, 3, 5, 6, 7, 8]
-    assert {each[0] for each in joined(batches)} == {after.version}
+    assert sorted(row[2] for row in joined(batches)) == [0, 2, 3, 5, 6, 7, 8]
+    assert {row[0] for row in joined(batches)} == {after.version}
     assert "rows are repeated" in caplog.text
 
 
@@ -382,7 +382,7 @@ def test_net_changes_bridge_a_consumers_gap(
         (batch,) = batches_from(consumer, Position(2), Limits(rows=1))  # a bridge is never cut
     assert by_event(batch) == by_event(
         [(6, "delete", 1), (6, "delete", 4), (6, "insert", 7)]
-        + [(6, "update_postimage", each) for each in (0, 2, 3)]
+        + [(6, "update_postimage", number) for number in (0, 2, 3)]
     )
     assert "net changes from version 2 to 6" in caplog.text
 
@@ -392,9 +392,10 @@ def test_net_changes_bridge_a_gap_if_lenient(stored: Dataset) -> None:
     forget(stored, 3)
     rules = FollowerRules(FeedRules(pre_images=False), fail_on_data_loss=False)
     batches = batches_from(follow(stored, rules), Position(1), Limits(versions=1))
-    assert [{each[0] for each in batch} for batch in batches] == [{2}, {4}, {5}]
+    assert [{row[0] for row in batch} for batch in batches] == [{2}, {4}, {5}]
     assert by_event(batches[1]) == by_event(
-        [(4, "delete", 1), (4, "delete", 4)] + [(4, "update_postimage", each) for each in (0, 2, 3)]
+        [(4, "delete", 1), (4, "delete", 4)]
+        + [(4, "update_postimage", number) for number in (0, 2, 3)]
     )
 
 
@@ -409,7 +410,7 @@ def test_a_half_read_version_that_is_gone(
         follow(stored, FollowerRules(FeedRules(), is_consumer=True)).advance(half, Limits(rows=4))
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     found = joined(batches_from(lenient, half))
-    assert sorted(each[2] for each in found if each[:2] == (3, "insert")) == [0, 2, 3, 5]
+    assert sorted(row[2] for row in found if row[:2] == (3, "insert")) == [0, 2, 3, 5]
 
 
 def test_a_batch_whose_end_version_is_gone(
@@ -421,7 +422,7 @@ def test_a_batch_whose_end_version_is_gone(
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     first = read(lenient, Position(2), Position(3))
     rest = read(lenient, Position(3), Position(6))
-    assert {each[0] for each in first} == {5}
+    assert {row[0] for row in first} == {5}
     assert rest == [(6, "insert", 8)]
 
 
@@ -436,9 +437,9 @@ def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
     consumer = follow(stored, FollowerRules(FeedRules(pre_images=False), is_consumer=True))
     found = joined(batches_from(consumer, consumer.after(2)))
     before, after = {0, 1, 2, 3, 4, 5}, {0, 2, 3, 5, 6, 7}
-    assert {each[2] for each in found if each[1] == "delete"} == before - after
-    assert {each[2] for each in found if each[1] == "insert"} == after - before
-    assert {each[2] for each in found if each[1] == "update_postimage"} == {0, 2, 3}
+    assert {row[2] for row in found if row[1] == "delete"} == before - after
+    assert {row[2] for row in found if row[1] == "insert"} == after - before
+    assert {row[2] for row in found if row[1] == "update_postimage"} == {0, 2, 3}
 
 
 # --- tables that were re-created
@@ -535,7 +536,7 @@ def test_cached_versions_do_not_survive_replacement(tmp_path: Path) -> None:
     lance_stream.open_dataset(uri).append(rows(100, 101))
     end = followed.advance(start, Limits(rows=4))
     assert (end.version, end.num_delivered) == (2, 0)
-    assert {each[2] for each in read(followed, start, end)} == {100, 101}
+    assert {row[2] for row in read(followed, start, end)} == {100, 101}
 
 
 def test_positions_of_older_releases_resume_inside(ds: Dataset) -> None:
@@ -557,11 +558,11 @@ def test_positions_without_a_mark_are_trusted(ds: Dataset) -> None:
 def test_net_changes_are_per_batch(ds: Dataset) -> None:
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     (batch,) = batches_from(follow(ds, rules), Position(0))
-    assert sorted(batch) == [(5, "insert", each) for each in (0, 2, 3, 5, 6, 7)]
+    assert sorted(batch) == [(5, "insert", number) for number in (0, 2, 3, 5, 6, 7)]
     by_two = batches_from(follow(ds, rules), Position(1), Limits(versions=2))
-    assert [sorted(each[1:] for each in batch) for batch in by_two] == [
-        [("insert", each) for each in (0, 2, 3, 5)],
-        [("insert", 6), ("insert", 7)] + [("update_postimage", each) for each in (0, 2, 3)],
+    assert [sorted(row[1:] for row in batch) for batch in by_two] == [
+        [("insert", number) for number in (0, 2, 3, 5)],
+        [("insert", 6), ("insert", 7)] + [("update_postimage", number) for number in (0, 2, 3)],
     ]
 
 
@@ -569,7 +570,7 @@ def test_net_changes_of_large_versions_are_split(ds: Dataset) -> None:
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     batches = batches_from(follow(ds, rules), Position(1), Limits(rows=4))
     assert [len(batch) for batch in batches] == [4, 2, 2, 3, 2]
-    assert sorted(each[2] for each in joined(batches) if each[0] == 2) == [0, 1, 2, 3, 4, 5]
+    assert sorted(row[2] for row in joined(batches) if row[0] == 2) == [0, 1, 2, 3, 4, 5]
 
 
 def test_appended_rows_need_no_stable_row_ids(tmp_path: Path) -> None:
@@ -581,9 +582,9 @@ def test_appended_rows_need_no_stable_row_ids(tmp_path: Path) -> None:
     rules = FollowerRules(FeedRules(), only_appended=True)
     followed = TableFollower(uri, None, rules)
     batches = batches_from(followed, followed.after(0), Limits(rows=2))
-    assert [[each[2] for each in batch] for batch in batches if batch] == [[1, 2], [3, 4], [5]]
+    assert [[row[2] for row in batch] for batch in batches if batch] == [[1, 2], [3, 4], [5]]
     snapshot = joined(batches_from(followed, FROM_SNAPSHOT, Limits(rows=2)))
-    assert [each[2] for each in snapshot] == [1, 2, 3, 4, 5]
+    assert [row[2] for row in snapshot] == [1, 2, 3, 4, 5]
 
 
 def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
@@ -593,7 +594,7 @@ def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
         read(followed, Position(1), Position(5))
     rules = FollowerRules(FeedRules(), only_appended=True, skip_change_commits=True)
     found = joined(batches_from(follow(ds, rules), Position(1), Limits(rows=3)))
-    assert [each[2] for each in found] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [row[2] for row in found] == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_snapshot_cannot_follow_changes(ds: Dataset) -> None:
@@ -644,4 +645,4 @@ def test_any_limit_cuts_the_initial_snapshot(ds: Dataset) -> None:
         assert len(positions) > 3
         assert all(position.is_snapshot for position in positions[:-1])
         changes = joined(batches_from(follow(ds), FROM_SNAPSHOT, limits))
-        assert sorted(each for _, _, each in changes) == [0, 2, 3, 5, 6, 7]
+        assert sorted(change for _, _, change in changes) == [0, 2, 3, 5, 6, 7]

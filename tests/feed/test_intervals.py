@@ -76,15 +76,15 @@ def test_clock_skew_skips_no_version(seconds: int) -> None:
     said = [0, 50, 12, 30, 11, 60, 58]
     table = made_at(*said).table
     shown = [max(said[: place + 1]) for place in range(len(said))]
-    since = next((v for v, each in enumerate(shown, start=1) if each >= seconds), 8)
+    since = next((v for v, value in enumerate(shown, start=1) if value >= seconds), 8)
     assert first_version_since(table, at(seconds)) == since
     if seconds >= 0:
-        until = max(v for v, each in enumerate(shown, start=1) if each <= seconds)
+        until = max(v for v, value in enumerate(shown, start=1) if value <= seconds)
         assert last_version_until(table, at(seconds)) == until
 
 
 def test_finding_a_version_reads_few_manifests() -> None:
-    minutes = made_at(*(120 * each for each in range(60)))
+    minutes = made_at(*(120 * number for number in range(60)))
     store = WatchedStore(minutes.table.store)
     log = type(minutes.table.log)(store)
     table = replace(minutes.table, store=store, log=log)
@@ -97,7 +97,7 @@ def test_timestamps_are_monotonic_for_any_start() -> None:
     said = [0, 50, 12, 30, 11, 60, 58]
     ds = made_at(*said)
     whole = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
-    assert whole == [at(each) for each in (50, 50, 50, 50, 60, 60)]
+    assert whole == [at(number) for number in (50, 50, 50, 50, 60, 60)]
     for after in range(1, 7):
         part = made_at(*said).changes(after).read_all()["_commit_timestamp"].to_pylist()
         assert part == whole[after - 1 :]

@@ -33,15 +33,15 @@ def uri(tmp_path: Path) -> str:
 def events(uri: str, after: int = 3, through: int | None = None, **options: Any) -> list[Event]:
     """What happened to which row, and its x then; of an update, both."""
     read = lance_stream.open_dataset(uri).changes(after, through, **options).read_all()
-    kinds = [each.removesuffix("image") for each in read["_change_type"].to_pylist()]
+    kinds = [change_type.removesuffix("image") for change_type in read["_change_type"].to_pylist()]
     return list(zip(kinds, read["id"].to_pylist(), read["x"].to_pylist(), strict=True))
 
 
 def updates(ids: list[int], before: Any, after: Any) -> list[Event]:
     return [
-        (kind, each, x)
+        (kind, id_, x)
         for kind, x in (("update_pre", before), ("update_post", after))
-        for each in ids
+        for id_ in ids
     ]
 
 
@@ -117,7 +117,7 @@ NOTHING: dict[str, Verb] = {
     "pylance deletes no row": lambda uri: lance.dataset(uri).delete("id > 99"),
     "we restore what is there": lambda uri: ours(uri).restore(3),
 }
-ALL_OLD: list[Event] = [("delete", each, 0) for each in range(6)]
+ALL_OLD: list[Event] = [("delete", number, 0) for number in range(6)]
 
 WRITERS = pytest.mark.parametrize("who", ["we", "pylance"])
 
@@ -150,7 +150,7 @@ def test_deletes_precede_updates_and_inserts(uri: str) -> None:
 def test_a_delete_of_rows_and_fragments(uri: str, who: str) -> None:
     DELETE[who](uri)
     assert len(ours(uri).table.manifest.fragments) == 1
-    assert events(uri) == [("delete", each, 0) for each in (1, 4, 5)]
+    assert events(uri) == [("delete", number, 0) for number in (1, 4, 5)]
 
 
 @WRITERS
@@ -204,8 +204,8 @@ def test_rows_rewritten_in_place_are_updates(uri: str) -> None:
 def test_unstamped_rewrites_update_whole_fragments(uri: str) -> None:
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     assert events(uri) == [
-        *(("update_pre", each, 0) for each in range(4)),
-        *(("update_post", each, 7 if each == 1 else 0) for each in range(4)),
+        *(("update_pre", number, 0) for number in range(4)),
+        *(("update_post", number, 7 if number == 1 else 0) for number in range(4)),
     ]
 
 
@@ -213,7 +213,7 @@ def test_compacted_unstamped_rewrites_are_net_changes(uri: str) -> None:
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     ours(uri).compact()
     net = events(uri, deduplication_mode="netChanges", pre_images=False)
-    assert net == [("update_post", each, 7 if each == 1 else 0) for each in range(4)]
+    assert net == [("update_post", number, 7 if number == 1 else 0) for number in range(4)]
 
 
 def test_restores_revert_compacted_unstamped_rewrites(
@@ -244,7 +244,7 @@ def test_a_column_with_values_updates_every_row(uri: str, who: str) -> None:
     add_values(uri, who)
     read = ours(uri).changes(3).read_all()
     assert read["_change_type"].to_pylist() == ["update_preimage"] * 6 + ["update_postimage"] * 6
-    assert read["y"].to_pylist() == [None] * 6 + [each + 1 for each in range(6)]
+    assert read["y"].to_pylist() == [None] * 6 + [number + 1 for number in range(6)]
 
 
 @WRITERS

@@ -120,7 +120,7 @@ def test_integers_are_shown_up_to_the_last_that_fits(before: pa.DataType) -> Non
     kinds = [*INTEGERS, *EXACT]
     edges = {edge + step for kind in kinds for edge in limits_of(kind) for step in (-1, 0, 1)}
     low, high = limits_of(before)
-    values = sorted(each for each in edges if low <= each <= high)
+    values = sorted(edge for edge in edges if low <= edge <= high)
     array = pa.array([None, *values], pa.float64() if before in EXACT else before).cast(before)
     for now in kinds:
         low, high = limits_of(now)
@@ -129,10 +129,10 @@ def test_integers_are_shown_up_to_the_last_that_fits(before: pa.DataType) -> Non
                 cast = np.array(values, float).astype(now.to_pandas_dtype()).tolist()
             fitting = [value for value, there in zip(values, cast, strict=True) if value == there]
         else:
-            fitting = [each for each in values if low <= each <= high or before == now]
+            fitting = [value for value in values if low <= value <= high or before == now]
         shown = show(array, Source(0), now)
         assert shown.type == now
-        expected = [None, *(each if each in fitting else None for each in values)]
+        expected = [None, *(value if value in fitting else None for value in values)]
         assert shown.to_pylist() == expected, now
 
 
@@ -143,6 +143,7 @@ def test_floats_become_the_integers_that_they_are(now: pa.DataType) -> None:
     floats += [sign * 2.0**power for power in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (-1, 1)]
     low, high = limits_of(now)
     expected = [
-        int(each) if each.is_integer() and low <= int(each) <= high else None for each in floats
+        int(number) if number.is_integer() and low <= int(number) <= high else None
+        for number in floats
     ]
     assert show(pa.array(floats), Source(0), now).to_pylist() == expected

@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def rows(ids: Sequence[int]) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def table_of(fragments: Sequence[int], dead: Sequence[int]) -> tuple[str, list[int]]:
@@ -33,12 +33,12 @@ def table_of(fragments: Sequence[int], dead: Sequence[int]) -> tuple[str, list[i
         first += num_rows
     if dead:
         made = made.delete(f"id IN ({', '.join(map(str, dead))})")
-    return uri, [each for each in range(first) if each not in dead]
+    return uri, [number for number in range(first) if number not in dead]
 
 
 def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
     batches = read_changes(list(snapshot.units(start, stop)))
-    return [each for batch in batches for each in batch.column("id").to_pylist()]
+    return [value for batch in batches for value in batch.column("id").to_pylist()]
 
 
 @settings(max_examples=10)
@@ -48,15 +48,15 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
     st.lists(st.integers(0, 50), max_size=4),
 )
 def test_pieces_have_each_row_once(fragments: list[int], dead: set[int], cuts: list[int]) -> None:
-    uri, alive = table_of(fragments, sorted(each for each in dead if each < sum(fragments)))
+    uri, alive = table_of(fragments, sorted(offset for offset in dead if offset < sum(fragments)))
     snapshot = Snapshot(open_table(uri))
     assert snapshot.num_rows == len(alive)
     bounds = [0, *sorted(min(cut, len(alive)) for cut in cuts), len(alive)]
     pieces = [ids_of(snapshot, *bounds[at : at + 2]) for at in range(len(bounds) - 1)]
-    assert [len(each) for each in pieces] == [
+    assert [len(piece) for piece in pieces] == [
         bounds[at + 1] - bounds[at] for at in range(len(bounds) - 1)
     ]
-    assert [each for piece in pieces for each in piece] == alive
+    assert [value for piece in pieces for value in piece] == alive
 
 
 def test_snapshot_rows_are_inserts_with_stamps() -> None:
@@ -107,7 +107,7 @@ def test_pieces_are_as_large_as_the_size_allows(
     fragments: list[int], dead: set[int], start: int, size_bytes: int
 ) -> None:
     """A row's share is its fragment's size divided among the live rows."""
-    uri, alive = table_of(fragments, sorted(each for each in dead if each < sum(fragments)))
+    uri, alive = table_of(fragments, sorted(offset for offset in dead if offset < sum(fragments)))
     table = open_table(uri)
     snapshot, start = Snapshot(table), min(start, len(alive))
     shares = [

@@ -45,7 +45,7 @@ class OpenedFile:
         fields: Iterable[Field] = self.schema.walk()
         if version is not FileVersion.V0_1:
             fields = (
-                held for each in self.schema.fields for held in fields_with_column(each, version)
+                held for field in self.schema.fields for held in fields_with_column(field, version)
             )
         return {field.id: column for column, field in enumerate(fields)}
 

@@ -25,7 +25,7 @@ def most_rounds(arrow: pa.DataType, version: FileVersion) -> int:
 
 def list_levels(arrow: pa.DataType) -> int:
     if pa.types.is_struct(arrow):
-        return max(list_levels(each.type) for each in arrow)
+        return max(list_levels(array.type) for array in arrow)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         return 1 + list_levels(arrow.value_type)
     return 0
@@ -41,7 +41,7 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.floors
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-@pytest.mark.parametrize("shape", [each for each in SHAPES if each.name in SHAPES_READ], ids=str)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.name in SHAPES_READ], ids=str)
 def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> None:
     counted, too_many = 0, []
     for column in COLUMNS.values():
@@ -75,7 +75,7 @@ def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> N
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["int64", "string", "list<int32>", "fsl<float, 100>"])
 def test_one_column_reads_only_its_bytes(version: FileVersion, name: str) -> None:
-    shape = next(each for each in SHAPES if each.name == "some nulls")
+    shape = next(shape for shape in SHAPES if shape.name == "some nulls")
     array = COLUMNS[name].array(shape, np.random.default_rng(1))
     batch = pa.record_batch([array] * 100, names=[f"column {place}" for place in range(100)])
     reading = Reading(written_by_us([batch], version, batch.schema))

@@ -13,8 +13,8 @@ regular = st.integers(1, 6).map(lambda count: [(2, 5)] * count)
 @given(st.lists(chunks | regular, min_size=1, max_size=4))
 def test_chunks_of_several_buffers_are_put_side_by_side(gaps_and_sizes):
     buffers = []
-    for number, each in enumerate(gaps_and_sizes):
-        bounds = np.cumsum(np.array(each, np.int64).reshape(-1))
+    for number, value in enumerate(gaps_and_sizes):
+        bounds = np.cumsum(np.array(value, np.int64).reshape(-1))
         data = np.arange(100 * number, 100 * number + 99).astype(np.uint8)
         buffers.append(ChunkedBuffer(data, bounds[0::2], bounds[1::2] - bounds[0::2]))
     together = in_one(buffers)

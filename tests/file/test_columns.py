@@ -91,8 +91,8 @@ def test_a_zone_map_is_not_a_blob() -> None:
 
 def test_only_2_0_has_columns_for_structs() -> None:
     field = Field("s", "struct", children=(Field("a", "int8"), Field("b", "string")))
-    assert [each.name for each in fields_with_column(field, FileVersion.V2_0)] == ["s", "a", "b"]
-    assert [each.name for each in fields_with_column(field, FileVersion.V2_2)] == ["a", "b"]
+    assert [entry.name for entry in fields_with_column(field, FileVersion.V2_0)] == ["s", "a", "b"]
+    assert [entry.name for entry in fields_with_column(field, FileVersion.V2_2)] == ["a", "b"]
 
 
 def test_packed_struct_fields_have_no_columns() -> None:
@@ -102,4 +102,4 @@ def test_packed_struct_fields_have_no_columns() -> None:
         children=(Field("a", "int8"), Field("b", "int8")),
         metadata={"lance-encoding:packed": b"true"},
     )
-    assert [each.name for each in fields_with_column(field, FileVersion.V2_0)] == ["s"]
+    assert [entry.name for entry in fields_with_column(field, FileVersion.V2_0)] == ["s"]

@@ -53,7 +53,7 @@ def test_options_are_unset_without_metadata() -> None:
 def test_each_key_sets_its_option(key: str, value: str, attribute: str, expected: Any) -> None:
     options = parse_encoding_options(Field("x", "int64", metadata={PREFIX + key: value.encode()}))
     assert getattr(options, attribute) == expected
-    others = {each for each in EncodingOptions.__slots__ if each != attribute}
+    others = {value for value in EncodingOptions.__slots__ if value != attribute}
     assert all(getattr(options, other) == getattr(DEFAULT_OPTIONS, other) for other in others)
 
 

@@ -100,4 +100,4 @@ def test_a_malformed_descriptor_is_corrupt() -> None:
 
 
 def test_padding_aligns_to_64_bytes() -> None:
-    assert [padding_to_alignment(each) for each in (0, 1, 63, 64, 65)] == [0, 63, 1, 0, 63]
+    assert [padding_to_alignment(number) for number in (0, 1, 63, 64, 65)] == [0, 63, 1, 0, 63]

@@ -43,7 +43,7 @@ def test_a_small_file_takes_one_request(files: Any) -> None:
     table = small_table()
     opened = files.written(table)
     arrays = opened.read(0, 3) + opened.take([0, 2])
-    assert [array.to_pylist() for array in arrays[:4]] == [each.to_pylist() for each in table]
+    assert [array.to_pylist() for array in arrays[:4]] == [value.to_pylist() for value in table]
     assert len(opened.rounds) == 1
 
 

@@ -73,7 +73,7 @@ def test_chunks_that_are_most_of_what_they_span_share_a_request(gap_bytes: int) 
     starts = np.arange(3) * (2 * MAX_GAP_BYTES + gap_bytes)
     stops = starts + 2 * MAX_GAP_BYTES
     whole = [ByteRange(0, int(stops[-1]))]
-    apart = [ByteRange(*each) for each in zip(starts.tolist(), stops.tolist(), strict=True)]
+    apart = [ByteRange(*value) for value in zip(starts.tolist(), stops.tolist(), strict=True)]
     assert next(read_joined(starts, stops)) == (whole if gap_bytes < 2 * MAX_GAP_BYTES else apart)
 
 
@@ -91,4 +91,4 @@ def test_gathered_pieces_match_the_file(distances: list[tuple[int, int]]) -> Non
     assert all(one.stop < two.start for one, two in pairwise(asked))
     offsets, values = gather(FILE[: int(stops[-1])], starts, stops)
     assert values.tobytes() == pieces
-    assert np.diff(offsets).tolist() == [len(each) for each in wanted]
+    assert np.diff(offsets).tolist() == [len(value) for value in wanted]

@@ -27,17 +27,17 @@ from tests.oracle.type_cases import (
 VERSIONS = (FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2)
 
 LEAVES = [
-    each.arrow
-    for each in COLUMNS.values()
-    if not each.metadata
-    and not pa.types.is_nested(each.arrow)
-    and not is_view(each.arrow)
-    and not isinstance(each.arrow, pa.BaseExtensionType)
+    column.arrow
+    for column in COLUMNS.values()
+    if not column.metadata
+    and not pa.types.is_nested(column.arrow)
+    and not is_view(column.arrow)
+    and not isinstance(column.arrow, pa.BaseExtensionType)
 ]
 FIXED_WIDTH = [
-    each
-    for each in LEAVES
-    if not (has_variable_width(each) or pa.types.is_null(each) or pa.types.is_dictionary(each))
+    leaf
+    for leaf in LEAVES
+    if not (has_variable_width(leaf) or pa.types.is_null(leaf) or pa.types.is_dictionary(leaf))
 ]
 
 

@@ -151,7 +151,7 @@ def test_pages_of_dictionaries_with_null_items_can_be_joined(
     assert pa.concat_arrays(read).to_pylist() == [
         value for n in range(3) for value in ["z", f"{n}", None, None, None]
     ]
-    assert [each.dictionary.null_count for each in read] == [0, 0, 0]
+    assert [value.dictionary.null_count for value in read] == [0, 0, 0]
 
 
 @pytest.mark.floors

@@ -30,8 +30,8 @@ def _as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(stored, check_metadata=True):
         return batch
     columns = [
-        column if column.type == each.type else column.cast(each.type)
-        for column, each in zip(batch.columns, stored, strict=True)
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, stored, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=stored)
 
@@ -51,15 +51,15 @@ class Reading:
         self.rounds: list[list[ByteRange]] = []
         self.reader: FileReader = answer(open_file(len(data)), self._ranges)
         metadata = self.reader.metadata
-        self.fields = {each.name: each for each in metadata.schema.fields}
+        self.fields = {field.name: field for field in metadata.schema.fields}
         self.schema: pa.Schema = to_arrow(metadata.schema)
         self.num_rows = metadata.num_rows
         columns = [
-            each
+            value
             for field in metadata.schema.fields
-            for each in fields_with_column(field, metadata.version)
+            for value in fields_with_column(field, metadata.version)
         ]
-        self._column_of = {each.id: column for column, each in enumerate(columns)}
+        self._column_of = {entry.id: column for column, entry in enumerate(columns)}
 
     def _ranges(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
         self.rounds.append(list(ranges))

@@ -30,5 +30,5 @@ def test_tables_of_early_writers_read_exactly(archive: Path, tmp_path: Path) -> 
 
 
 def test_every_early_writers_encoding_is_present() -> None:
-    names = {each.name.removesuffix(".tar.xz") for each in ARCHIVES}
+    names = {archive.name.removesuffix(".tar.xz") for archive in ARCHIVES}
     assert names == {"0.12.3-plain", "0.12.3-zstd", "0.14.1-zstd", "0.15.0-bitpacked"}

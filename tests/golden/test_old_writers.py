@@ -42,5 +42,5 @@ def test_tables_of_old_writers_read_exactly(archive: Path, tmp_path: Path) -> No
 
 
 def test_all_old_file_versions_are_present() -> None:
-    writers = {each.name.removesuffix(".tar.xz") for each in ARCHIVES}
+    writers = {archive.name.removesuffix(".tar.xz") for archive in ARCHIVES}
     assert {"0.4.21", "0.10.18", "0.16.1", "0.30.0", "0.38.3", "1.0.4", "11.0.0"} <= writers

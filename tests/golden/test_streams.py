@@ -34,7 +34,7 @@ def shown(batch: list[dict[str, Any]]) -> list[list[Any]]:
 
 def test_there_is_a_checkpoint_of_each_format() -> None:
     assert [path.name for path in RECORDED] == [
-        f"format_{each}.tar.xz" for each in ("1", "2", "3", "3_updates", "4")
+        f"format_{name}.tar.xz" for name in ("1", "2", "3", "3_updates", "4")
     ]
 
 

@@ -70,9 +70,9 @@ def legal_tables(folder: Path) -> list[Files]:
     rows = pa.table(
         {
             "id": pa.array(range(40), pa.int64()),
-            "n": pa.array([each % 7 for each in range(40)], pa.int32()),
-            "v": pa.array([f"text {each}" for each in range(40)]),
-            "l": pa.array([[each] * (each % 3) for each in range(40)], pa.list_(pa.int32())),
+            "n": pa.array([number % 7 for number in range(40)], pa.int32()),
+            "v": pa.array([f"text {number}" for number in range(40)]),
+            "l": pa.array([[number] * (number % 3) for number in range(40)], pa.list_(pa.int32())),
         }
     )
     made = []
@@ -88,11 +88,11 @@ def legal_tables(folder: Path) -> list[Files]:
         (column,) = known_key_bounds.key_bounds(ds.table, ["id"]).columns
         known_key_bounds.write_bounds(ds.table.store, column, ds.table.manifest.fragments)
         store = ds.table.store
-        made.append({each.path: bytes(store.read(each.path)) for each in store.list()})
+        made.append({file.path: bytes(store.read(file.path)) for file in store.list()})
     plain = str(folder / "legal plain")
     ds = lance_stream.create_dataset(plain, rows.schema, "2.1", stable_row_ids=False)
     store = ds.append(rows).delete("id = 7").table.store
-    made.append({each.path: bytes(store.read(each.path)) for each in store.list()})
+    made.append({file.path: bytes(store.read(file.path)) for file in store.list()})
     return made
 
 
@@ -173,14 +173,14 @@ def verbs(uri: str, options: dict[str, Any]) -> dict[str, Callable[[], object]]:
         return lance_stream.open_dataset(uri, version, options)
 
     def shown(*words: str) -> None:
-        given = [each for key, value in options.items() for each in ("-o", f"{key}={value}")]
+        given = [item for key, value in options.items() for item in ("-o", f"{key}={value}")]
         printed = StringIO()
         with redirect_stdout(printed):
             code = command_line([*words, uri, *given])
         if code not in (0, 1, 2, 3, 4, 5, 6):
             raise AssertionError(f"exit code {code}")
         if escapes := [
-            each for each in printed.getvalue() if not (each.isprintable() or each == "\n")
+            value for value in printed.getvalue() if not (value.isprintable() or value == "\n")
         ]:
             raise AssertionError(f"terminal escapes in the output: {set(escapes)}")
 
@@ -260,13 +260,13 @@ def attack(uri: str, options: dict[str, Any], files: Files, endings: Counter[str
             endings["answered"] += 1
         except LanceStreamError as error:
             endings["refused"] += 1
-            secret = next((each for each in SECRETS if each in f"{error}{error!r}"), None)
-            raw = [each for each in str(error) if not (each.isprintable() or each == "\n")]
+            secret = next((secret for secret in SECRETS if secret in f"{error}{error!r}"), None)
+            raw = [value for value in str(error) if not (value.isprintable() or value == "\n")]
             if secret or raw:
                 findings.append(f"{name}: the error shows {secret or raw}: {error!r:.300}")
         except BaseException as error:
             where = traceback.extract_tb(error.__traceback__)
-            own = [each for each in where if "lance_stream/" in each.filename]
+            own = [value for value in where if "lance_stream/" in value.filename]
             at = f"{own[-1].filename.partition('lance_stream/')[2]}:{own[-1].lineno}" if own else ""
             findings.append(f"{name}: {type(error).__name__} at {at}: {error!s:.200}")
     return findings
@@ -297,14 +297,14 @@ def main(words: list[str]) -> int:
             else f"{location}/h{seed}-{number}"
         )
         print(f"{number} {what!r:.300}", file=sys.stderr, flush=True)
-        for each in attack(uri, options, files, endings):
-            kind = each.partition(": ")[2]
+        for name in attack(uri, options, files, endings):
+            kind = name.partition(": ")[2]
             found[kind] += 1
             if found[kind] == 1:
-                print(f"FINDING round {number} ({what!r:.200}): {each!r}", flush=True)
+                print(f"FINDING round {number} ({what!r:.200}): {name!r}", flush=True)
     if canary.visits:
         print(f"FINDING the canary was asked: {canary.visits[:3]!r}")
-    now = {each: each.read_bytes() for each in outside if each.exists()}
+    now = {value: value.read_bytes() for value in outside if value.exists()}
     if now != outside:
         print("FINDING files outside of the table were touched")
     print(json.dumps(endings))

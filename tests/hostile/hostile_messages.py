@@ -151,7 +151,7 @@ class Attacker:
         mapped = holes.segments.add().range_with_holes
         mapped.start, mapped.end = start, stop
         mapped.holes.u64_array.values = b"\0" * 8
-        return [each.SerializeToString() for each in (ids, versions, holes)]
+        return [value.SerializeToString() for value in (ids, versions, holes)]
 
     def damage(self, data: bytes) -> bytes:
         """Change some bytes, cut some off or add some."""

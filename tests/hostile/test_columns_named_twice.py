@@ -14,12 +14,12 @@ from tests.dataset.manifest_edits import edit_manifest
 ROWS = range(400)
 SCALARS = {
     "dictionary": lambda n: (
-        pa.array(["x", "y", None][(each + n) % 3] for each in ROWS)
+        pa.array(["x", "y", None][(number + n) % 3] for number in ROWS)
         .dictionary_encode()
         .cast(pa.dictionary(pa.int8(), pa.string()))
     ),
-    "int": lambda n: pa.array([(each + n) % 50 for each in ROWS], pa.int64()),
-    "text": lambda n: pa.array([f"text {(each + n) % 50}" for each in ROWS]),
+    "int": lambda n: pa.array([(number + n) % 50 for number in ROWS], pa.int64()),
+    "text": lambda n: pa.array([f"text {(number + n) % 50}" for number in ROWS]),
 }
 ITEMS = {"text": (pa.string(), "z"), "float": (pa.float64(), 1.5), "int": (pa.int8(), 3)}
 

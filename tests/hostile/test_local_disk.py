@@ -74,7 +74,9 @@ def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
         make(data_file)
         with pytest.raises(NotFoundError):
             lance_stream.open_dataset(ds.uri).to_table()
-        assert any(each.rule == "data files" for each in lance_stream.open_dataset(ds.uri).verify())
+        assert any(
+            finding.rule == "data files" for finding in lance_stream.open_dataset(ds.uri).verify()
+        )
         data_file.rename(tmp_path / make.__name__)
     data_file.symlink_to(data_file)
     with pytest.raises(StoreRefusedError, match="Links lead to one another"):
@@ -207,9 +209,9 @@ def test_cleanup_refuses_versions_behind_a_link(tmp_path: Path, folder: str) -> 
 
 @pytest.mark.parametrize("link", ["tree/dev", "tree", "_refs"])
 def test_branches_of_others_behind_links_are_not_deleted(tmp_path: Path, link: str) -> None:
-    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
-    for each in (ours, theirs):
-        each.branches.create("dev")
+    ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
+    for value in (ours, theirs):
+        value.branches.create("dev")
     branch = lance_stream.open_dataset(theirs.uri, branch="dev").append(ROWS)
     branch.tags.create("kept", branch.version)
     branch.overwrite(ROWS)
@@ -226,7 +228,7 @@ def test_branches_of_others_behind_links_are_not_deleted(tmp_path: Path, link: s
 
 
 def test_tags_of_others_behind_links_are_not_deleted(tmp_path: Path) -> None:
-    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
+    ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
     theirs.tags.create("kept", 1)
     (tmp_path / "ours" / "_refs").symlink_to(tmp_path / "theirs" / "_refs")
     for delete in (lambda: ours.tags.delete("kept"), lambda: drop_consumer(ours.table.refs, "c")):
@@ -236,7 +238,7 @@ def test_tags_of_others_behind_links_are_not_deleted(tmp_path: Path) -> None:
 
 
 def test_versions_and_tags_are_not_written_to_other_tables(tmp_path: Path) -> None:
-    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
+    ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
     theirs.tags.create("gold", 1)
     shutil.rmtree(tmp_path / "ours" / "_versions")
     (tmp_path / "ours" / "_refs").symlink_to(tmp_path / "theirs" / "_refs")
@@ -269,7 +271,7 @@ def test_data_may_be_on_another_disk(tmp_path: Path) -> None:
 
 
 def test_a_table_behind_the_link_of_a_branch_is_not_deleted(tmp_path: Path) -> None:
-    ours, theirs = (make_table(tmp_path / each) for each in ("ours", "theirs"))
+    ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
     ours.branches.create("dev")
     shutil.rmtree(tmp_path / "ours" / "tree" / "dev")
     (tmp_path / "ours" / "tree" / "dev").symlink_to(tmp_path / "theirs")
@@ -352,7 +354,7 @@ def test_no_terminal_control_sequences_are_printed(
     assert main([*words, str(tmp_path / "t")]) == 0
     assert main([*words, str(tmp_path / f"t{evil}")]) == 3
     printed = capsys.readouterr()
-    assert all(each.isprintable() or each == "\n" for each in printed.out + printed.err)
+    assert all(value.isprintable() or value == "\n" for value in printed.out + printed.err)
     if "--json" in words:
         assert evil in json.dumps(json.loads(printed.out), ensure_ascii=False).replace(
             "\\u001b", "\x1b"

@@ -78,7 +78,7 @@ def check_refuses(uri: str, options: dict[str, Any], canary: Canary, locations: 
                 use()
             for secret in options.values():
                 assert len(str(secret)) < 8 or str(secret) not in str(raised.value)
-        findings = [each for each in table.verify() if each.rule == "data files"]
+        findings = [finding for finding in table.verify() if finding.rule == "data files"]
         assert findings
     assert file.base_id is None
 
@@ -127,12 +127,12 @@ def test_another_bucket_of_the_service_is_read(any_bucket: Bucket) -> None:
     options = any_bucket.storage_options
     source = f"{any_bucket.uri}/source"
     uri = f"{any_bucket.uri}/clone"
-    for each in (source, uri):
-        lance_stream.create_dataset(each, ROWS.schema, storage_options=options).append(ROWS)
+    for value in (source, uri):
+        lance_stream.create_dataset(value, ROWS.schema, storage_options=options).append(ROWS)
     theirs, own = open_store(source, options), open_store(uri, options)
-    for each in own.list("data"):
-        theirs.write(each.path, own.read(each.path))
-        own.delete(each.path)
+    for file in own.list("data"):
+        theirs.write(file.path, own.read(file.path))
+        own.delete(file.path)
     name_base(uri, options, source)
     ds = lance_stream.open_dataset(uri, storage_options=options)
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]

@@ -43,7 +43,7 @@ def new_table() -> Dataset:
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "x": [each % 7 for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": ids, "x": [id_ % 7 for id_ in ids]}, schema=SCHEMA)
 
 
 @cache
@@ -65,7 +65,7 @@ def in_days(days: float) -> Environment:
 
 
 def paths_of(ds: Dataset) -> list[str]:
-    return [each.path for each in ds.table.store.list()]
+    return [file.path for file in ds.table.store.list()]
 
 
 def unnamed_files(ds: Dataset) -> list[str]:
@@ -108,9 +108,9 @@ def test_cleanup_removes_versions_and_their_files() -> None:
 
 def test_the_report_counts_the_removed_bytes() -> None:
     ds = busy_table()
-    before = sum(each.size_bytes for each in ds.table.store.list())
+    before = sum(file.size_bytes for file in ds.table.store.list())
     report = ds.cleanup(retain_versions=2)
-    assert report.size_bytes == before - sum(each.size_bytes for each in ds.table.store.list()) > 0
+    assert report.size_bytes == before - sum(file.size_bytes for file in ds.table.store.list()) > 0
     assert str(report).startswith(f"removed {ds.version - 2} versions")
     assert f"\n  {ds.version - 2} manifests" in str(report)
 
@@ -313,10 +313,10 @@ def test_our_unneeded_files_are_removed() -> None:
     ds.table.store.write("_lance_stream/key_bounds/0.arrow", b"a cache")
     ds.tags.create("late", 3)
     assert ds.cleanup(retain_versions=1).num_files["files of remembered deletes"] == 1
-    left = [each for each in paths_of(ds) if each.startswith("_lance_stream")]
+    left = [text for text in paths_of(ds) if text.startswith("_lance_stream")]
     assert len(left) == 3
     assert left[0] == "_lance_stream/key_bounds/0.arrow"
-    assert all(each.rpartition("/")[2] in config["lance_stream.tombstones"] for each in left[1:])
+    assert all(value.rpartition("/")[2] in config["lance_stream.tombstones"] for value in left[1:])
     assert ds.checkout("late").verify() == []
 
 
@@ -326,13 +326,13 @@ def test_blob_files_follow_their_data_file() -> None:
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema, file_version="2.2")
     for letter in (b"x", b"y"):
         ds = ds.append(pa.table({"b": pa.array([letter * 100_000], pa.large_binary())}, schema))
-    first = [each.path for each in ds.table.store.list("data")]
-    assert sum(each.endswith(".blob") for each in first) == 2
+    first = [file.path for file in ds.table.store.list("data")]
+    assert sum(text.endswith(".blob") for text in first) == 2
     ds = ds.overwrite(pa.table({"b": pa.array([b"z" * 100_000], pa.large_binary())}, schema))
     ds.tags.create("kept", 2)
     report = ds.cleanup(retain_versions=1)
     assert report.num_files["data files"] == report.num_files["blob files"] == 1
-    assert sum(each in paths_of(ds) for each in first) == 2
+    assert sum(value in paths_of(ds) for value in first) == 2
     for version, letter in (("kept", b"x"), (None, b"z")):
         assert ds.checkout(version).to_table()["b"].to_pylist() == [letter * 100_000]
 
@@ -351,7 +351,7 @@ def test_detached_versions_keep_their_files() -> None:
 
 
 def names_of_data(manifest: Manifest) -> set[str]:
-    return {each for each in names_of(manifest, set()) if each.startswith("data/")}
+    return {text for text in names_of(manifest, set()) if text.startswith("data/")}
 
 
 # --- what is refused
@@ -400,7 +400,7 @@ def test_unreadable_versions_of_any_branch_stop_it(
         lance_stream.open_dataset(ds.uri, branch=name).append(rows(77))
     opened = lance_stream.open_dataset(ds.uri, branch=cleaned)
     bad = lance_stream.open_dataset(ds.uri, branch="dev").table.store
-    newest = min(each.path for each in bad.list("_versions"))
+    newest = min(file.path for file in bad.list("_versions"))
     bad.write(newest if path == "its newest" else path, content)
     before = paths_of(ds)
     with pytest.raises(BadDataError, match=match):
@@ -692,7 +692,7 @@ def test_any_history_stays_readable_after_cleanup(seed: int) -> None:
         if dice.random() < 0.2:
             ds.cleanup(retain_versions=dice.randint(1, 4))
     versions = ds.table.log.versions()
-    before = {each: ds.checkout(each).to_table(with_row_id=True) for each in versions}
+    before = {version: ds.checkout(version).to_table(with_row_id=True) for version in versions}
     holds = {tag.version for tag in ds.tags.list().values()}
     first_read = min(
         (consumer.version for consumer in list_consumers(ds.table.refs)), default=1 << 60

@@ -28,8 +28,8 @@ def ds() -> Dataset:
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("a", pa.int64())])
     )
-    for each in range(3):
-        made = made.append(pa.table({"a": [each]}))
+    for number in range(3):
+        made = made.append(pa.table({"a": [number]}))
     return made
 
 
@@ -50,7 +50,7 @@ def test_progress_is_a_tag_that_moves(ds: Dataset) -> None:
 
 
 def test_other_tags_are_not_consumers(ds: Dataset) -> None:
-    began, moved = (datetime(2026, 1, each, tzinfo=UTC) for each in (1, 2))
+    began, moved = (datetime(2026, 1, number, tzinfo=UTC) for number in (1, 2))
     ds.tags.create("gold", 1)
     record_progress(ds.table.refs, "b", 1, at(began))
     record_progress(ds.table.refs, "b", 2, at(moved))
@@ -62,7 +62,7 @@ def test_other_tags_are_not_consumers(ds: Dataset) -> None:
 
 
 def test_progress_is_not_written_twice(ds: Dataset) -> None:
-    began, later = (datetime(2026, 1, each, tzinfo=UTC) for each in (1, 2))
+    began, later = (datetime(2026, 1, number, tzinfo=UTC) for number in (1, 2))
     record_progress(ds.table.refs, "a", 2, at(began))
     record_progress(ds.table.refs, "a", 2, at(later))
     assert list_consumers(ds.table.refs) == [Consumer("a", 2, began, began)]

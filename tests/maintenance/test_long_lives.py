@@ -66,8 +66,8 @@ def forge(service: ObjectService, uri: str, num_batches: int) -> None:
     )
     folder = uri.removeprefix("test://bucket/")
     history = [_at(first, version) for version in range(2, num_batches)]
-    for each in (*history, newest):
-        service.objects[f"{folder}/{manifest_path(each.version)}"] = encode_manifest(each)
+    for value in (*history, newest):
+        service.objects[f"{folder}/{manifest_path(value.version)}"] = encode_manifest(value)
     for number in range(NUM_COMMITTED):
         upsert(uri, number)
 
@@ -155,11 +155,11 @@ def tables() -> Iterator[Callable[[int], str]]:
 def test_ten_times_as_many_batches_cost_the_same(
     tables: Callable[[int], str], action: Callable[[str], object]
 ) -> None:
-    young, old = (num_calls(action, tables(each)) for each in (YOUNG, OLD))
+    young, old = (num_calls(action, tables(value)) for value in (YOUNG, OLD))
     assert old < 1.1 * young
 
 
 def test_a_cleanup_plan_costs_the_same_for_each_version(tables: Callable[[int], str]) -> None:
     few, many = (1000, 10_000) if ALL_CASES else (300, 1500)
-    one, several = (num_calls(plan_cleanup, tables(each)) for each in (few, many))
+    one, several = (num_calls(plan_cleanup, tables(value)) for value in (few, many))
     assert several / many < 1.1 * one / few

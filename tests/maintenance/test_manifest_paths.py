@@ -34,21 +34,21 @@ def uri(tmp_path: Path) -> str:
     for number in range(4):
         lance.write_dataset(rows(number), path, mode="append", enable_v2_manifest_paths=False)
     lance.dataset(path).tags.create("gold", 2)
-    assert {each.name for each in Path(path, "_versions").glob("*.manifest")} == {
-        f"{each}.manifest" for each in range(1, 5)
+    assert {entry.name for entry in Path(path, "_versions").glob("*.manifest")} == {
+        f"{number}.manifest" for number in range(1, 5)
     }
     return path
 
 
 def schemes(uri: str) -> set[NamingScheme]:
     names = (path.name for path in Path(uri, "_versions").iterdir())
-    return {each.scheme for each in map(parse_manifest_name, names) if each is not None}
+    return {name.scheme for name in map(parse_manifest_name, names) if name is not None}
 
 
 def read_by_both(uri: str) -> dict[int, list[int]]:
     ours = {
-        each.version: open_dataset(uri, each.version).to_table()["id"].to_pylist()
-        for each in open_dataset(uri).versions()
+        version.version: open_dataset(uri, version.version).to_table()["id"].to_pylist()
+        for version in open_dataset(uri).versions()
     }
     for version, found in ours.items():
         assert lance.dataset(uri, version=version).to_table()["id"].to_pylist() == found

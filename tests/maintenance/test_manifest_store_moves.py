@@ -21,7 +21,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "x": [f"row {each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "x": [f"row {id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def ids_of(uri: Path, options: dict[str, str] | None = None) -> list[int]:
@@ -50,7 +50,7 @@ def external(uri: Path, options: dict[str, str]) -> Path:
 def items(uri: Path, options: dict[str, str]) -> list[int]:
     log = open_log(uri, options)
     assert isinstance(log, ExternalLog)
-    return [each.version for each in log.manifests.items(log.base_uri)]
+    return [manifest.version for manifest in log.manifests.items(log.base_uri)]
 
 
 def test_all_verbs_work_without_hard_links(
@@ -255,10 +255,10 @@ def test_cleanup_removes_items_of_versions(external: Path, options: dict[str, st
 
 
 def test_abandoned_staged_manifests_expire(external: Path, options: dict[str, str]) -> None:
-    old, next_one = (stage(external, each, age=GRACE * 2) for each in (2, 4))
+    old, next_one = (stage(external, number, age=GRACE * 2) for number in (2, 4))
     young = stage(external, 5, age=GRACE / 2)
     assert cleaned(external, options)["staged manifests"] == 2
-    assert [each.exists() for each in (old, next_one, young)] == [False, False, True]
+    assert [value.exists() for value in (old, next_one, young)] == [False, False, True]
     assert cleaned(external, options, delete_unverified=True)["staged manifests"] == 1
 
 
@@ -283,9 +283,9 @@ def test_storeless_cleanup_keeps_newer_manifests(
 ) -> None:
     """The table is one of pylance's with DynamoDB: its versions have no mark."""
     lance_stream.create_dataset(uri, SCHEMA).append(rows(1))
-    old, newer = (stage(uri, each, age=GRACE * 2) for each in (2, 3))
+    old, newer = (stage(uri, number, age=GRACE * 2) for number in (2, 3))
     cleaned(uri, None, delete_unverified=True)
-    assert [each.exists() for each in (old, newer)] == [False, True]
+    assert [value.exists() for value in (old, newer)] == [False, True]
 
 
 def test_cleanup_keeps_a_dead_writers_version(

@@ -19,7 +19,7 @@ STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, SCHEMA)
+    return pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]}, SCHEMA)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ class TestWithTheReference:
         ds.validate()
         ids = dict(zip(*ds.to_table(columns=["id", "_rowid"]).to_pydict().values(), strict=True))
         assert ids == {
-            **{each: each for each in range(12) if each not in (1, 5, 9)},
+            **{number: number for number in range(12) if number not in (1, 5, 9)},
             20: 12,
             21: 13,
             30: 14,
@@ -203,7 +203,7 @@ class TestWithTheReference:
             return
         made = first.add_columns({"y": "id * 2"})
         read = lance.dataset(theirs.uri).to_table(columns=["id", "y", *STAMPS])
-        assert read["y"].to_pylist() == [2 * each for each in read["id"].to_pylist()]
+        assert read["y"].to_pylist() == [2 * id_ for id_ in read["id"].to_pylist()]
         assert set(read["_row_last_updated_at_version"].to_pylist()) == {made.version}
 
     def test_an_index_blocks_the_migration(self, theirs: Any) -> None:

@@ -45,7 +45,7 @@ def ds() -> Dataset:
     table = made.table
     for batch in range(2):
         ids = range(4 * batch, 4 * batch + 4)
-        data = pa.table({"id": ids, "x": [str(each) for each in ids]})
+        data = pa.table({"id": ids, "x": [str(id_) for id_ in ids]})
         table = append(table, data, MicroBatch("app", batch, "query")).table
     return Dataset(table).delete("id IN (1, 2)")
 

@@ -14,11 +14,11 @@ from lance_stream.cli import main as program
 ROWS = pa.table(
     {
         "id": np.random.default_rng(1).integers(0, 1 << 60, 4000),
-        "name": [f"name {each}" for each in range(4000)],
+        "name": [f"name {number}" for number in range(4000)],
         "v": pa.FixedSizeListArray.from_arrays(
             pa.array(np.random.default_rng(2).random(16000), pa.float32()), 4
         ),
-        "parts": [[{"a": each}] * (each % 3) for each in range(4000)],
+        "parts": [[{"a": number}] * (number % 3) for number in range(4000)],
     }
 )
 
@@ -62,9 +62,9 @@ def test_damaged_values_are_named(tmp_path: Path) -> None:
         path.write_bytes(data)
         ds = lance_stream.open_dataset(ds.uri)
         assert ds.verify() == []
-        for each in ds.verify(deep=True):
-            assert each.rule == "values"
-            assert each.where.startswith("fragment 0, column '")
+        for finding in ds.verify(deep=True):
+            assert finding.rule == "values"
+            assert finding.where.startswith("fragment 0, column '")
             found += 1
     assert found >= 4  # random bytes of fixed-size values are values, too
 
@@ -74,7 +74,7 @@ def test_a_missing_file_is_found_in_each_column(tmp_path: Path) -> None:
     (path,) = (tmp_path / "t" / "data").iterdir()
     path.unlink()
     found = lance_stream.open_dataset(ds.uri).verify(deep=True)
-    assert sum(each.rule == "values" for each in found) == len(ROWS.column_names)
+    assert sum(finding.rule == "values" for finding in found) == len(ROWS.column_names)
 
 
 def test_the_command_line_goes_deep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

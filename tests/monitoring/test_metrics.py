@@ -67,10 +67,10 @@ REPORT = SinkCommit(
 )
 
 ALL = [
-    each
+    item
     for value in vars(table_of_metrics).values()
-    for each in (value.values() if isinstance(value, dict) else [value])
-    if isinstance(each, Metric)
+    for item in (value.values() if isinstance(value, dict) else [value])
+    if isinstance(item, Metric)
 ]
 
 
@@ -100,17 +100,17 @@ def otel(reader: InMemoryMetricReader) -> OpenTelemetryMetrics:
 
 
 def test_names_follow_the_conventions_of_both_systems() -> None:
-    assert len(ALL) == len({each.name for each in ALL}) > 20
-    for each in ALL:
-        name = prometheus.name_of(each)
+    assert len(ALL) == len({entry.name for entry in ALL}) > 20
+    for value in ALL:
+        name = prometheus.name_of(value)
         assert re.fullmatch(r"lance_stream_[a-z_]+", name)
         assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
-        assert name.endswith("_seconds") == (each.unit == "s")
-        assert name.endswith("_bytes") == (each.unit == "By")
-        assert re.fullmatch(r"lance_stream(\.[a-z_]+)+", opentelemetry.name_of(each))
-        assert each.help.endswith(".")
+        assert name.endswith("_seconds") == (value.unit == "s")
+        assert name.endswith("_bytes") == (value.unit == "By")
+        assert re.fullmatch(r"lance_stream(\.[a-z_]+)+", opentelemetry.name_of(value))
+        assert value.help.endswith(".")
         # a name is not also the namespace of another one
-        assert not [other for other in ALL if other.name.startswith(f"{each.name}.")]
+        assert not [other for other in ALL if other.name.startswith(f"{value.name}.")]
 
 
 def test_the_documentation_lists_all_metrics() -> None:
@@ -118,7 +118,7 @@ def test_the_documentation_lists_all_metrics() -> None:
         encoding="utf-8"
     )
     listed = {name.removesuffix("_total") for name in re.findall(r"`(lance_stream_[a-z_]+)`", text)}
-    assert listed == {prometheus.name_of(each) for each in ALL}
+    assert listed == {prometheus.name_of(value) for value in ALL}
 
 
 def test_opentelemetry_gets_what_a_batch_reports(
@@ -150,10 +150,10 @@ def test_both_systems_get_the_same_metrics_of_a_table(
     lance.dataset(ds.uri).create_scalar_index(ds.schema.names[0], "BTREE")
     registry = CollectorRegistry()
     both = [otel, PrometheusMetrics(registry, seconds_between_looks=0)]
-    for each in both:
-        each.watch(ds.uri)
-        each(replace(REPORT, table=ds.uri))
-        each.feed("prices", num_rows=3, versions=1, rows=None, seconds=2.0)
+    for value in both:
+        value.watch(ds.uri)
+        value(replace(REPORT, table=ds.uri))
+        value.feed("prices", num_rows=3, versions=1, rows=None, seconds=2.0)
     text = generate_latest(registry).decode()
     theirs = {name for name, _ in collected(reader)}
     for metric in ALL:
@@ -195,7 +195,7 @@ def test_numbers_by_reason_are_added_up() -> None:
     report: Any = SimpleNamespace(
         **vars(REPORT) | {"rows_quarantined": {"price > 0": 2, "null": 3}}
     )
-    found = {each.labels: each.value for each in samples_of(report, "t") if each.metric is ROWS}
+    found = {value.labels: value.value for value in samples_of(report, "t") if value.metric is ROWS}
     assert found["t", "quarantined"] == 5
     assert found["t", "inserted"] == 4
 
@@ -340,6 +340,6 @@ def test_the_listener_tells_since_when_a_stream_is_behind() -> None:
     listener = FeedListener(Metrics(), clock=lambda: next(now))  # type: ignore[arg-type]  # as much of an event as is looked at
     for behind in (2, 1, 0, 5):
         listener.onQueryProgress(Event(behind))  # type: ignore[arg-type]  # as much of an event as is looked at
-    assert [each["seconds"] for each in told] == [0.0, 5.0, 0.0, 10.0]
+    assert [row["seconds"] for row in told] == [0.0, 5.0, 0.0, 10.0]
     assert told[0] == {"stream": "the-id", "num_rows": 3, "versions": 2, "rows": 4, "seconds": 0.0}
     listener.onQueryProgress(object())  # type: ignore[arg-type]  # never fails the query

@@ -74,11 +74,11 @@ def data_of(page: str) -> Any:
 
 
 def figure(page: str, key: str) -> Any:
-    return next(each for each in data_of(page)["figures"] if each["key"] == key)
+    return next(row for row in data_of(page)["figures"] if row["key"] == key)
 
 
 def trace(page: str, key: str, name: str) -> Any:
-    return next(each for each in figure(page, key)["traces"] if each["name"] == name)
+    return next(row for row in figure(page, key)["traces"] if row["name"] == name)
 
 
 def test_the_figures_show_the_numbers_of_the_versions(ds: Dataset, page: str) -> None:
@@ -171,9 +171,9 @@ def hostile(ds: Dataset) -> Report:
 
 def strings_in(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [text for each in value.values() for text in strings_in(each)]
+        return [text for item in value.values() for text in strings_in(item)]
     if isinstance(value, list):
-        return [text for each in value for text in strings_in(each)]
+        return [text for item in value for text in strings_in(item)]
     return [value] if isinstance(value, str) else []
 
 
@@ -192,7 +192,7 @@ def test_only_the_pages_own_scripts_run_and_nothing_is_loaded(page: str) -> None
     ]
     assert "default-src 'none'" in policy
     assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
-    assert not [each for _, each in parts.tags if each.keys() & {"src", "href", "action"}]
+    assert not [tag for _, tag in parts.tags if tag.keys() & {"src", "href", "action"}]
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own(ds: Dataset) -> None:

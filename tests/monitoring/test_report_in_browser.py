@@ -58,7 +58,7 @@ def opened(browser: Any, page: Path) -> None:
 
 def requested(browser: Any) -> list[str]:
     """Return what the browser asked for since it was last asked."""
-    events = [json.loads(each["message"])["message"] for each in browser.get_log("performance")]
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [
         event["params"]["request"]["url"]
         for event in events
@@ -82,7 +82,7 @@ def test_figures_are_drawn_without_errors_or_requests(
     file = ds.report(commits=commits).save(tmp_path / "report.html")
     opened(browser, file)
     assert browser.get_log("browser") == []
-    assert [each for each in requested(browser) if not each.startswith(("data:", "blob:"))] == [
+    assert [text for text in requested(browser) if not text.startswith(("data:", "blob:"))] == [
         file.as_uri()
     ]
     bars = "return document.querySelectorAll('#figure-changes .bars .point').length"

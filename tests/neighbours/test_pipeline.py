@@ -50,7 +50,7 @@ def _run_and_check(command: list[str], state: Path) -> None:
     assert done.returncode == 0, said
     report = json.loads((state / "report.json").read_text())
     assert report["findings"] == []
-    assert [each["part"] for each in report["kills"]] == list(KILLED)
+    assert [row["part"] for row in report["kills"]] == list(KILLED)
     assert all(report["restarts"][name] >= 1 for name in KILLED), report["restarts"]
     assert report["load"]["deletes"] > 100
     fresh = report["fresh"]

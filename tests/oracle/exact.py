@@ -47,12 +47,12 @@ def _difference_of_values(left: pa.Array, right: pa.Array, where: str) -> str:
     arrow = left.type
     if pa.types.is_struct(arrow):
         pairs = zip(arrow, left.flatten(), right.flatten(), strict=True)
-        found = (difference(ours, theirs, f"{where}.{each.name}") for each, ours, theirs in pairs)
+        found = (difference(ours, theirs, f"{where}.{pair.name}") for pair, ours, theirs in pairs)
         return next(filter(None, found), "")
     if pa.types.is_fixed_size_list(arrow):
         return difference(left.flatten(), right.flatten(), f"{where}.item")
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_map(arrow):
-        lengths, others = (np.diff(each.offsets.to_numpy()) for each in (left, right))
+        lengths, others = (np.diff(value.offsets.to_numpy()) for value in (left, right))
         if not np.array_equal(lengths, others):
             return f"{where}: at {int(np.flatnonzero(lengths != others)[0])} the lengths differ"
         if pa.types.is_map(arrow):

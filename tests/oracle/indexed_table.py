@@ -82,7 +82,7 @@ class IndexedTable:
     @property
     def index_names(self) -> set[str]:
         section = self.ours.table.manifest.index_section
-        return {each.name for each in decode_index_section(section or b"")}
+        return {entry.name for entry in decode_index_section(section or b"")}
 
     def rows(self, keys: Any) -> pa.Table:
         def pick(choices: Any) -> list[Any]:

@@ -63,7 +63,7 @@ def _entries(message: Any, field: FieldDescriptor, where: str) -> Iterator[str]:
 
 
 def _repeated(message: Any, field: FieldDescriptor, where: str) -> Iterator[str]:
-    items = [copy.deepcopy(each) for each in getattr(message, field.name)]
+    items = [copy.deepcopy(value) for value in getattr(message, field.name)]
 
     def put(others: list[Any]) -> None:
         message.ClearField(field.name)

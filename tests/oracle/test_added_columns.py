@@ -36,8 +36,8 @@ def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
         twins.check()
         ours, theirs = open_table(twins.ours), open_table(twins.theirs)
         assert ours.schema == theirs.schema
-        made = [read_transaction(each.log, each.manifest) for each in (ours, theirs)]
-        operations = [each.operation for each in made if each is not None]
+        made = [read_transaction(value.log, value.manifest) for value in (ours, theirs)]
+        operations = [version.operation for version in made if version is not None]
         assert all(
             isinstance(operation, Merge) and operation.preserves_nullability
             for operation in operations
@@ -56,10 +56,10 @@ def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
     without it. The reference reads such files, and cannot write them.
     """
     uri = str(tmp_path / "t")
-    ids = [pa.table({"id": pa.array(each, pa.int64())}) for each in ([1, 2], [3, 4], [5, 6])]
-    for each in ids:
+    ids = [pa.table({"id": pa.array(value, pa.int64())}) for value in ([1, 2], [3, 4], [5, 6])]
+    for id_ in ids:
         lance.write_dataset(
-            each, uri, mode="append", data_storage_version="2.0", enable_stable_row_ids=True
+            id_, uri, mode="append", data_storage_version="2.0", enable_stable_row_ids=True
         )
     inner = pa.struct([("c", pa.string())])
     added = pa.schema([("s", pa.struct([("a", pa.int64()), ("b", inner)]))])

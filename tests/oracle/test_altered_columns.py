@@ -45,10 +45,10 @@ def rows(*ids: int, with_nulls: bool = True) -> pa.Table:
     return pa.table(
         {
             "id": ids,
-            "place": [place(each) for each in ids],
-            "orders": [[{"price": each, "n": f"n{each}"}] * (each % 3) for each in ids],
-            "vector": [[np.float16(each / 2), np.float16(each)] for each in ids],
-            "tags": [["a", None][: each % 3] for each in ids],
+            "place": [place(id_) for id_ in ids],
+            "orders": [[{"price": id_, "n": f"n{id_}"}] * (id_ % 3) for id_ in ids],
+            "vector": [[np.float16(id_ / 2), np.float16(id_)] for id_ in ids],
+            "tags": [["a", None][: id_ % 3] for id_ in ids],
         },
         SCHEMA,
     )
@@ -75,7 +75,7 @@ def check_same(ds: Dataset) -> None:
     theirs.validate()
     assert theirs.version == ds.version
     assert ds.schema.equals(theirs.schema)
-    one, other = (each.to_table(with_row_id=True).to_pylist() for each in (ds, theirs))
+    one, other = (value.to_table(with_row_id=True).to_pylist() for value in (ds, theirs))
     assert one == other
     assert ds.verify() == []
 
@@ -99,7 +99,7 @@ def test_pylance_reads_and_continues_our_casts(tmp_path: Path, version: str) -> 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 def test_twins_are_cast_alike(tmp_path: Path, version: str) -> None:
     """Row ids and versions, field ids of parts of structs, the operation."""
-    uris = [create(tmp_path / each, version) for each in ("ours", "theirs")]
+    uris = [create(tmp_path / name, version) for name in ("ours", "theirs")]
     ours, theirs = lance_stream.open_dataset(uris[0]), lance.dataset(uris[1])
     for path in ("id", "place.zip"):
         change = {"path": path, "data_type": WIDER[path]}
@@ -162,7 +162,7 @@ def test_pylance_reads_and_continues_our_parts(tmp_path: Path, version: str) -> 
 
 
 def test_parts_are_added_as_pylance_does(tmp_path: Path) -> None:
-    uris = [create(tmp_path / each, "2.2") for each in ("ours", "theirs")]
+    uris = [create(tmp_path / name, "2.2") for name in ("ours", "theirs")]
     deep = pa.struct([pa.field("d", pa.string())])
     item = pa.struct([pa.field("m", pa.string())])
     new = [
@@ -170,9 +170,9 @@ def test_parts_are_added_as_pylance_does(tmp_path: Path) -> None:
         pa.field("orders", pa.list_(item)),
     ]
     ours = lance_stream.open_dataset(uris[0])
-    for each in new:
-        ours = ours.add_columns(each)
-        lance.dataset(uris[1]).add_columns(each)
+    for value in new:
+        ours = ours.add_columns(value)
+        lance.dataset(uris[1]).add_columns(value)
     tables = [lance_stream.open_dataset(uri).table for uri in uris]
     assert tables[0].schema == tables[1].schema
     assert lance.dataset(uris[0]).to_table().equals(lance.dataset(uris[1]).to_table())

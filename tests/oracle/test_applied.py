@@ -117,8 +117,8 @@ def ids_of(fragment: Fragment) -> list[int] | None:
 def stamps_of(fragment: Fragment) -> list[list[int]]:
     stored = (fragment.created_at_versions, fragment.last_updated_at_versions)
     return [
-        decode_row_versions(each, fragment.physical_rows).to_array().tolist()  # type: ignore[arg-type]  # pylance keeps them in the manifest
-        for each in stored
+        decode_row_versions(value, fragment.physical_rows).to_array().tolist()  # type: ignore[arg-type]  # pylance keeps them in the manifest
+        for value in stored
     ]
 
 
@@ -165,7 +165,7 @@ def indices_of(manifest: Manifest) -> list[Any]:
     living = set(manifest.fragments.ids)
     section = manifest.index_section
     found = () if section is None else decode_index_section(section)
-    return sorted((index_shown(each, living) for each in found), key=lambda each: each[0].uuid)
+    return sorted((index_shown(value, living) for value in found), key=lambda each: each[0].uuid)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -41,7 +41,7 @@ def check_both_read(path: Path, values: list[bytes | None]) -> None:
     assert theirs.to_table(blob_handling="all_binary")["b"].to_pylist() == values
     rows = list(range(len(values)))
     opened = theirs.take_blobs("b", indices=rows)
-    assert [each and each.readall() for each in opened] == values
+    assert [value and value.readall() for value in opened] == values
     ours = lance_stream.open_dataset(path)
     assert ours.to_table()["b"].to_pylist() == values
     files = ours.take_blobs("b", row_offsets=rows)
@@ -50,7 +50,7 @@ def check_both_read(path: Path, values: list[bytes | None]) -> None:
     assert ours.take(some)["b"].to_pylist() == [values[place] for place in some]
     wanted = theirs.to_table(["b"])["b"].combine_chunks()
     described = ours.to_table(["b"], blob_handling="descriptors")["b"].combine_chunks()
-    sizes = [each and each["size"] for each in described.to_pylist()]
+    sizes = [row and row["size"] for row in described.to_pylist()]
     assert sizes == [None if value is None else len(value) for value in values]
     if theirs.data_storage_version != "2.0":  # of 2.0 it shows nulls as (1, 0)
         assert described.to_pylist() == wanted.to_pylist()
@@ -88,8 +88,8 @@ def test_many_small_blobs_read_alike(tmp_path: Path, version: str, writer: str) 
     rows = sorted(random.choice(len(values), 50, replace=False).tolist())
     theirs = lance.dataset(tmp_path / "t").take_blobs("b", indices=rows)
     ours = lance_stream.open_dataset(tmp_path / "t").take_blobs("b", rows)
-    assert [each and each.readall() for each in theirs] == [values[row] for row in rows]
-    assert [each and each.read() for each in ours] == [values[row] for row in rows]
+    assert [value and value.readall() for value in theirs] == [values[row] for row in rows]
+    assert [value and value.read() for value in ours] == [values[row] for row in rows]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -121,7 +121,7 @@ def test_extension_type_columns_read_alike(tmp_path: Path) -> None:
     described = ours.to_table(blob_handling="descriptors")["b"].to_pylist()
     parts = ("kind", "size", "blob_id")
     assert [kind and [kind[name] for name in parts] for kind in kinds] == [
-        each and [each[name] for name in parts] for each in described
+        value and [value[name] for name in parts] for value in described
     ]
 
 

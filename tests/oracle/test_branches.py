@@ -76,12 +76,12 @@ def test_branches_are_listed_from_each_of_them(uri: str) -> None:
     for version in (None, ("dev", None), ("dev/deep", None)):
         found = open_dataset(uri, version).branches.list()
         assert {
-            each.name: (each.parent, each.parent_version, int(each.created_at.timestamp()))
-            for each in found.values()
-            if each.created_at
+            entry.name: (entry.parent, entry.parent_version, int(entry.created_at.timestamp()))
+            for entry in found.values()
+            if entry.created_at
         } == {
-            name: (each["parent_branch"], each["parent_version"], each["create_at"])
-            for name, each in theirs.items()
+            name: (row["parent_branch"], row["parent_version"], row["create_at"])
+            for name, row in theirs.items()
         }
     assert isinstance(found["dev"], Branch)
 
@@ -121,7 +121,7 @@ def test_tags_on_branches_are_found_by_pylance(uri: str) -> None:
     open_dataset(uri).tags.create("same", "ours")
     theirs = lance.dataset(uri)
     assert {
-        name: (each["branch"], each["version"]) for name, each in theirs.tags.list().items()
+        name: (file["branch"], file["version"]) for name, file in theirs.tags.list().items()
     } == {
         "ours": ("dev", 3),
         "other": ("dev", 2),
@@ -331,7 +331,7 @@ def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
     found = [
         row for part in reader.partitions() for batch in reader.read(part) for row in batch["id"]
     ]
-    assert sorted(each.as_py() for each in found) == [1, 2, 3, 10]
+    assert sorted(value.as_py() for value in found) == [1, 2, 3, 10]
 
 
 def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:

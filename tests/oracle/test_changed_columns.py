@@ -19,7 +19,7 @@ from tests.verbs.test_add_columns import in_the_way
 
 pytestmark = pytest.mark.oracle
 
-PLACE = pa.array([{"city": f"c{each}", "zip": each} for each in range(20)])
+PLACE = pa.array([{"city": f"c{number}", "zip": number} for number in range(20)])
 
 
 def twins_of(path: Path, version: str = "2.2", **options: Any) -> Twins:
@@ -107,7 +107,7 @@ def test_our_feed_reads_pylances_column_changes(tmp_path: Path) -> None:
     feed = lance_stream.open_dataset(twins.ours).changes(2).read_all()
     assert set(feed["_commit_version"].to_pylist()) == {4}
     posts = feed.filter(pa.compute.equal(feed["_change_type"], "update_postimage"))
-    assert posts["y"].to_pylist() == [2 * each for each in posts["id"].to_pylist()]
+    assert posts["y"].to_pylist() == [2 * id_ for id_ in posts["id"].to_pylist()]
     pres = feed.filter(pa.compute.equal(feed["_change_type"], "update_preimage"))
     assert pres["y"].null_count == pres.num_rows == 17
     assert set(pres["team"].to_pylist()) == {"g0", "g1", "g2"}
@@ -128,7 +128,9 @@ def test_the_reference_can_continue_writing(tmp_path: Path) -> None:
     ds.validate()
     found = ds.to_table(columns=["id", "double"]).to_pydict()
     assert dict(zip(found["id"], found["double"], strict=True)) == {
-        each: {9: 0, 8: -1}.get(each, 2 * each) for each in range(20) if each not in (3, 4, 5)
+        number: {9: 0, 8: -1}.get(number, 2 * number)
+        for number in range(20)
+        if number not in (3, 4, 5)
     }
 
 
@@ -182,7 +184,7 @@ class Columns:
         theirs(lance.dataset(self.twins.theirs))
 
     def name(self) -> str:
-        return self.dice.choice([each for each in self.names() if each not in ("id", "group")])
+        return self.dice.choice([name for name in self.names() if name not in ("id", "group")])
 
     def names(self) -> list[str]:
         return lance_stream.open_dataset(self.twins.ours).schema.names
@@ -235,11 +237,11 @@ class Columns:
     def compact(self) -> None:
         """One of them may have nothing to compact, for ours updates rows where they are."""
         twins = [lance.dataset(uri) for uri in (self.twins.ours, self.twins.theirs)]
-        for each in twins:
-            each.optimize.compact_files()
-        for each in twins:
-            while each.version < max(twin.version for twin in twins):
-                each.update_config({"versions": str(each.version)})
+        for value in twins:
+            value.optimize.compact_files()
+        for version in twins:
+            while version.version < max(twin.version for twin in twins):
+                version.update_config({"versions": str(version.version)})
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -278,8 +280,8 @@ def snapshot(uri: str) -> dict[int, dict[str, Any]]:
     """Return the rows of the newest version by their ids."""
     ds = lance_stream.open_dataset(uri)
     return {
-        each["_rowid"]: {name: each[name] for name in ds.schema.names}
-        for each in ds.to_table(with_row_id=True).to_pylist()
+        row["_rowid"]: {name: row[name] for name in ds.schema.names}
+        for row in ds.to_table(with_row_id=True).to_pylist()
     }
 
 

@@ -50,8 +50,8 @@ def their_cleanup(uri: str, *, delete_unverified: bool = False) -> Any:
 
 @pytest.mark.parametrize("tagged", [[], [2], [4, 6]])
 def test_cleanup_deletes_the_files_pylance_deletes(uri: str, tagged: list[int]) -> None:
-    for each in tagged:
-        lance.dataset(uri).tags.create(f"v{each}", each)
+    for number in tagged:
+        lance.dataset(uri).tags.create(f"v{number}", number)
     other = f"{uri}-2"
     shutil.copytree(uri, other)
     theirs = their_cleanup(other)

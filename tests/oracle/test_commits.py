@@ -291,11 +291,11 @@ def test_racing_writers_lose_no_row(log: ObjectStoreLog, uri: str) -> None:
         for number in range(num_each):
             lance.write_dataset(rows(2000 + number), uri, mode="append")
 
-    threads = [threading.Thread(target=each) for each in (ours, theirs)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    threads = [threading.Thread(target=value) for value in (ours, theirs)]
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     expected = [*range(10), *range(1000, 1000 + num_each), *range(2000, 2000 + num_each)]
     assert keys_of(uri) == expected
     assert log.latest() == 1 + 2 * num_each

@@ -91,7 +91,8 @@ class Life:
         ds = lance_stream.open_dataset(self.uri, version=version)
         found = ds.to_table(with_row_id=True, with_row_versions=True)
         return {
-            row["key"]: Row(row["value"], *(row[each] for each in LINEAGE)) for row in _rows(found)
+            row["key"]: Row(row["value"], *(row[value] for value in LINEAGE))
+            for row in _rows(found)
         }
 
     def check(self) -> None:
@@ -153,9 +154,9 @@ def test_rows_and_feed_survive_automatic_compactions(
             life.check()
     life.end_round()
     life.check()
-    committed = [each for each in life.rounds if each.version is not None]
+    committed = [version for version in life.rounds if version.version is not None]
     assert len(committed) >= 5
-    assert len({each.reason for each in committed}) >= 2
+    assert len({value.reason for value in committed}) >= 2
     newest = lance_stream.open_dataset(life.uri)
     assert newest.verify() == []
     for _ in range(8):

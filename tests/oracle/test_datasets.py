@@ -41,16 +41,16 @@ def make_rows(*ids: int, schema: pa.Schema = SCHEMA) -> pa.Table:
     return pa.Table.from_pylist(
         [
             {
-                "id": each,
-                "x": None if each % 5 == 0 else each / 7,
-                "name": None if each % 4 == 0 else f"name {each}",
-                "tags": None if each % 6 == 0 else list(range(each % 3)),
-                "part": {"a": each, "b": f"b{each}"},
-                "vector": None if each % 7 == 0 else [each, 0.5, -each, 1.0],
-                "kind": ["red", "green", "blue"][each % 3],
-                "at": timedelta(days=each).total_seconds() * 1_000_000,
+                "id": id_,
+                "x": None if id_ % 5 == 0 else id_ / 7,
+                "name": None if id_ % 4 == 0 else f"name {id_}",
+                "tags": None if id_ % 6 == 0 else list(range(id_ % 3)),
+                "part": {"a": id_, "b": f"b{id_}"},
+                "vector": None if id_ % 7 == 0 else [id_, 0.5, -id_, 1.0],
+                "kind": ["red", "green", "blue"][id_ % 3],
+                "at": timedelta(days=id_).total_seconds() * 1_000_000,
             }
-            for each in ids
+            for id_ in ids
         ],
         schema=schema,
     )
@@ -59,7 +59,7 @@ def make_rows(*ids: int, schema: pa.Schema = SCHEMA) -> pa.Table:
 def agree(uri: str) -> Dataset:
     """Check that both programs see the same in every version, and return the newest."""
     theirs = lance.dataset(uri)
-    for version in [each["version"] for each in theirs.versions()]:
+    for version in [version["version"] for version in theirs.versions()]:
         old = lance.dataset(uri, version=version)
         expected = old.to_table(columns=[*old.schema.names, *STAMPS, "_rowaddr"])
         ds = lance_stream.open_dataset(uri, version=version)
@@ -67,7 +67,7 @@ def agree(uri: str) -> Dataset:
         assert actual.select(expected.column_names).to_pylist() == expected.to_pylist()
         assert ds.schema.equals(old.schema, check_metadata=True)
         assert ds.count_rows() == old.count_rows()
-        assert [str(each) for each in ds.verify()] == []
+        assert [str(finding) for finding in ds.verify()] == []
     theirs.validate()
     ours = lance_stream.open_dataset(uri)
     assert ours.version == theirs.version
@@ -182,7 +182,7 @@ def test_columns_added_by_pylance_read_null_before(uri: str) -> None:
     assert inserts["y"].null_count == inserts.num_rows
     last = changes.filter(pc.equal(changes["_commit_version"], newest.version))
     posts = last.filter(pc.equal(last["_change_type"], "update_postimage"))
-    assert posts["y"].to_pylist() == [2 * each for each in posts["id"].to_pylist()]
+    assert posts["y"].to_pylist() == [2 * id_ for id_ in posts["id"].to_pylist()]
     assert posts.num_rows == ds.count_rows()
 
 
@@ -193,7 +193,7 @@ def test_renamed_columns_are_matched_by_id(uri: str) -> None:
     assert "name" in changes.column_names, "an interval has the columns of its last version"
     newest = lance_stream.open_dataset(uri)
     changes = newest.changes(1, columns=["id", "title"]).read_all()
-    expected = [None if each % 4 == 0 else f"name {each}" for each in changes["id"].to_pylist()]
+    expected = [None if id_ % 4 == 0 else f"name {id_}" for id_ in changes["id"].to_pylist()]
     assert changes["title"].to_pylist() == expected
 
 
@@ -339,4 +339,4 @@ def test_both_read_each_others_transaction_properties(uri: str) -> None:
         noted,
     ]
     listed = lance_stream.open_dataset(uri).versions()
-    assert [dict(each.properties) for each in listed] == [{}, noted, {"their": "note"}]
+    assert [dict(file.properties) for file in listed] == [{}, noted, {"their": "note"}]

@@ -84,7 +84,7 @@ READS: dict[str, Callable[[Dataset], Any]] = {
     "uri": lambda ds: bool(ds.uri),
     "verify": lambda ds: ds.verify(deep=True) == [],
     "version": lambda ds: ds.version > 1 << 63,
-    "versions": lambda ds: [each.version for each in ds.versions()] == [1],
+    "versions": lambda ds: [version.version for version in ds.versions()] == [1],
 }
 
 REFUSED: dict[str, Callable[[Dataset], Any]] = {

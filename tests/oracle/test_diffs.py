@@ -96,7 +96,9 @@ ACTS: list[Callable[[History], None]] = [
 def changes_of(log: ObjectStoreLog, version: int) -> TableChanges:
     older = log.read(version - 1) if version > 1 else None
     plan = plan_diff(older, log.read(version))
-    dead = {(each.id, each.deletion_file): dead_of(log.store, each) for each in plan.dead_rows_of}
+    dead = {
+        (entry.id, entry.deletion_file): dead_of(log.store, entry) for entry in plan.dead_rows_of
+    }
     return diff(plan, dead)
 
 
@@ -135,8 +137,8 @@ def check_version(log: ObjectStoreLog, uri: str, version: int) -> int:
     stamp = STAMPS[-1]
     assert inserts == after.keys() - before.keys()
     assert deletes == before.keys() - after.keys()
-    assert updates == {each for each in both if before[each][stamp] != after[each][stamp]}
-    assert updates >= {each for each in both if before[each]["x"] != after[each]["x"]}
+    assert updates == {value for value in both if before[value][stamp] != after[value][stamp]}
+    assert updates >= {value for value in both if before[value]["x"] != after[value]["x"]}
     assert found.num_changes == len(inserts) + len(updates) + len(deletes)
     return found.num_changes
 
@@ -178,7 +180,7 @@ def num_rows(reader: Any) -> int:
 
 
 def sum_of(found: list[TableChanges], kind: str) -> int:
-    return sum(len(each.offsets) for changes in found for each in getattr(changes, kind))
+    return sum(len(value.offsets) for changes in found for value in getattr(changes, kind))
 
 
 @pytest.mark.parametrize("act", [History.compact, History.configure, History.add_null_column])

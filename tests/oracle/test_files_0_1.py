@@ -68,7 +68,7 @@ def texts(arrow: pa.DataType, null_rate: float = 0.0) -> Make:
         made = ["".join(random.choice(letters, n)) for n in random.integers(1, 90, num_rows)]
         is_null = random.random(num_rows) < null_rate
         if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow):
-            return pa.array([each.encode() for each in made], arrow, mask=is_null)
+            return pa.array([text.encode() for text in made], arrow, mask=is_null)
         return pa.array(made, arrow, mask=is_null)
 
     return make
@@ -261,14 +261,18 @@ NULLED: Final = [
 @pytest.mark.parametrize("name", NULLED)
 def test_nulls_lost_by_pylance_read_alike(name: str, tmp_path: Path) -> None:
     table = table_of(COLUMNS[name], 150)
-    places = pa.array([None if each % 3 == 0 else each for each in range(150)])
+    places = pa.array([None if number % 3 == 0 else number for number in range(150)])
     theirs = by_pylance(tmp_path / "t", table.set_column(1, "x", table["x"].take(places)))
     assert ours(tmp_path / "t").to_table() == theirs.to_table()
 
 
 @pytest.mark.parametrize(
     "name",
-    [each for each in NULLED if each not in {"string", "binary", "large_string", "large_binary"}],
+    [
+        value
+        for value in NULLED
+        if value not in {"string", "binary", "large_string", "large_binary"}
+    ],
 )
 def test_nulls_that_would_be_lost_are_refused(name: str, tmp_path: Path) -> None:
     table = table_of(COLUMNS[name], 10)

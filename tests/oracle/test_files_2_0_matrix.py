@@ -245,7 +245,7 @@ class Ours:
         self.reader = answer(open_file(len(data)), self._ranges)
         self.fields = self.reader.metadata.schema.fields
         held = [
-            each for field in self.fields for each in fields_with_column(field, FileVersion.V2_0)
+            value for field in self.fields for value in fields_with_column(field, FileVersion.V2_0)
         ]
         self.column_of = {field.id: column for column, field in enumerate(held)}
 

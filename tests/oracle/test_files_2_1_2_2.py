@@ -177,7 +177,7 @@ def large_lists(count: int, random: Random, rate: float, shape: Shape) -> pa.Arr
 
 
 def structs(count: int, random: Random, rate: float, shape: Shape) -> pa.Array:
-    parts = [each(count, random, rate, shape) for each in (bare, lists)]
+    parts = [value(count, random, rate, shape) for value in (bare, lists)]
     mask = pa.array(random.random(count) < rate) if rate else None
     return pa.StructArray.from_arrays(parts, ["a", "b"], mask=mask)
 

@@ -31,11 +31,15 @@ START_AGAIN = {IndexedTable.compact, IndexedTable.overwrite, IndexedTable.restor
 
 
 def uncovered(ds: Dataset) -> dict[str, int | None]:
-    return {each.name: each.rows_unindexed for each in ds.index_coverage() if each.rows_unindexed}
+    return {
+        coverage.name: coverage.rows_unindexed
+        for coverage in ds.index_coverage()
+        if coverage.rows_unindexed
+    }
 
 
 def index_folders(table: IndexedTable) -> set[str]:
-    return {each.path.split("/")[1] for each in table.ours.table.store.list("_indices")}
+    return {file.path.split("/")[1] for file in table.ours.table.store.list("_indices")}
 
 
 @BOTH
@@ -49,7 +53,7 @@ def test_indices_cover_all_rows_afterwards(tmp_path: Path, stable_row_ids: bool)
     made = before.optimize_indices()
     assert made.version == before.version + 1
     assert uncovered(made) == {}
-    assert {each.num_segments for each in made.index_coverage()} == {1}
+    assert {coverage.num_segments for coverage in made.index_coverage()} == {1}
     if stable_row_ids:
         assert made.changes(after=before.version).read_all().num_rows == 0
     assert made.verify() == []
@@ -106,14 +110,14 @@ def test_parts_of_an_index_are_merged(tmp_path: Path) -> None:
     for _ in range(3):
         table.append()
         table.theirs.optimize.optimize_indices(num_indices_to_merge=0)
-    assert {each.num_segments for each in table.ours.index_coverage()} == {4}
+    assert {coverage.num_segments for coverage in table.ours.index_coverage()} == {4}
     table.update_indices()
-    scalar = [each for each in table.ours.index_coverage() if each.name != "v_idx"]
-    assert {each.num_segments for each in scalar} == {1}
+    scalar = [coverage for coverage in table.ours.index_coverage() if coverage.name != "v_idx"]
+    assert {value.num_segments for value in scalar} == {1}
     table.check()
     table.append()
     table.update_indices()
-    assert {each.num_segments for each in table.ours.index_coverage()} == {1}
+    assert {coverage.num_segments for coverage in table.ours.index_coverage()} == {1}
     table.upsert()
     table.check()
 
@@ -145,10 +149,10 @@ def test_programs_at_once_each_end_well(tmp_path: Path) -> None:
             errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert errors == []
     assert uncovered(table.ours) == {}
     assert table.ours.verify() == []
@@ -160,9 +164,9 @@ def test_a_damaged_index_is_reported(tmp_path: Path, name: str) -> None:
     table = IndexedTable(str(tmp_path / "t"), 7, stable_row_ids=True)
     table.append()
     section = table.ours.table.manifest.index_section
-    (damaged,) = [each for each in decode_index_section(section or b"") if each.name == name]
-    for each in table.ours.table.store.list(index_folder(damaged.uuid)):
-        table.ours.table.store.delete(each.path)
+    (damaged,) = [entry for entry in decode_index_section(section or b"") if entry.name == name]
+    for file in table.ours.table.store.list(index_folder(damaged.uuid)):
+        table.ours.table.store.delete(file.path)
     version = table.ours.version
     with pytest.raises(IndexBuildError) as raised:
         table.ours.optimize_indices()
@@ -192,7 +196,7 @@ def few(start: int, stop: int) -> pa.Table:
     return pa.table(
         {
             "id": pa.array(range(start, stop)),
-            "text": ["apple" if each % 2 else "fig" for each in range(start, stop)],
+            "text": ["apple" if number % 2 else "fig" for number in range(start, stop)],
             "v": pa.FixedSizeListArray.from_arrays(pa.array(vectors), 4),
         }
     )

@@ -25,7 +25,7 @@ def bucket(google_front: GoogleFront) -> Bucket:
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "text": [f"row {each}" for each in ids]})
+    return pa.table({"id": pa.array(ids, pa.int64()), "text": [f"row {id_}" for id_ in ids]})
 
 
 def ids_of(table: pa.Table) -> list[int]:
@@ -48,7 +48,7 @@ def test_each_side_continues_the_others_table(bucket: Bucket) -> None:
 
 def test_multipart_uploads_are_read_by_both(bucket: Bucket) -> None:
     options = bucket.storage_options
-    large = pa.table({"id": range(1_500_000), "x": [each / 7 for each in range(1_500_000)]})
+    large = pa.table({"id": range(1_500_000), "x": [number / 7 for number in range(1_500_000)]})
     by_us, by_them = f"{bucket.uri}/ours", f"{bucket.uri}/theirs"
     lance_stream.create_dataset(by_us, large.schema, storage_options=options).append(large)
     lance.write_dataset(large, by_them, storage_options=options)
@@ -77,12 +77,14 @@ def test_concurrent_appends_of_both_all_commit(bucket: Bucket) -> None:
 
     writers = [(ours, 100), (theirs, 200), (ours, 300), (theirs, 400)]
     threads = [threading.Thread(target=run, args=writer) for writer in writers]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert problems == []
-    expected = sorted([0, *(first + each for _, first in writers for each in range(NUM_APPENDS))])
+    expected = sorted(
+        [0, *(first + number for _, first in writers for number in range(NUM_APPENDS))]
+    )
     assert ids_of(lance_stream.open_dataset(uri, storage_options=options).to_table()) == expected
     final = lance.dataset(uri, storage_options=options)
     assert ids_of(final.to_table()) == expected

@@ -47,8 +47,8 @@ def test_the_feed_follows_them(uri: str) -> None:
     read = ds.changes(2, pre_images=False).read_all()
     changes = zip(read["_change_type"].to_pylist(), read["id"].to_pylist(), strict=True)
     assert list(changes) == [
-        *(("delete", each) for each in (3, 5, 9)),
-        *(("update_postimage", each) for each in (0, 8, 16)),
+        *(("delete", number) for number in (3, 5, 9)),
+        *(("update_postimage", number) for number in (0, 8, 16)),
         ("delete", 7),
     ]
 
@@ -144,9 +144,9 @@ def test_clones_and_branches_read_it(ours: str, tmp_path: Path) -> None:
     ds.branches.create("side")
     branch = lance_stream.open_dataset(ours, branch="side")
     clone = ds.shallow_clone(str(tmp_path / "clone"))
-    for each in (branch, clone):
-        assert each.to_table(with_row_id=True, with_row_versions=True) == rows
-        changed = each.upsert(pa.table({"id": [3, 60], "x": [8, 8]}), on="id").compact()
+    for value in (branch, clone):
+        assert value.to_table(with_row_id=True, with_row_versions=True) == rows
+        changed = value.upsert(pa.table({"id": [3, 60], "x": [8, 8]}), on="id").compact()
         assert sum(changed.to_table()["x"].to_pylist()) == sum(rows["x"].to_pylist()) + 15
         assert changed.verify(deep=True) == []
     assert lance.dataset(str(tmp_path / "clone")).count_rows() == rows.num_rows + 1

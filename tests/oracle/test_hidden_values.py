@@ -76,7 +76,7 @@ class Case:
             return None
         if pa.types.is_struct(arrow):
             return {
-                each.name: self.value(each.type, wanted.field(each.name).type) for each in arrow
+                array.name: self.value(array.type, wanted.field(array.name).type) for array in arrow
             }
         if pa.types.is_map(arrow):
             keys = self.random.sample("klm", self.random.randint(0, 3))
@@ -99,7 +99,7 @@ class Case:
 def hidden(arrow: pa.DataType) -> Any:
     """Return what stands behind a null of a type."""
     if pa.types.is_struct(arrow):
-        return {each.name: hidden(each.type) for each in arrow}
+        return {array.name: hidden(array.type) for array in arrow}
     if pa.types.is_map(arrow):
         return [("z", hidden(arrow.item_type))]
     if pa.types.is_fixed_size_list(arrow):
@@ -116,21 +116,21 @@ def build(values: list[Any], arrow: pa.DataType) -> pa.Array:
     mask = pa.array([value is None for value in values], pa.bool_())
     filled = [hidden(arrow) if value is None else value for value in values]
     if pa.types.is_struct(arrow):
-        parts = [build([row[each.name] for row in filled], each.type) for each in arrow]
+        parts = [build([row[array.name] for row in filled], array.type) for array in arrow]
         return pa.StructArray.from_arrays(parts, fields=list(arrow), mask=mask)
     if pa.types.is_dictionary(arrow):
-        indices = [each if each == NO_INDEX else "ab".index(each) for each in filled]
+        indices = [value if value == NO_INDEX else "ab".index(value) for value in filled]
         words = pa.array(["a", "b"], arrow.value_type)
         # valid where it stands behind a null struct or list: that is what hides it
         given = pa.array(indices, arrow.index_type)
         return pa.DictionaryArray.from_arrays(given, words, safe=False)
     if pa.types.is_map(arrow) or pa.types.is_list(arrow):
-        items = [each for row in filled for each in row]
+        items = [value for row in filled for value in row]
         offsets = pa.array([sum(map(len, filled[:end])) for end in range(len(filled) + 1)], "int32")
         if pa.types.is_map(arrow):
             parts = [
-                build([item[place] for item in items], each)
-                for place, each in enumerate((arrow.key_type, arrow.item_type))
+                build([item[place] for item in items], value)
+                for place, value in enumerate((arrow.key_type, arrow.item_type))
             ]
             entries = pa.StructArray.from_arrays(parts, fields=[arrow.key_field, arrow.item_field])
         else:
@@ -140,7 +140,7 @@ def build(values: list[Any], arrow: pa.DataType) -> pa.Array:
             arrow, len(values), [valid, offsets.buffers()[1]], children=[entries]
         )
     if pa.types.is_fixed_size_list(arrow):
-        items = [each for row in filled for each in row]
+        items = [value for row in filled for value in row]
         return pa.FixedSizeListArray.from_arrays(
             build(items, arrow.value_type), type=arrow, mask=mask
         )
@@ -152,11 +152,11 @@ def without_null_words(value: Any, arrow: pa.DataType) -> Any:
     if value is None:
         return "a" if pa.types.is_dictionary(arrow) else None
     if pa.types.is_struct(arrow):
-        return {each.name: without_null_words(value[each.name], each.type) for each in arrow}
+        return {array.name: without_null_words(value[array.name], array.type) for array in arrow}
     if pa.types.is_map(arrow):
-        return [(key, without_null_words(each, arrow.item_type)) for key, each in value]
+        return [(key, without_null_words(item, arrow.item_type)) for key, item in value]
     if pa.types.is_list(arrow):
-        return [without_null_words(each, arrow.value_type) for each in value]
+        return [without_null_words(item, arrow.value_type) for item in value]
     return value
 
 

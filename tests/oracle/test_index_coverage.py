@@ -56,7 +56,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def by_name(uri: str) -> dict[str, IndexCoverage]:
-    return {each.name: each for each in lance_stream.open_dataset(uri).index_coverage()}
+    return {coverage.name: coverage for coverage in lance_stream.open_dataset(uri).index_coverage()}
 
 
 WRITES: dict[str, Callable[[Any], Any]] = {
@@ -75,16 +75,18 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 def test_coverage_equals_the_statistics_of_pylance(uri: str, write: Callable[[Any], Any]) -> None:
     ds = write(lance_stream.open_dataset(uri))
     theirs = lance.dataset(uri)
-    for each in ds.index_coverage():
-        said = theirs.stats.index_stats(each.name)
-        assert each.rows_unindexed == said["num_unindexed_rows"], each
-        assert each.rows_indexed == said["num_indexed_rows"], each
+    for coverage in ds.index_coverage():
+        said = theirs.stats.index_stats(coverage.name)
+        assert coverage.rows_unindexed == said["num_unindexed_rows"], coverage
+        assert coverage.rows_indexed == said["num_indexed_rows"], coverage
     assert len(ds.index_coverage()) == len(theirs.describe_indices())
 
 
 def test_each_index_is_described(uri: str) -> None:
     found = by_name(uri)
-    assert {each.columns[0]: each.kind for each in found.values() if each.name != "city"} == {
+    assert {
+        request.columns[0]: request.kind for request in found.values() if request.name != "city"
+    } == {
         **SCALAR,
         "v": "IVF_FLAT",
     }
@@ -117,7 +119,7 @@ def test_indices_of_unknown_coverage_have_no_numbers(uri: str) -> None:
     changed = table.at(
         replace(table.manifest, index_section=encode_index_section([*section, bare]))
     )
-    (found,) = (each for each in index_coverage(changed) if each.name == "bare")
+    (found,) = (entry for entry in index_coverage(changed) if entry.name == "bare")
     assert (found.rows_indexed, found.rows_unindexed, found.fraction) == (None, None, None)
     assert (found.built_at, found.size_bytes) == (None, None)
 
@@ -125,8 +127,8 @@ def test_indices_of_unknown_coverage_have_no_numbers(uri: str) -> None:
 def test_metrics_and_reports_tell_the_rows_that_are_not_covered(uri: str) -> None:
     ds = lance_stream.open_dataset(uri).append(rows(60, 80))
     measured = {index.name: index for index in TableWatch(uri).measure().indices}
-    assert {each.unindexed_rows for each in measured.values()} == {20}
-    assert {each.coverage for each in measured.values()} == {0.75}
+    assert {value.unindexed_rows for value in measured.values()} == {20}
+    assert {value.coverage for value in measured.values()} == {0.75}
     shown = ds.report().series.indices
     assert shown is not None
-    assert {(each.covered, each.unindexed) for each in shown} == {(0.75, 20)}
+    assert {(value.covered, value.unindexed) for value in shown} == {(0.75, 20)}

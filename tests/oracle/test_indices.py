@@ -98,7 +98,7 @@ def test_values_that_were_null_are_not_found_as_nulls(
     """The reference keeps zones of fragments that left the coverage, if it updates the index."""
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
     uri = str(tmp_path / "t")
-    numbers = [None if each % 4 == 0 else each for each in range(20)]
+    numbers = [None if number % 4 == 0 else number for number in range(20)]
     rows = pa.table({"id": range(20), "x": numbers, "name": ["a"] * 20})
     lance.write_dataset(rows, uri, max_rows_per_file=10, enable_stable_row_ids=True)
     lance.dataset(uri).create_scalar_index("x", kind)

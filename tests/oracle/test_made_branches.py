@@ -72,8 +72,8 @@ def test_a_branch_file_is_what_pylance_writes(uri: str) -> None:
     for mine, theirs in (("a", "b"), ("b/c", "b/d")):
         for key in ("parent_branch", "parent_version", "manifest_size", "metadata"):
             assert found[mine][key] == found[theirs][key], key
-        assert [each[0] for each in found[mine]["branch_identifier"]] == [
-            each[0] for each in found[theirs]["branch_identifier"]
+        assert [row[0] for row in found[mine]["branch_identifier"]] == [
+            row[0] for row in found[theirs]["branch_identifier"]
         ]
     assert found["b/c"]["branch_identifier"][0] == found["b"]["branch_identifier"][0]
     assert sorted(path.name for path in Path(uri, "_refs/branches").iterdir()) == [
@@ -92,9 +92,9 @@ def test_a_branch_starts_where_pylances_would(uri: str, version: Any) -> None:
     table.create_branch("theirs", version)
     open_dataset(uri).branches.create("ours", version)
     assert of_both(uri, "ours") == of_both(uri, "theirs")
-    ours, theirs = (open_dataset(uri, branch=each) for each in ("ours", "theirs"))
-    for each in (ours, theirs):
-        assert {base.id: base for base in each.table.manifest.base_paths} == {
+    ours, theirs = (open_dataset(uri, branch=name) for name in ("ours", "theirs"))
+    for value in (ours, theirs):
+        assert {base.id: base for base in value.table.manifest.base_paths} == {
             base.id: base for base in theirs.table.manifest.base_paths
         }
     branches = ours.branches.list()
@@ -110,20 +110,20 @@ def test_every_verb_writes_to_the_branch_alone(uri: str) -> None:
     dev = dev.upsert(rows(4, 5), "id").add_columns({"twice": "id * 2"}).compact()
     dev = dev.rename_columns({"twice": "double"}).update_config({"owner": "me"})
     assert dev.changes(1).read_all().num_rows >= 5
-    assert {each["id"]: each["double"] for each in dev.to_table().to_pylist()} == {
+    assert {row["id"]: row["double"] for row in dev.to_table().to_pylist()} == {
         3: 6, 4: 8, 5: 10, 12: 24
     }  # fmt: skip
     assert of_both(uri, "dev") == [3, 4, 5, 12]
     assert of_both(uri, "dev", 1) == [1, 2, 3]
     assert open_dataset(uri).version == 3
     assert of_both(uri, None) == [1, 3]
-    snapshot = {each["_rowid"]: each["id"] for each in at(dev, 1)}
+    snapshot = {row["_rowid"]: row["id"] for row in at(dev, 1)}
     for change in dev.changes(1).read_all().to_pylist():
         if change["_change_type"] in ("delete", "update_preimage"):
             assert snapshot.pop(change["_rowid"]) == change["id"]
         else:
             snapshot[change["_rowid"]] = change["id"]
-    assert snapshot == {each["_rowid"]: each["id"] for each in at(dev, dev.version)}
+    assert snapshot == {row["_rowid"]: row["id"] for row in at(dev, dev.version)}
 
 
 def at(ds: Dataset, version: int) -> list[dict[str, Any]]:

@@ -143,14 +143,14 @@ def test_a_clone_of_a_clone_of_a_clone_outlives_them(
     first = ids(open_dataset(one))
     open_dataset(one).append(rows(8)).shallow_clone(two)
     open_dataset(two).append(rows(9)).shallow_clone(three)
-    for each in (uri, one, two):
-        for name, tag in open_dataset(each).tags.list().items():
+    for value in (uri, one, two):
+        for name, tag in open_dataset(value).tags.list().items():
             if tag.metadata.get("clone") != str(three):
-                open_dataset(each).tags.delete(name)
-        open_dataset(each).overwrite(rows(0))
-        if each == uri and not isinstance(start, tuple):
+                open_dataset(value).tags.delete(name)
+        open_dataset(value).overwrite(rows(0))
+        if value == uri and not isinstance(start, tuple):
             open_dataset(uri).branches.delete("dev")
-        clean(each)
+        clean(value)
     if isinstance(start, tuple):
         with pytest.raises(InvalidInputError, match="because the tag"):
             open_dataset(uri).branches.delete("dev")
@@ -161,7 +161,7 @@ def test_a_clone_of_a_clone_of_a_clone_outlives_them(
     of_three = open_dataset(three).shallow_clone(tmp_path / "four")
     assert ids(of_three) == sorted([*first, 8, 9])
     if start == 1:  # later versions have an index, whose files stay where they are
-        assert sum(len(open_dataset(each).tags.list()) for each in (uri, one, two)) == 3
+        assert sum(len(open_dataset(value).tags.list()) for value in (uri, one, two)) == 3
 
 
 def test_a_clone_whose_origin_is_unknown_is_not_cloned_with_a_tag(uri: str, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) ->
     with patch.object(LocalStore, "create_once", refuse):
         with pytest.raises(PermissionError):
             open_dataset(uri).shallow_clone(tmp_path / "clone")
-        assert [each for each in (tmp_path / "clone").rglob("*") if each.is_file()] == []
+        assert [path for path in (tmp_path / "clone").rglob("*") if path.is_file()] == []
         open_dataset(uri).shallow_clone(tmp_path / "clone", tag_source=False)
     assert of_both(tmp_path / "clone") == [1, 3]
 

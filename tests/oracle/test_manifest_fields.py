@@ -52,14 +52,14 @@ def make(path: Path, version: str) -> None:
 
 def rows_of(table: pa.Table) -> Rows:
     columns = [_texts(column) for column in table.columns]
-    return [list(each) for each in zip(*columns, strict=True)]
+    return [list(value) for value in zip(*columns, strict=True)]
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
     try:
         return list(map(str, column.to_pylist()))
     except ValueError:  # structs with two parts of one name are no dictionaries
-        parts = (_texts(each) for each in column.flatten())
+        parts = (_texts(value) for value in column.flatten())
         return list(map(str, zip(*parts, strict=True)))
 
 

@@ -70,7 +70,7 @@ def values_of(arrow: pa.DataType, count: int, random: Random, rate: float) -> pa
     if types.is_struct(arrow):
         if not arrow.num_fields:
             return pa.array([{}] * count, arrow)
-        parts = [field_of(each, count, random, rate) for each in arrow]
+        parts = [field_of(array, count, random, rate) for array in arrow]
         return pa.StructArray.from_arrays(parts, fields=list(arrow), mask=pa.array(mask))
     if types.is_fixed_size_list(arrow):
         items = field_of(arrow.value_field, count * arrow.list_size, random, rate)
@@ -177,7 +177,7 @@ def test_pages_with_and_without_nulls_above_a_list_are_read_together(
     for order in (parts, parts[1:], parts[2:] + parts[1:2]):
         table = pa.table({"c": pa.chunked_array(order)})
         path = tmp_path / f"{len(order)} {order[0].null_count}.lance"
-        batches = [pa.record_batch([each], schema=table.schema) for each in order]
+        batches = [pa.record_batch([value], schema=table.schema) for value in order]
         write_by_us(batches, path, version, max_page_bytes=100)
         assert_we_read(path, table)
         assert_pylance_reads(path, table)
@@ -200,7 +200,7 @@ def test_any_two_pages_of_lists_below_structs_are_read_together(
     ]
     for number, pair in enumerate(permutations([*pages, pa.nulls(12, arrow)], 2)):
         table = pa.table({"c": pa.chunked_array(pair)})
-        batches = [pa.record_batch([each], schema=table.schema) for each in pair]
+        batches = [pa.record_batch([value], schema=table.schema) for value in pair]
         path = tmp_path / f"{number}.lance"
         write_by_us(batches, path, version, max_page_bytes=10)
         assert_we_read(path, table)
@@ -209,7 +209,7 @@ def test_any_two_pages_of_lists_below_structs_are_read_together(
 
 def depth_of(arrow: pa.DataType) -> int:
     """How many types are within each other, the leaf's among them."""
-    return 1 + max((depth_of(each.type) for each in parts_of(arrow)), default=0)
+    return 1 + max((depth_of(field.type) for field in parts_of(arrow)), default=0)
 
 
 def parts_of(arrow: pa.DataType) -> list[pa.Field]:
@@ -222,11 +222,11 @@ def value_with(arrow: pa.DataType, gaps: Sequence[tuple[int, str]], random: Rand
     """A value that may be null, or an empty list, at some depths only."""
     kind = next((kind for depth, kind in gaps if depth == 0 and random.random() < 0.25), None)
     below = [(depth - 1, kind) for depth, kind in gaps]
-    values = [[value_with(each.type, below, random) for _ in "ab"] for each in parts_of(arrow)]
+    values = [[value_with(field.type, below, random) for _ in "ab"] for field in parts_of(arrow)]
     if kind == "null":
         return None
     if pa.types.is_struct(arrow):
-        return {each.name: some[0] for each, some in zip(parts_of(arrow), values, strict=True)}
+        return {entry.name: some[0] for entry, some in zip(parts_of(arrow), values, strict=True)}
     if not values:
         return "text" if pa.types.is_string(arrow) else int(random.integers(0, 100))
     if kind == "empty":

@@ -99,7 +99,7 @@ def test_packed_structs_of_pylance_read_the_same(
     assert ours.take(rows).equals(table.take(rows))
     part = ours.to_table(columns=["s.b"])["s"].combine_chunks()
     assert part.to_pylist() == [
-        None if each is None else {"b": each["b"]} for each in table["s"].to_pylist()
+        None if value is None else {"b": value["b"]} for value in table["s"].to_pylist()
     ]
 
 
@@ -138,7 +138,7 @@ def test_packed_structs_in_lists_read_alike(
     assert ours.to_table()["l"].to_pylist() == lists.to_pylist()
     part = ours.to_table(columns=["l.b"])["l"].to_pylist()
     assert part == [
-        each and [item and {"b": item["b"]} for item in each] for each in lists.to_pylist()
+        value and [item and {"b": item["b"]} for item in value] for value in lists.to_pylist()
     ]
 
 
@@ -180,7 +180,7 @@ def test_unpackable_structs_are_refused_before_commit(
     ours = lance_stream.create_dataset(tmp_path / "t", table.schema, version)
     with pytest.raises(InvalidInputError, match="packed"):
         ours.append(table)
-    assert [each.version for each in ours.versions()] == [1]
+    assert [version.version for version in ours.versions()] == [1]
     assert not list((tmp_path / "t").glob("data/*.lance"))
 
 

@@ -162,7 +162,7 @@ NUM_ROWS = 2000
 
 def wide_rows() -> pa.Table:
     dice = np.random.default_rng(0)
-    columns: dict[str, Any] = {f"n{each}": dice.random(NUM_ROWS) for each in range(12)}
+    columns: dict[str, Any] = {f"n{number}": dice.random(NUM_ROWS) for number in range(12)}
     parts = [pa.array(dice.random(NUM_ROWS)) for _ in range(3)]
     ends = pa.array(np.arange(0, 5 * NUM_ROWS + 1, 5, dtype=np.int32))
     letters = pa.py_buffer(dice.integers(97, 123, 1024 * NUM_ROWS, np.uint8))
@@ -181,7 +181,7 @@ def wide_rows() -> pa.Table:
 
 @pytest.mark.parametrize(
     "version",
-    [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("legacy", "2.0", "2.1")), "2.2"],
+    [*(pytest.param(name, marks=pytest.mark.nightly) for name in ("legacy", "2.0", "2.1")), "2.2"],
 )
 def test_requests_of_scans_in_several_batches(beside: Beside, version: str) -> None:
     rows, uri = wide_rows(), f"{beside.our_uri}-wide"

@@ -41,8 +41,8 @@ NAMED = {
 TABLE = TABLE.cast(
     pa.schema(
         [
-            each.with_metadata(NAMED[each.name]) if each.name in NAMED else each
-            for each in TABLE.schema
+            field.with_metadata(NAMED[field.name]) if field.name in NAMED else field
+            for field in TABLE.schema
         ],
         metadata={"owner": "me"},
     )

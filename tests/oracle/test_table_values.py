@@ -124,7 +124,7 @@ def test_every_version_reads_as_in_pylance(history: Path) -> None:
         assert manifest.timestamp_nanos is not None
         assert abs(manifest.timestamp_nanos / 1e9 - stamp) < 1e-5
         theirs = [fragment.metadata for fragment in ds.get_fragments()]
-        assert list(manifest.fragments.ids) == [each.id for each in theirs]
+        assert list(manifest.fragments.ids) == [entry.id for entry in theirs]
         for ours, other in zip(manifest.fragments, theirs, strict=True):
             assert ours.physical_rows == other.physical_rows
             assert ours.num_live_rows == other.num_rows
@@ -209,14 +209,14 @@ def test_transaction_properties_equal_pylances(history: Path) -> None:
 
 
 def test_index_sections_read_as_pylance_lists(history: Path) -> None:
-    indexed = [each for _, each in manifests(history) if each.index_section]
+    indexed = [manifest for _, manifest in manifests(history) if manifest.index_section]
     assert indexed
     for manifest in indexed:
         ds = lance.dataset(str(history), version=manifest.version)
         assert manifest.index_section is not None
         ours = decode_index_section(manifest.index_section)
         theirs = ds.describe_indices()
-        assert [each.name for each in ours] == [each.name for each in theirs]
+        assert [entry.name for entry in ours] == [entry.name for entry in theirs]
         assert decode_index_section(encode_index_section(ours)) == ours
 
 
@@ -238,7 +238,7 @@ def test_rewritten_manifests_are_unchanged_for_pylance(history: Path, tmp_path: 
             again = replace(again, index_section=encode_index_section(indices))
         path.write_bytes(encode_manifest(again))
     for version in range(1, lance.dataset(str(history)).version + 1):
-        one, other = (lance.dataset(str(each), version=version) for each in (history, copy))
+        one, other = (lance.dataset(str(value), version=version) for value in (history, copy))
         other.validate()
         assert one.to_table(columns=[*one.schema.names, *LINEAGE]) == other.to_table(
             columns=[*one.schema.names, *LINEAGE]
@@ -361,7 +361,7 @@ def test_stored_file_version_spellings_are_known(tmp_path: Path, version: str) -
     (file,) = manifest.fragments[0].files
     spelling = {"legacy": ("0.1", (0, 2))}.get(version) or (
         version,
-        tuple(int(each) for each in version.split(".")),
+        tuple(int(part) for part in version.split(".")),
     )
     assert (manifest.data_format.version, file.file_version) == spelling
 
@@ -373,7 +373,7 @@ def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
     names = [path.name for path in (folder / "_versions").iterdir()]
     assert paths.scheme_of(names) is paths.NamingScheme.V1
     parsed = sorted(filter(None, map(paths.parse_manifest_name, names)))
-    assert [each.version for each in parsed] == [1, 2]
+    assert [version.version for version in parsed] == [1, 2]
 
     other = tmp_path / "u.lance"
     ds = lance.write_dataset(rows(0, 5), str(other))
@@ -400,9 +400,9 @@ def test_a_damaged_pylance_manifest_is_bad_data(history: Path) -> None:
     for place in random.integers(0, len(data), 300).tolist():
         damaged = bytearray(data)
         damaged[place] ^= int(random.integers(1, 256))
-        for each in (bytes(damaged), data[:place]):
+        for value in (bytes(damaged), data[:place]):
             try:
-                manifest = decode_manifest(each)
+                manifest = decode_manifest(value)
                 for fragment in manifest.fragments:
                     if isinstance(fragment.row_ids, bytes):
                         decode_row_ids(fragment.row_ids, fragment.physical_rows)

@@ -30,8 +30,8 @@ def tag_file(uri: str, name: str) -> bytes:
 def test_tag_files_equal_pylances_but_for_time(uri: str) -> None:
     lance.dataset(uri).tags.create("theirs", 1)
     lance_stream.open_dataset(uri).tags.create("ours", 1)
-    theirs, ours = (tag_file(uri, each) for each in ("theirs", "ours"))
-    times = [json.loads(each)["createdAt"].encode() for each in (theirs, ours)]
+    theirs, ours = (tag_file(uri, name) for name in ("theirs", "ours"))
+    times = [json.loads(value)["createdAt"].encode() for value in (theirs, ours)]
     assert ours.replace(times[1], b"T") == theirs.replace(times[0], b"T")
 
 
@@ -41,7 +41,7 @@ def test_each_side_manages_the_others_tags(uri: str) -> None:
     ours.tags.create("b", 1)
     record_progress(ours.table.refs, "totals", 2)
     consumer = "lance_stream.consumer.totals"
-    assert {name: each["version"] for name, each in theirs.tags.list().items()} == {
+    assert {name: file["version"] for name, file in theirs.tags.list().items()} == {
         "a": 1,
         "b": 1,
         consumer: 2,
@@ -49,7 +49,7 @@ def test_each_side_manages_the_others_tags(uri: str) -> None:
     ours.tags.update("a", 2)
     theirs.tags.update("b", 2)
     assert lance.dataset(uri, version="a").version == ours.checkout("b").version == 2
-    assert [each.version for each in ours.tags.list().values()] == [2, 2, 2]
+    assert [file.version for file in ours.tags.list().values()] == [2, 2, 2]
     ours.tags.delete("a")
     theirs.tags.delete("b")
     assert list(theirs.tags.list()) == list(ours.tags.list()) == [consumer]

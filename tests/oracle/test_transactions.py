@@ -513,5 +513,5 @@ def test_each_operation_is_compared_or_never_committed() -> None:
     text = "".join(
         path.read_text() for path in package.rglob("*.py") if path.name != "operations.py"
     )
-    assert [each.__name__ for each in NOT_COMMITTED if f" {each.__name__}(" in text] == []
+    assert [value.__name__ for value in NOT_COMMITTED if f" {value.__name__}(" in text] == []
     assert {reason for case in CASES for reason in case.differs} == DIFFERENCES.keys()

@@ -261,7 +261,7 @@ def beside_each_other(cases: Sequence[Case]) -> list[Sequence[Case]]:
     """Return what can stand in one file, for each such file."""
     alone = [case for case in cases if case.column.name == ALONE]
     together = [case for case in cases if case.column.name != ALONE]
-    return [each for each in (together, alone) if each]
+    return [value for value in (together, alone) if value]
 
 
 def check_what_we_write(path: Path, version: FileVersion, batch: pa.RecordBatch) -> None:
@@ -287,7 +287,7 @@ def check_what_pylance_writes(path: Path, version: FileVersion, batch: pa.Record
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["some nulls", "few distinct"])
 def test_batches_of_any_size_agree(tmp_path: Path, version: FileVersion, name: str) -> None:
-    shape = next(each for each in SHAPES if each.name == name)
+    shape = next(shape for shape in SHAPES if shape.name == name)
     cases = cases_of(version, shape)
     ends = [0, 1, 1, 8, 150, shape.num_rows]
 
@@ -354,14 +354,14 @@ def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
 
 
 def test_every_refusal_entry_matches_a_case() -> None:
-    for each in REFUSALS:
+    for value in REFUSALS:
         found = {
             version
-            for version in each.versions
+            for version in value.versions
             for shape in SHAPES
-            if any(refusal is each for _, refusal in cases_of(version, shape))
+            if any(refusal is value for _, refusal in cases_of(version, shape))
         }
-        assert found == set(each.versions), each
+        assert found == set(value.versions), value
 
 
 def test_every_version_has_many_working_cases() -> None:

@@ -117,7 +117,7 @@ def test_concurrent_inserts_of_a_key_merge(
     uri = str(tmp_path / "t")
 
     def table(*keys: int) -> pa.Table:
-        return pa.table({"id": list(keys), "x": [float(each) for each in keys]}, schema)
+        return pa.table({"id": list(keys), "x": [float(key) for key in keys]}, schema)
 
     lance.write_dataset(table(1, 2), uri, enable_stable_row_ids=True)
     stale, ours = lance.dataset(uri), open_table(uri)

@@ -182,7 +182,7 @@ def leaf_types(arrow: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_map(arrow):
         return leaf_types(arrow.key_type) + leaf_types(arrow.item_type)
     if pa.types.is_struct(arrow):
-        return [leaf for each in arrow for leaf in leaf_types(each.type)]
+        return [leaf for array in arrow for leaf in leaf_types(array.type)]
     if is_list_like(arrow):
         return leaf_types(arrow.value_type)
     return [arrow]
@@ -353,7 +353,7 @@ def _maps(arrow: pa.DataType, count: int, random: Random, kind: str, null_rate: 
 def _structs(
     arrow: pa.DataType, count: int, random: Random, kind: str, null_rate: float
 ) -> pa.Array:
-    parts = [_items(each, count, random, kind, null_rate) for each in arrow]
+    parts = [_items(array, count, random, kind, null_rate) for array in arrow]
     return pa.StructArray.from_arrays(parts, fields=list(arrow))
 
 
@@ -494,13 +494,16 @@ def _asked_for() -> list[Column]:
     level = {"lance-encoding:compression": "zstd", "lance-encoding:compression-level": "9"}
     found += [Column(f"zstd 9 {name}", compressible[name], level) for name in ("string", "int64")]
     split = {"lance-encoding:bss": "on", "lance-encoding:compression": "lz4"}
-    found += [Column(f"split {each}", each, split) for each in (pa.float32(), pa.float64())]
+    found += [Column(f"split {number}", number, split) for number in (pa.float32(), pa.float64())]
     runs = {"lance-encoding:rle-threshold": "1.0"}
-    found += [Column(f"runs {each}", each, runs) for each in (pa.int8(), pa.int32(), pa.int64())]
+    found += [
+        Column(f"runs {number}", number, runs) for number in (pa.int8(), pa.int32(), pa.int64())
+    ]
     found.append(Column("runs of list<int32>", pa.list_(pa.int32()), runs))
     items = {"lance-encoding:dict-divisor": "1", "lance-encoding:dict-size-ratio": "1.0"}
     found += [
-        Column(f"coded {each}", each, items) for each in (pa.string(), pa.int64(), pa.float64())
+        Column(f"coded {number}", number, items)
+        for number in (pa.string(), pa.int64(), pa.float64())
     ]
     for structure in ("miniblock", "fullzip"):
         metadata = {"lance-encoding:structural-encoding": structure}
@@ -549,7 +552,7 @@ def _columns() -> dict[str, Column]:
         ),
         *_asked_for(),
     ]
-    return {each.name: each for each in found}
+    return {entry.name: entry for entry in found}
 
 
 COLUMNS: Final = _columns()

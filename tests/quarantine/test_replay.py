@@ -47,7 +47,7 @@ def rules_of(mode="append", sequence_by=None, expect=(), on=(), **more):
         "sequence_by": sequence_by,
         "except_columns": [],
         "expect": {
-            each.name: {"condition": each.condition, "columns": {}} for each in as_checks(expect)
+            check.name: {"condition": check.condition, "columns": {}} for check in as_checks(expect)
         },
         **more,
     }
@@ -178,12 +178,12 @@ def test_rows_of_an_attempt_that_no_commit_named_are_never_replayed(uri: str) ->
 
 def test_rows_of_a_batch_that_is_not_committed_stay(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}], commits=False)
-    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["uncommitted"]
+    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["uncommitted"]
     done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
     assert done == lance_stream.Replayed(0, {}, 1)
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}])
     assert left_in(uri) == 1, "the same attempt is set aside once"
-    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["ready"]
+    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["ready"]
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 1
 
 
@@ -193,7 +193,7 @@ def test_rows_of_an_attempt_that_does_not_count_stay(uri: str) -> None:
     take_in(uri, 0, rows, expect="x > 1", commits=False)
     take_in(uri, 0, rows, expect="x > 1")
     found = lance_stream.list_quarantine(uri)
-    assert sorted((each.state, each.num_rows) for each in found) == [
+    assert sorted((batch.state, batch.num_rows) for batch in found) == [
         ("ready", 1),
         ("ready", 1),
         ("stale", 1),
@@ -219,7 +219,7 @@ def bad(number):
 
 def states_of(uri):
     return sorted(
-        (each.batch_id, each.row, each.state) for each in lance_stream.list_quarantine(uri)
+        (value.batch_id, value.row, value.state) for value in lance_stream.list_quarantine(uri)
     )
 
 
@@ -236,11 +236,11 @@ def test_rows_of_a_table_that_was_here_before_are_never_replayed(uri, batches):
     kept = json.loads(states_of(uri)[-1][1])["x"], states_of(uri)[-1][0]
     assert kept == (304, 3)
     states = [(json.loads(row)["x"], state) for _, row, state in states_of(uri)]
-    old = [each for each in states if each[0] < 310]
-    assert sorted(each[0] for each in old) == [301, 302, 303, 304]
-    assert all(each[1] != "ready" for each in old)
+    old = [state for state in states if state[0] < 310]
+    assert sorted(row[0] for row in old) == [301, 302, 303, 304]
+    assert all(row[1] != "ready" for row in old)
     new = [(311 + number, "ready") for number in batches]
-    assert [each for each in states if each[0] > 310] == new
+    assert [state for state in states if state[0] > 310] == new
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == len(batches)
     for number in range(3, 6):
         take_in(uri, number, bad(11 + number), ends=True)
@@ -328,8 +328,8 @@ def test_a_driver_that_was_overtaken_leaves_nothing_to_replay(
         def call(*args, **kwargs):
             if next(calls) == moment:
                 with monkeypatch.context() as undone:
-                    for name, each in real.items():
-                        undone.setattr(quarantine_writer, name, each)
+                    for name, value in real.items():
+                        undone.setattr(quarantine_writer, name, value)
                     for number in range(1, 4):
                         take_in(uri, number, bad(10 + number), ends=True)
             return function(*args, **kwargs)
@@ -337,8 +337,8 @@ def test_a_driver_that_was_overtaken_leaves_nothing_to_replay(
         return call
 
     with monkeypatch.context() as patched:
-        for name, each in real.items():
-            patched.setattr(quarantine_writer, name, before(each))
+        for name, item in real.items():
+            patched.setattr(quarantine_writer, name, before(item))
         take_in(uri, 1, [{"id": 1, "x": 1}, {"id": -1, "x": 355}], commits=False)
     if next(calls) <= moment:
         take_in(uri, 1, bad(11), ends=True)
@@ -429,7 +429,7 @@ def test_a_replay_killed_at_any_commit_is_repeated(
             lance_stream.replay_quarantine(uri, fix={"x": "x - 299"})
     assert deaths >= 3
     rounds = 1 if mode == "upsert" else last + 1
-    wanted = [(each["id"], each["x"] - 299) for each in bad] * rounds
+    wanted = [(row["id"], row["x"] - 299) for row in bad] * rounds
     wanted += [(100 + number, 1) for number in range(last + 1)]
     assert rows_of(uri) == sorted(wanted)
     assert left_in(uri) == 0
@@ -547,8 +547,8 @@ def test_a_quarantine_moves_with_its_table(uri: str, tmp_path: Path) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}])
     moved = tmp_path / "moved"
     moved.mkdir()
-    for each in (uri, quarantine_uri(uri)):
-        Path(each).rename(moved / Path(each).name)
+    for value in (uri, quarantine_uri(uri)):
+        Path(value).rename(moved / Path(value).name)
     assert lance_stream.replay_quarantine(str(moved / "t.lance"), fix={"x": "1"}).rows_replayed == 1
 
 
@@ -566,8 +566,8 @@ def test_a_quarantine_moves_with_its_table(uri: str, tmp_path: Path) -> None:
         {"rules": "'x'"},
         {"rules": "'{}'"},
         *(
-            {"rules": f"'{json.dumps(rules_of() | each)}'"}
-            for each in (
+            {"rules": f"'{json.dumps(rules_of() | number)}'"}
+            for number in (
                 {"tombstones": "x"},
                 {"tombstones": 1e300},
                 {"tombstones": -1},
@@ -588,7 +588,7 @@ def test_damaged_rows_are_refused(uri: str, values: dict[str, str]) -> None:
 def test_rows_of_no_stream_are_listed_and_left(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}])
     lance_stream.open_dataset(quarantine_uri(uri)).update({"app_id": "''"})
-    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["stale"]
+    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["stale"]
     assert lance_stream.replay_quarantine(uri).rows_replayed == 0
     assert left_in(uri) == 1
 

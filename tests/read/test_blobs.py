@@ -73,7 +73,7 @@ class Counted:
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.size_bytes for _, each in self.ranges)
+        return sum(file.size_bytes for _, file in self.ranges)
 
 
 @pytest.mark.floors
@@ -175,9 +175,9 @@ def test_batches_are_limited_by_blob_bytes(tmp_path: Path) -> None:
     schema = schema_of({"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", schema, "2.2")
     ds = ds.append(rows_of([bytes(BATCH_BYTES // 4)] * 9))
-    assert [each.num_rows for each in ds.scan()] == [4, 4, 1]
-    assert [each.num_rows for each in ds.scan(blob_handling="descriptors")] == [9]
-    assert [each.num_rows for each in ds.scan(["id"])] == [9]
+    assert [batch.num_rows for batch in ds.scan()] == [4, 4, 1]
+    assert [batch.num_rows for batch in ds.scan(blob_handling="descriptors")] == [9]
+    assert [batch.num_rows for batch in ds.scan(["id"])] == [9]
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
@@ -272,7 +272,7 @@ def test_large_blobs_leave_the_batch(tmp_path: Path) -> None:
         batch = files.prepare(pa.RecordBatch.from_arrays([array], names=["b"]))
         files.close()
     assert batch.column(0).type == PREPARED_V2
-    assert [len(each["data"]) for each in batch.column(0).to_pylist()] == [64 << 10, 0]
+    assert [len(row["data"]) for row in batch.column(0).to_pylist()] == [64 << 10, 0]
     assert side_files(tmp_path) == [(64 << 10) + 1]
 
 
@@ -331,7 +331,7 @@ def test_both_blob_forms_convert_both_ways() -> None:
 @pytest.mark.parametrize("which", [101, 111])
 def test_damaged_side_files_are_named(tmp_path: Path, which: int, harm: str) -> None:
     table_of(tmp_path, "2.2")
-    (path,) = [each for each in tmp_path.rglob("*.blob") if each.stat().st_size == which]
+    (path,) = [path for path in tmp_path.rglob("*.blob") if path.stat().st_size == which]
     if harm == "missing":
         path.unlink()
     else:
@@ -350,7 +350,7 @@ def descriptions(**changed: Any) -> pa.Array:
     row = {"kind": 0, "position": 0, "size": 1, "blob_id": 0, "blob_uri": ""}
     types = {"uint8": pa.uint8(), "uint64": pa.uint64(), "uint32": pa.uint32()}
     fields = [
-        pa.field(each.name, types.get(each.logical_type, pa.string())) for each in DESCRIPTION_V2
+        pa.field(entry.name, types.get(entry.logical_type, pa.string())) for entry in DESCRIPTION_V2
     ]
     return pa.array([row, {**row, **changed}], pa.struct(fields))
 

@@ -17,7 +17,7 @@ from lance_stream.table.manifest import FragmentList, encode_manifest
 def rows_of(ds: Dataset) -> dict[int, tuple[Any, ...]]:
     """Return value, row id, created-at and last-updated-at by id."""
     table = ds.scan(with_row_id=True, with_row_versions=True).read_all()
-    return {row[0]: row[1:] for row in zip(*(each.to_pylist() for each in table), strict=True)}
+    return {row[0]: row[1:] for row in zip(*(value.to_pylist() for value in table), strict=True)}
 
 
 def table_with(uri: str, names: list[str]) -> Dataset:
@@ -52,11 +52,11 @@ def test_external_row_ids_and_versions_survive(tmp_path: Path, names: list[str])
     before = rows_of(ds)
     ds = ds.upsert(pa.table({"id": [1, 2, 7, 20], "x": ["new"] * 4}), on="id")
     assert rows_of(ds)[20][1:] == (10, ds.version, ds.version)
-    for each in (1, 2, 7):
-        assert rows_of(ds)[each] == ("new", *before[each][1:3], ds.version)
+    for number in (1, 2, 7):
+        assert rows_of(ds)[number] == ("new", *before[number][1:3], ds.version)
     ds = ds.update({"x": "'updated'"}, where="id in (3, 8)")
-    for each in (3, 8):
-        assert rows_of(ds)[each] == ("updated", *before[each][1:3], ds.version)
+    for value in (3, 8):
+        assert rows_of(ds)[value] == ("updated", *before[value][1:3], ds.version)
     ds = ds.delete("id < 5")
     untouched = {key: row for key, row in before.items() if key in (5, 6, 9)}
     assert {key: row for key, row in rows_of(ds).items() if key in untouched} == untouched

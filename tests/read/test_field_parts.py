@@ -131,7 +131,7 @@ def test_struct_fields_in_no_file_are_null(
     table = ds.to_table(columns=columns)
     assert table.to_pydict() == expected
     taken = ds.take(row_offsets=[2, 0], columns=columns)
-    assert taken.to_pydict() == {name: [each[2], each[0]] for name, each in expected.items()}
+    assert taken.to_pydict() == {name: [row[2], row[0]] for name, row in expected.items()}
 
 
 @pytest.mark.floors

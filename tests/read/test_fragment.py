@@ -22,7 +22,7 @@ def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(fragment, "BATCH_BYTES", 8 * 500)  # 500 rows, among 4,000 at most
     far = replace(unit, offsets=np.array([0, 3999, 4000, 4001, 19_999], np.uint32))
     chosen = list(FragmentReader(far).selections())
-    assert [(each.start, each.stop, each.num_rows) for each in chosen] == [
+    assert [(span.start, span.stop, span.num_rows) for span in chosen] == [
         (0, 4000, 2),
         (4000, 4002, 2),
         (19_999, 20_000, 1),
@@ -36,7 +36,7 @@ def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
 def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = np.random.default_rng(0)
     texts = [dice.bytes(30).hex() for _ in range(20_000)]
-    rows = pa.table({f"s{each}": texts for each in range(8)} | {"n": np.arange(20_000)})
+    rows = pa.table({f"s{number}": texts for number in range(8)} | {"n": np.arange(20_000)})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     unit = unit_of(open_table(made.uri), 0, columns=tuple(rows.column_names))
     stored = sum(file.size_bytes for file in decode_fragment(unit.fragment).files)
@@ -49,7 +49,7 @@ def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.Monk
 def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a batch is half of each page, and on an object store a request for each."""
     dice = np.random.default_rng(0)
-    numbers = {f"n{each}": dice.random(20_000) for each in range(18)}
+    numbers = {f"n{number}": dice.random(20_000) for number in range(18)}
     rows = pa.table(numbers | {"s": [dice.bytes(4).hex() for _ in range(20_000)]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     unit = unit_of(open_table(made.uri), 0, columns=tuple(rows.column_names))

@@ -26,7 +26,7 @@ NUM_COLUMNS = 20
 NUM_ROWS = 27_000
 FILE_BYTES = NUM_COLUMNS * NUM_ROWS * 8
 NUM_FILES = 4
-ALL = [f"n{each}" for each in range(NUM_COLUMNS)]
+ALL = [f"n{number}" for number in range(NUM_COLUMNS)]
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def table_of(rows: pa.Table, version: str = "2.2", num_files: int = NUM_FILES) -
 
 def gets(service: ObjectService) -> tuple[int, int]:
     """Return the requests since the last `clear`, and the bytes of their answers."""
-    sizes = [each.num_bytes for each in service.asked if each.kind == "get"]
+    sizes = [request.num_bytes for request in service.asked if request.kind == "get"]
     return len(sizes), sum(sizes)
 
 
@@ -103,7 +103,7 @@ def test_scan_of_many_columns(service: ObjectService, most_kept: list[int], vers
 def test_small_batches_are_not_requests(service: ObjectService, batch_size: int) -> None:
     ds = table_of(numbers(NUM_ROWS), num_files=2)
     service.clear()
-    assert sum(each.num_rows for each in ds.scan(batch_size=batch_size)) == 2 * NUM_ROWS
+    assert sum(batch.num_rows for batch in ds.scan(batch_size=batch_size)) == 2 * NUM_ROWS
     num_requests, num_bytes = gets(service)
     assert num_requests <= 3 * NUM_COLUMNS
     assert num_bytes < 1.15 * 2 * FILE_BYTES
@@ -266,12 +266,12 @@ def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.M
         start = int(dice.integers(0, 5_099_000))
         wanted = [ByteRange(start, start + int(dice.integers(0, 900_000))), ByteRange(5, 9)]
         found = pages.read_ranges(wanted, 1)
-        for each, data in zip(wanted, found, strict=True):
-            assert bytes(data) == file.data[each.start : each.stop]
+        for span, data in zip(wanted, found, strict=True):
+            assert bytes(data) == file.data[span.start : span.stop]
             if len(data):
                 address = np.frombuffer(data, np.uint8).ctypes.data
                 base = np.frombuffer(file.data, np.uint8).ctypes.data
-                assert (address - each.start) % 8 in (0, base % 8)
+                assert (address - span.start) % 8 in (0, base % 8)
 
 
 def test_rows_far_apart_are_read_by_themselves() -> None:
@@ -308,12 +308,12 @@ def test_a_part_is_fetched_by_one_of_several_threads() -> None:
         found.append(bytes(pages.read_ranges([ByteRange(10_000, 10_010)], 1)[0]))
 
     threads = [threading.Thread(target=read) for _ in range(4)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     assert begun.wait(10)
     go_on.set()
-    for each in threads:
-        each.join(10)
+    for worker in threads:
+        worker.join(10)
     assert found == [file.data[10_000:10_010]] * 4
     assert len(file.asked) == 1
 
@@ -360,4 +360,4 @@ def test_threads_that_cut_a_page_at_a_time_agree(monkeypatch: pytest.MonkeyPatch
     pages = PagesOfFile(Changing(), [([PAGE], False)], Rows(0, 1000, 100), file, is_first=False)
     read()
     read()
-    assert found == [[file.data[each.start : each.stop] for each in wanted]] * 3
+    assert found == [[file.data[span.start : span.stop] for span in wanted]] * 3

@@ -69,9 +69,9 @@ def test_streamed_pages_are_about_8_mib(version: FileVersion) -> None:
         for column in columns
     ]
     assert sum(map(len, sizes)) == 1 + 3
-    for each in sizes:
-        assert max(each) < 1.3 * MAX_PAGE_BYTES
-        assert all(size > 0.3 * MAX_PAGE_BYTES for size in each[:-1])
+    for row in sizes:
+        assert max(row) < 1.3 * MAX_PAGE_BYTES
+        assert all(size > 0.3 * MAX_PAGE_BYTES for size in row[:-1])
 
 
 def target_in(folder: Path, version: FileVersion) -> WriteTarget:
@@ -127,8 +127,8 @@ def test_a_store_that_fails_leaves_no_file(
         left -= 1
         whole(writer, data)
 
-    for each in files_in(tmp_path):
-        each.unlink()
+    for path in files_in(tmp_path):
+        path.unlink()
     monkeypatch.setattr(kind, "write", write)
     with pytest.raises(FullDiskError):
         write_fragments(iter([batch_of(0), batch_of(1)]), target)

@@ -31,7 +31,7 @@ LINEAGE = ("_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_a
 
 def rows(first: int, stop: int, name: str = "n") -> pa.Table:
     ids = range(first, stop)
-    return pa.table({"id": ids, "name": [f"{name}{each}" for each in ids]}, SCHEMA)
+    return pa.table({"id": ids, "name": [f"{name}{id_}" for id_ in ids]}, SCHEMA)
 
 
 def history(*, stable_row_ids: bool = True) -> Dataset:
@@ -78,11 +78,11 @@ UPDATED = (
 @pytest.mark.parametrize(("b", "e"), [(0, 9), (0, 1), (3, 5), (5, 8), (6, 9), (8, 9), (9, 9)])
 def test_the_queries_of_the_specification(ds: Dataset, b: int, e: int) -> None:
     table = everything(ds).to_pylist()
-    inserted = [each["id"] for each in table if b < each["_row_created_at_version"] <= e]
+    inserted = [row["id"] for row in table if b < row["_row_created_at_version"] <= e]
     updated = [
-        each["id"]
-        for each in table
-        if each["_row_created_at_version"] <= b < each["_row_last_updated_at_version"] <= e
+        row["id"]
+        for row in table
+        if row["_row_created_at_version"] <= b < row["_row_last_updated_at_version"] <= e
     ]
     for text, expected in ((CREATED, inserted), (UPDATED, updated)):
         query = text.format(b=b, e=e)
@@ -93,7 +93,7 @@ def test_the_queries_of_the_specification(ds: Dataset, b: int, e: int) -> None:
 def test_only_files_with_matching_rows_are_opened(ds: Dataset) -> None:
     seen, store = watched(ds)
     assert seen.to_table(["id"], CREATED.format(b=3, e=4)).num_rows == 10
-    files = {file.path for each in ds.table.manifest.fragments for file in each.files}
+    files = {file.path for value in ds.table.manifest.fragments for file in value.files}
     assert len(files) == 7
     assert len(data_files_of(store)) == 2  # what version 4 appended, and what was updated of it
     deletion_files = {path for _, path in store.calls if path.startswith("_deletions/")}
@@ -118,7 +118,7 @@ def test_other_columns_filter_the_remaining_rows(ds: Dataset) -> None:
     query = f"{UPDATED.format(b=6, e=9)} AND name = 'new' AND id < 20"
     assert sorted(ds.to_table(["id"], query)["id"].to_pylist()) == [3, 10, 17]
     assert sorted(ds.to_table(["id"], f"NOT ({query})")["id"].to_pylist()) == sorted(
-        each for each in ds.to_table(["id"])["id"].to_pylist() if each not in (3, 10, 17)
+        id_ for id_ in ds.to_table(["id"])["id"].to_pylist() if id_ not in (3, 10, 17)
     )
 
 
@@ -267,7 +267,7 @@ def test_the_reference_chooses_the_same(tmp_path: Path) -> None:
                 asked.cast(pa.schema([("id", pa.int64()), pa.field("_rowid", pa.uint64(), False)]))
             )
         delta = theirs.delta(begin_version=b, end_version=e)
-        inserted = [each for batch in delta.get_inserted_rows() for each in batch["id"].to_pylist()]
+        inserted = [id_ for batch in delta.get_inserted_rows() for id_ in batch["id"].to_pylist()]
         assert ours.to_table(["id"], CREATED.format(b=b, e=e))["id"].to_pylist() == inserted
 
 
@@ -310,7 +310,7 @@ def test_pieces_of_any_row_ids_have_their_bounds(
     monkeypatch.setattr(lineage_skipping, "_IDS_IN_A_PIECE", size)
     dice = random.Random(size)
     shuffled = dice.sample(range(1000), 37)
-    holes = [each for each in range(2000, 2100) if each % 9]
+    holes = [number for number in range(2000, 2100) if number % 9]
     for row_ids in ([5], shuffled, [*range(7, 30)], holes, [*range(40), *shuffled, *holes]):
         sequence = decode_row_ids(encode_row_ids(row_ids))
         pieces = lineage_skipping._pieces_of_ids(sequence)

@@ -32,8 +32,8 @@ def make_rows(num_rows: int = NUM_ROWS) -> pa.Table:
         {
             "id": numbers,
             "x": numbers / 3,
-            "name": pa.array([f"name {each}" for each in range(num_rows)]),
-            "part": pa.array([{"a": each, "b": -each} for each in range(num_rows)]),
+            "name": pa.array([f"name {number}" for number in range(num_rows)]),
+            "part": pa.array([{"a": number, "b": -number} for number in range(num_rows)]),
             "vector": pa.FixedSizeListArray.from_arrays(
                 pa.array(np.arange(4 * num_rows, dtype=np.float32)), 4
             ),
@@ -73,7 +73,7 @@ def test_any_batch_size_gives_the_same_rows(ds: Dataset, batch_size: int) -> Non
     table = ds.to_table(columns=["id", "part.b"], batch_size=batch_size)
     assert table["id"].to_pylist() == LIVE["id"].to_pylist()
     assert table["part"].combine_chunks().field(0).to_pylist() == [
-        -each for each in LIVE["id"].to_pylist()
+        -id_ for id_ in LIVE["id"].to_pylist()
     ]
 
 
@@ -107,7 +107,7 @@ def test_work_units_can_be_pickled(ds: Dataset) -> None:
 def test_work_units_can_read_parts(ds: Dataset) -> None:
     (unit, _) = plan_scan(ds.table, ["id"])
     part = pa.Table.from_batches(read_unit(replace(unit, start=95, stop=110)))
-    assert part["id"].to_pylist() == [each for each in range(95, 110) if each != 107]
+    assert part["id"].to_pylist() == [number for number in range(95, 110) if number != 107]
     chosen = replace(unit, offsets=np.array([3, 7, 9000], np.uint32))
     assert pa.Table.from_batches(read_unit(chosen))["id"].to_pylist() == [3, 7, 9000]
     with pytest.raises(CorruptDataError, match="row offset 99999"):

@@ -99,7 +99,7 @@ def read_story(text: str) -> Story:
     match = re.fullmatch(r"we plan (.*?)( by primary key)?", commands[0])
     assert match, commands[0]
     lines = [Line(*re.split(r" {2,}", line, maxsplit=1)) for line in commands[1:]]
-    lines = [Line(each.theirs, each.answer.strip()) for each in lines]
+    lines = [Line(line.theirs, line.answer.strip()) for line in lines]
     return Story(match[1], bool(match[2]), lines)
 
 
@@ -217,7 +217,7 @@ def check_queries(ds: Any) -> None:
             ds.scanner(filter=QUERIES[column], columns=["id"], use_scalar_index=by_index)
             for by_index in (True, False)
         ]
-        by_index, by_scan = (sorted(each.to_table()["id"].to_pylist()) for each in found)
+        by_index, by_scan = (sorted(value.to_table()["id"].to_pylist()) for value in found)
         assert by_index == by_scan, QUERIES[column]
 
 

@@ -104,7 +104,7 @@ class Story:
 
     def plan(self, who: str, what: str, rest: str) -> list[str]:
         version = self.log.latest()
-        given = dict(each.split("=") for each in rest.split() if "=" in each)
+        given = dict(part.split("=") for part in rest.split() if "=" in part)
         options: dict[str, Any] = {}
         if what == "delete":
             planned = tables.delete(self.log, version, numbers(given["rows"]))
@@ -219,7 +219,7 @@ class Story:
         fragments = self.log.read_latest().fragments
         if verb == "compacts":
             old = tuple(fragment for fragment in fragments if fragment.id in numbers(rest))
-            new = tables.new_fragment(sum(each.num_live_rows for each in old))
+            new = tables.new_fragment(sum(value.num_live_rows for value in old))
             operation = Rewrite((RewriteGroup(old, (new,)),))
         elif verb == "merges":
             operation = Merge(tuple(fragments), tables.SCHEMA, preserves_nullability=True)

@@ -77,7 +77,7 @@ def test_ids_are_assigned_depth_first() -> None:
         [("a", pa.int8()), ("l", pa.list_(pa.struct([("x", pa.int8())]))), ("b", pa.int8())]
     )
     tree = assign_ids(arrow_schemas.from_arrow(schema), first_id=10)
-    assert [(each.name, each.id) for each in tree.walk()] == [
+    assert [(entry.name, entry.id) for entry in tree.walk()] == [
         ("a", 10),
         ("l", 11),
         ("item", 12),
@@ -90,7 +90,7 @@ def test_ids_are_assigned_depth_first() -> None:
 def test_a_map_has_the_references_fields() -> None:
     arrow = pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.list_(pa.int8())))
     schema = arrow_schemas.from_arrow(pa.schema([("m", arrow)]))
-    assert [(each.name, each.logical_type, each.nullable) for each in schema.walk()] == [
+    assert [(entry.name, entry.logical_type, entry.nullable) for entry in schema.walk()] == [
         ("m", "map", True),
         ("entries", "struct", False),
         ("k", "string", False),
@@ -106,7 +106,7 @@ def test_fixed_size_lists_of_structs_have_items() -> None:
     arrow = pa.list_(pa.field("i", pa.struct([("x", pa.int8())]), nullable=False), 3)
     schema = pa.schema([pa.field("l", arrow, nullable=False)])
     stored = arrow_schemas.from_arrow(schema)
-    assert [(each.name, each.logical_type, each.nullable) for each in stored.walk()] == [
+    assert [(entry.name, entry.logical_type, entry.nullable) for entry in stored.walk()] == [
         ("l", "fixed_size_list:struct:3", False),
         ("i", "struct", False),
         ("x", "int8", True),
@@ -375,5 +375,8 @@ def test_a_primary_key_is_stored_in_fields() -> None:
     schema = arrow_schemas.from_arrow(
         pa.schema([pa.field("id", pa.int64(), nullable=False, metadata=key), ("x", pa.int8())])
     )
-    assert [each.primary_key_position for each in schema.fields] == [0, None]
-    assert [each.unenforced_primary_key for each in fields_to_proto(schema.fields)] == [True, False]
+    assert [value.primary_key_position for value in schema.fields] == [0, None]
+    assert [value.unenforced_primary_key for value in fields_to_proto(schema.fields)] == [
+        True,
+        False,
+    ]

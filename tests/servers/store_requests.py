@@ -87,7 +87,7 @@ def describe(method: str, target: str, headers: Mapping[str, str], body: bytes) 
         body: Decoded from its chunks.
     """
     url = urlsplit(target)
-    query = {name: each[0] for name, each in parse_qs(url.query, keep_blank_values=True).items()}
+    query = {name: row[0] for name, row in parse_qs(url.query, keep_blank_values=True).items()}
     if "x-amz-target" in headers:
         return "dynamodb", *_of_dynamodb(headers, body)
     if "x-ms-version" in headers or "x-ms-date" in headers:

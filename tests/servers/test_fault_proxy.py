@@ -109,7 +109,7 @@ def test_unmatched_requests_are_forwarded_and_counted(
     assert ask(proxy, "GET", "/b/two").status == 404
     assert proxy.kinds() == {"put": 2, "get": 3, "head": 1}
     assert proxy.num_bytes() == (600_003, 600_003)
-    assert [each.key for each in proxy.seen("get", "t/")] == ["t/one"]
+    assert [request.key for request in proxy.seen("get", "t/")] == ["t/one"]
     assert proxy.story().splitlines()[0] == "1: put t/one -> 200"
 
 

@@ -64,7 +64,7 @@ def test_each_test_has_an_empty_database(postgresql: Any, postgresql_url: str) -
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]
+    "name", [pytest.param(server, marks=pytest.mark.server(server)) for server in SERVERS]
 )
 def test_servers_listen_only_on_loopback(name: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(name)
@@ -95,7 +95,7 @@ time.sleep(600)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program of a death")
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.server(each)) for each in SERVERS]
+    "name", [pytest.param(server, marks=pytest.mark.server(server)) for server in SERVERS]
 )
 def test_servers_end_when_their_starter_dies(name: str) -> None:
     root = Path(__file__).parents[2]

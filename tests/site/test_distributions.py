@@ -35,14 +35,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def wheel(built: list[Path]) -> Path:
-    return next(each for each in built if each.suffix == ".whl")
+    return next(path for path in built if path.suffix == ".whl")
 
 
 @pytest.fixture(scope="module")
 def unpacked(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source of the sdist."""
     folder = tmp_path_factory.mktemp("sdist")
-    with tarfile.open(next(each for each in built if each.suffix == ".gz")) as archive:
+    with tarfile.open(next(path for path in built if path.suffix == ".gz")) as archive:
         archive.extractall(folder, filter="data")
     (source,) = folder.iterdir()
     return source
@@ -64,7 +64,7 @@ def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
 
 def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        (name,) = (text for text in archive.namelist() if text.endswith(".dist-info/METADATA"))
         said = Parser().parsestr(archive.read(name).decode())
         scripts = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
     assert said["Name"] == "lance-stream"
@@ -72,7 +72,7 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     assert said["Requires-Python"] == ">=3.11"
     assert said["License-Expression"] == "Apache-2.0"
     needed = said.get_all("Requires-Dist")
-    always = {re.split("[<>=!;\\[ ]", each)[0] for each in needed if "extra ==" not in each}
+    always = {re.split("[<>=!;\\[ ]", value)[0] for value in needed if "extra ==" not in value}
     assert {"pyspark", "pyarrow", "numpy"} <= always
     assert not {"pylance", "pandas", "pytest"} & always
     assert "lance-stream = lance_stream.cli.start:main" in scripts
@@ -80,7 +80,7 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
 
 def test_links_of_the_readme_work_on_a_package_index(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        (name,) = (text for text in archive.namelist() if text.endswith(".dist-info/METADATA"))
         said = Parser().parsestr(archive.read(name).decode())
     assert said["Description-Content-Type"] == "text/markdown"
     assert "](https://lance.org)" in said.get_payload()

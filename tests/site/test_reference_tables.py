@@ -44,7 +44,7 @@ def test_every_option_is_in_its_table_and_accepted_somewhere(tables: ModuleType)
         ("write options", options._WRITE_OPTIONS),
     ):
         rows = rows_of(tables.TABLES[name]())[2:]
-        expected = {each.name for each in known.values()} - set(tables._OF_SPARK)
+        expected = {entry.name for entry in known.values()} - set(tables._OF_SPARK)
         assert {row[0].strip("`") for row in rows} == expected
         assert [row[0] for row in rows if not row[3]] == []
 
@@ -60,7 +60,7 @@ def test_every_error_is_in_the_table(tables: ModuleType) -> None:
     table = tables.TABLES["errors"]()
     classes = [var for var in vars(errors).values() if isinstance(var, type)]
     assert len(classes) > 10
-    assert [each.__name__ for each in classes if f"`{each.__name__}`" not in table] == []
+    assert [class_.__name__ for class_ in classes if f"`{class_.__name__}`" not in table] == []
 
 
 def test_every_command_shows_its_help(tables: ModuleType) -> None:

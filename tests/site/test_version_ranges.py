@@ -30,10 +30,10 @@ def test_the_command_line_excludes_the_start_and_includes_the_end(
 
 def test_each_row_of_the_table_is_checked_by_the_page() -> None:
     code = "\n".join(re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-    for each in (
+    for name in (
         "startingVersion=2, endingVersion=3",
         "after=1, through=3",
         "--after 1 --through 3",
     ):
-        assert each in PAGE.split("## Checked")[0]
-        assert each in code
+        assert name in PAGE.split("## Checked")[0]
+        assert name in code

@@ -32,9 +32,9 @@ def make(path: Path, **options: Any) -> Dataset:
 def files_of(path: Path) -> set[str]:
     """Return the table's files but those of transactions, which a commit writes before it looks."""
     return {
-        str(each.relative_to(path))
-        for each in path.rglob("*")
-        if each.is_file() and "_transactions" not in each.parts
+        str(value.relative_to(path))
+        for value in path.rglob("*")
+        if value.is_file() and "_transactions" not in value.parts
     }
 
 
@@ -86,7 +86,7 @@ def test_row_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match="the next row id 3, but a row has the id 3"):
         WRITES[verb](ds)
     assert files_of(tmp_path / "t") == before
-    assert "row ids" in {each.rule for each in ds.verify()}
+    assert "row ids" in {finding.rule for finding in ds.verify()}
 
 
 @pytest.mark.parametrize("verb", ["append", "upsert", "update", "add_columns", "compact"])
@@ -94,7 +94,7 @@ def test_fragment_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
     make(tmp_path / "t").append(pa.table({"id": [5], "x": [5.0]}))
     edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest, "max_fragment_id", 0))
     ds = lance_stream.open_dataset(tmp_path / "t")
-    assert {each.rule for each in ds.verify()} == {"fragment ids"}
+    assert {finding.rule for finding in ds.verify()} == {"fragment ids"}
     made = WRITES[verb](ds)
     assert made.verify() == []
     assert set(made.to_table(columns=["id"])["id"].to_pylist()) >= {1, 2, 3, 4, 5}

@@ -102,7 +102,7 @@ def test_damaged_columns_are_reported(
         with pytest.raises((CorruptDataError, NotFoundError)) as caught:
             read()
         assert told in str(caught.value)
-    assert any(told in each.message for each in ds.verify())
+    assert any(told in finding.message for finding in ds.verify())
 
 
 def test_missing_files_are_explained(table: Path) -> None:
@@ -128,10 +128,10 @@ def test_verify_finds_impossible_lineage(table: Path) -> None:
         second.fields[:] = [-4, -2]
 
     edit_manifest(table, ids_as_versions)
-    told = [each.message for each in lance_stream.open_dataset(table).verify()]
-    assert any("a row has version 7, but this is version 3" in each for each in told)
-    assert any("a row has version 0" in each for each in told)
-    assert any("the next row id is 7, but 8 is in use" in each for each in told)
+    told = [finding.message for finding in lance_stream.open_dataset(table).verify()]
+    assert any("a row has version 7, but this is version 3" in value for value in told)
+    assert any("a row has version 0" in value for value in told)
+    assert any("the next row id is 7, but 8 is in use" in value for value in told)
 
 
 def column_of(num_rows: int, asked: list[tuple[str, int]]) -> HiddenColumn:
@@ -187,4 +187,4 @@ def test_filters_on_columns_open_no_file_of_lineage(
     ds = lance_stream.open_dataset(table)
     assert ds.to_table(filter="id = 4")["s"].to_pylist() == ["D"]
     assert opened
-    assert not any(set(each.field_ids) & {-3, -4, -5} for each in opened)
+    assert not any(set(file.field_ids) & {-3, -4, -5} for file in opened)

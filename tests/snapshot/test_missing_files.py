@@ -35,7 +35,7 @@ def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:
 
 
 def test_a_missing_needed_file_is_damage(ds: Dataset) -> None:
-    (file,) = (each.path for each in ds.table.store.list("data"))
+    (file,) = (file.path for file in ds.table.store.list("data"))
     ds.table.store.delete(file)
     with pytest.raises(NotFoundError, match=rf"{file}.* the table is damaged"):
         open_dataset(ds.uri).to_table()

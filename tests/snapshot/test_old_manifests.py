@@ -59,7 +59,7 @@ def test_rows_are_counted_in_the_files(
     assert ds.to_table().to_pydict() == ROWS
     assert ds.count_rows() == ds.count_rows("id >= 0") == 26
     assert ds.take([0, 25]).to_pydict() == {"id": [0, 29]}
-    rules = [each.rule for each in ds.verify()]
+    rules = [finding.rule for finding in ds.verify()]
     assert ("row counts" in rules) == (change is with_wrong_counts)
 
 
@@ -68,7 +68,7 @@ def test_rows_are_counted_in_the_files(
     ("verb", "expected"),
     [
         (lambda ds: ds.append(pa.table({"id": [100]})), [*ROWS["id"], 100]),
-        (lambda ds: ds.delete("id < 20"), [each for each in ROWS["id"] if each >= 20]),
+        (lambda ds: ds.delete("id < 20"), [value for value in ROWS["id"] if value >= 20]),
         (lambda ds: ds.update({"id": "id + 1"}, where="id = 29"), [*ROWS["id"][:-1], 30]),
         (
             lambda ds: ds.upsert(pa.table({"id": [29, 31]}), on="id"),
@@ -133,7 +133,7 @@ def field_twice(path: Path) -> Path:
         rows = pa.table(
             {
                 "id": list(range(first, stop)),
-                "b": [-each for each in range(first, stop)],
+                "b": [-number for number in range(first, stop)],
                 "c": [0] * (stop - first),
             }
         )
@@ -141,12 +141,12 @@ def field_twice(path: Path) -> Path:
     other = path.parent / "other"
     for first, stop in ((0, 4), (4, 6)):
         rows = pa.table(
-            {"b": [each * 10 for each in range(first, stop)], "c": list(range(first, stop))}
+            {"b": [number * 10 for number in range(first, stop)], "c": list(range(first, stop))}
         )
         lance.write_dataset(rows, other, mode="append", data_storage_version="legacy")
-    new = [each.metadata.files[0].path for each in lance.dataset(other).get_fragments()]
-    for each in new:
-        shutil.copy(other / "data" / each, path / "data" / each)
+    new = [fragment.metadata.files[0].path for fragment in lance.dataset(other).get_fragments()]
+    for value in new:
+        shutil.copy(other / "data" / value, path / "data" / value)
 
     def change(manifest: table_pb2.Manifest) -> None:
         manifest.writer_version.version = "0.10.5"
@@ -174,11 +174,11 @@ def test_duplicate_fields_use_the_last_file(
     migrated.delete("false")
     ds = lance_stream.open_dataset(path)
     ids = list(range(6))
-    expected = {"id": ids, "b": [10 * each for each in ids], "c": ids}
+    expected = {"id": ids, "b": [10 * id_ for id_ in ids], "c": ids}
     assert ds.to_table().to_pydict() == migrated.to_table().to_pydict() == expected
     # the bounds of the old file's pages would leave these rows out
     assert ds.to_table(filter="b >= 40").to_pydict() == {"id": [4, 5], "b": [40, 50], "c": [4, 5]}
-    assert {each.rule for each in ds.verify()} == {"fields of files"}
+    assert {finding.rule for finding in ds.verify()} == {"fields of files"}
     ds = ds.append(pa.table({"id": [6], "b": [60], "c": [6]}))
     expected = {
         name: [*column, column[-1] + step]

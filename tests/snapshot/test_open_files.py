@@ -61,4 +61,4 @@ def test_verify_reads_deletion_files_again(tmp_path: Path, read: list[str]) -> N
     assert ds.verify() == []
     assert read
     file.write_bytes(file.read_bytes()[:-20])
-    assert any(file.name in each.where for each in ds.verify())
+    assert any(file.name in finding.where for finding in ds.verify())

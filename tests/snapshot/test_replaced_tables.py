@@ -29,7 +29,7 @@ BATCH = MicroBatch("app", 7, "query")
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def others(*values: int) -> pa.Table:

@@ -65,7 +65,7 @@ def test_after_a_gap_the_numbers_are_unknown(ds: Dataset) -> None:
     ds.tags.create("kept", 3)
     ds.cleanup(retain_versions=1)
     for listed in (ds.versions(), ds.versions(count_rows=True)):
-        assert [numbers(each) for each in listed] == [UNKNOWN, UNKNOWN]
+        assert [numbers(file) for file in listed] == [UNKNOWN, UNKNOWN]
 
 
 def test_a_limit_counts_the_rows_of_the_oldest_listed_version(ds: Dataset) -> None:

@@ -76,8 +76,8 @@ def test_the_sql_functions_timestamp_ntz_is_utc(table: Any) -> None:
     of_machine = times[1].astimezone().replace(tzinfo=None)
     for kind, value in ((TimestampNTZType(), without_zone), (TimestampType(), of_machine)):
         uri, start = (
-            AnalyzeArgument(dataType=each, value=said, isTable=False, isConstantExpression=True)
-            for each, said in ((StringType(), table.uri), (kind, value))
+            AnalyzeArgument(dataType=item, value=said, isTable=False, isConstantExpression=True)
+            for item, said in ((StringType(), table.uri), (kind, value))
         )
         function = changes_function(SessionOptions())
         rows = function(function.analyze(uri, start)).eval(table.uri, value)

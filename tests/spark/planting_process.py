@@ -94,8 +94,8 @@ def act(spark: Any, folder: Path, given: dict[str, Any]) -> dict[str, str]:
     shown |= errors(spark, uri, wrong, rows)
     application = spark.sparkContext.applicationId
     root = spark.sparkContext.uiWebUrl
-    for each in REST:
-        shown[f"rest {each}"] = get(f"{root}/api/v1/applications/{application}/{each}")
+    for number in REST:
+        shown[f"rest {number}"] = get(f"{root}/api/v1/applications/{application}/{number}")
     executions = json.loads(shown[f"rest {REST[-1]}"])
     pages = [*PAGES, *(f"SQL/execution/?id={execution['id']}" for execution in executions)]
     shown["pages"] = "".join(get(f"{root}/{page}") for page in pages)

@@ -137,8 +137,7 @@ def test_good_rows_are_committed_and_the_others_set_aside(
 
     aside = lance_stream.open_dataset(quarantine_uri(uri)).to_table().to_pylist()
     found = [
-        (each["batch_id"], each["reason"], tuple(json.loads(each["row"]).values()))
-        for each in aside
+        (row["batch_id"], row["reason"], tuple(json.loads(row["row"]).values())) for row in aside
     ]
     wanted = [
         (number, reason, row)
@@ -151,7 +150,7 @@ def test_good_rows_are_committed_and_the_others_set_aside(
 
         def fix(rows: pa.Table) -> pa.Table:
             rows = rows.set_column(0, "id", rows["id"].fill_null(0))
-            x = [None if each is None else each % 256 for each in rows["x"].to_pylist()]
+            x = [None if value is None else value % 256 for value in rows["x"].to_pylist()]
             rows = rows.set_column(1, "x", pa.array(x, pa.int16()))
             return rows.set_column(2, "name", rows["name"].fill_null("?"))
 
@@ -184,7 +183,7 @@ def test_a_batch_with_bad_rows_is_refused(spark: Any, uri: str, mode: str) -> No
         for fragment in lance.dataset(uri).get_fragments()
         for file in fragment.data_files()
     }
-    assert {each.name for each in files} == named
+    assert {file.name for file in files} == named
 
 
 def test_a_null_in_a_required_column_is_refused_like_a_check(spark: Any, uri: str) -> None:
@@ -244,7 +243,7 @@ def test_a_batch_of_bad_rows_alone_is_recorded(spark: Any, uri: str, mode: str) 
         sink(df, batch_id)
         assert sink.last_commit.skipped
     assert lance.dataset(uri).count_rows() == 0
-    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["ready", "ready"]
+    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["ready", "ready"]
     feed = lance_stream.open_dataset(uri).changes(after=1).read_all()
     assert feed.num_rows == 0
 
@@ -292,9 +291,9 @@ def test_a_sink_killed_at_any_commit_sets_rows_aside_once(
         if limit or place:
             aside = lance_stream.open_dataset(quarantine_uri(uri))
             kept = aside.to_table(["row"], filter=f"batch_id = {place}")["row"].to_pylist()
-            found = [json.loads(each)["x"] for each in kept]
+            found = [json.loads(value)["x"] for value in kept]
         assert sorted(found) == [row[1] for row in rows if row[1] <= limit]
-    states = {each.state for each in lance_stream.list_quarantine(uri)}
+    states = {value.state for value in lance_stream.list_quarantine(uri)}
     assert states <= {"ready"}
     if mode == "append":
         done = lance_stream.replay_quarantine(uri, expect={})
@@ -309,7 +308,7 @@ def test_a_stream_goes_on_with_bad_rows_aside(file_stream: Any, uri: str) -> Non
     sink = lance_sink(uri, expect="id >= 0", bad_rows="quarantine")
     file_stream.run(sink)
     assert [row[0] for row in rows_of(uri)] == [0, 1, 2]
-    assert sum(each.num_rows for each in lance_stream.list_quarantine(uri)) == 3
+    assert sum(batch.num_rows for batch in lance_stream.list_quarantine(uri)) == 3
     assert lance_stream.replay_quarantine(uri, fix={"id": "-id"}).rows_replayed == 3
     assert [row[0] for row in rows_of(uri)] == [0, 1, 1, 2, 2, 3]
 
@@ -344,7 +343,7 @@ def test_a_branch_has_a_quarantine_of_its_own(spark: Any, uri: str, tmp_path: Pa
     sink = lance_sink(uri, app_id="app", expect="id > 0", bad_rows="quarantine", **where)
     sink(spark.createDataFrame([(1,), (-1,)], "id bigint"), 0)
     at = {"branch": "dev", "quarantine": where["quarantine_uri"]}
-    assert [each.num_rows for each in lance_stream.list_quarantine(uri, **at)] == [1]
+    assert [batch.num_rows for batch in lance_stream.list_quarantine(uri, **at)] == [1]
     assert lance_stream.replay_quarantine(uri, fix={"id": "-id"}, **at).rows_replayed == 1
     assert lance_stream.open_dataset(uri, ("dev", None)).count_rows() == 3
     assert rows_of(uri) == [(0,)]

@@ -84,13 +84,13 @@ def test_timestamps_around_clock_changes_are_distinct(spark: Any, uri: str) -> N
         for batch_id in range(2):
             sink(spark.sql(batch.format(10 * batch_id)), batch_id)
     rows = rows_of(uri)
-    assert [f"{each[0]:%d %H}" for each in rows] == [
+    assert [f"{row[0]:%d %H}" for row in rows] == [
         *("29 00", "29 01", "29 02", "29 03"),
         *("24 22", "24 23", "25 00", "25 01"),
     ]
-    assert [each[1] for each in rows] == [f"{each[2]:%d %H:%M}" for each in rows]
-    assert [each[1][:5] for each in rows][-3:] == ["25 01", "25 02", "25 02"]
-    assert [each[3] for each in rows] == list(range(10, 18))
+    assert [row[1] for row in rows] == [f"{row[2]:%d %H:%M}" for row in rows]
+    assert [row[1][:5] for row in rows][-3:] == ["25 01", "25 02", "25 02"]
+    assert [row[3] for row in rows] == list(range(10, 18))
     ds = lance_stream.open_dataset(uri)
     (row,) = ds.to_table(filter="at = '2026-10-25T01:00:00Z'").to_pylist()
     assert row["n"] == 17
@@ -111,7 +111,7 @@ def test_decimals_of_38_digits_survive(spark: Any, uri: str) -> None:
     for batch_id in range(2):
         sink(spark.sql(f"SELECT {nines}BD AS k, -0.{nines}BD AS v"), batch_id)
     (row,) = rows_of(uri)
-    assert [str(each) for each in row] == [nines, f"-0.{nines}"]
+    assert [str(value) for value in row] == [nines, f"-0.{nines}"]
     with pytest.raises(InvalidInputError, match="'v' contains a value that does not fit"):
         sink(spark.sql(f"SELECT 1BD AS k, {nines}BD AS v"), 2)
 

@@ -38,8 +38,8 @@ def test_blobs_round_trip_through_a_stream(
 
     register(spark)
     wanted = [
-        (each["id"], None if each["image"] is None else bytes(each["image"]))
-        for each in expected.to_pylist()
+        (row["id"], None if row["image"] is None else bytes(row["image"]))
+        for row in expected.to_pylist()
     ]
     scanned = spark.read.format("lance").load(uri).orderBy("id").collect()
     found = [(row.id, None if row.image is None else bytes(row.image)) for row in scanned]

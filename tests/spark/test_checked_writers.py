@@ -111,7 +111,7 @@ def test_good_rows_are_committed_and_the_others_set_aside(uri: str, mode: str) -
         if (reason := reason_of(row, mode))
     ]
     assert aside(uri) == sorted(wanted, key=repr)
-    assert {each.state for each in lance_stream.list_quarantine(uri)} == {"ready"}
+    assert {value.state for value in lance_stream.list_quarantine(uri)} == {"ready"}
     if mode == "append":
         assert lance_stream.replay_quarantine(uri, where="reason = 'op'", expect={}).rows_left == {}
     elif mode == "upsert":
@@ -132,7 +132,7 @@ def test_a_batch_of_bad_rows_alone_is_recorded(uri: str, mode: str, is_first: bo
     for _ in range(2):
         write(uri, [(2, 5, "a", 1, "u")], number, 1, **options)
         assert lance_stream.open_dataset(uri).version == number + 1
-    assert [each.state for each in lance_stream.list_quarantine(uri)] == ["ready"]
+    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["ready"]
     assert rows_of(uri) == before
 
 
@@ -187,7 +187,7 @@ def test_a_writer_killed_at_any_commit_sets_rows_aside_once(
             [row[1] for number, _, row in aside(uri) if number == place] if place or limit else []
         )
         assert sorted(found) == [row[1] for row in rows if row[1] <= limit]
-    assert {each.state for each in lance_stream.list_quarantine(uri)} <= {"ready"}
+    assert {value.state for value in lance_stream.list_quarantine(uri)} <= {"ready"}
 
 
 @pytest.mark.spark

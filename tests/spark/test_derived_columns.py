@@ -54,12 +54,12 @@ def test_tasks_compute_what_a_stream_brings(spark: SparkSession, tmp_path: Path)
     sink(spark.createDataFrame(changed, "id long, text string"), 0)
     done = vectors.run()
     assert (done.num_computed, done.num_failed) == (3, 1)
-    found = {each["id"]: each for each in lance_stream.open_dataset(uri).to_table().to_pylist()}
+    found = {row["id"]: row for row in lance_stream.open_dataset(uri).to_table().to_pylist()}
     assert len(found) == 801
-    for each in found.values():
-        wanted = None if each["text"] == "bad" else [len(each["text"]) * 2.0] * 4
-        assert each["vector"] == wanted
-    assert [each.num_rows for each in lance_stream.list_quarantine(uri)] == [1]
+    for record in found.values():
+        wanted = None if record["text"] == "bad" else [len(record["text"]) * 2.0] * 4
+        assert record["vector"] == wanted
+    assert [batch.num_rows for batch in lance_stream.list_quarantine(uri)] == [1]
     assert lance_stream.open_dataset(uri).verify() == []
     assert not list((Path(uri) / STAGED_ROWS_DIRECTORY).glob("*"))  # of tasks, or of the sink
 
@@ -71,7 +71,7 @@ def test_tasks_fill_a_table_beside(spark: SparkSession, tmp_path: Path) -> None:
         spark,
         uri,
         {"length": pa.int64()},
-        lambda batch: [len(each) for each in batch["text"].to_pylist()],
+        lambda batch: [len(text) for text in batch["text"].to_pylist()],
         "text",
         function_version="1",
         target=beside,
@@ -81,7 +81,7 @@ def test_tasks_fill_a_table_beside(spark: SparkSession, tmp_path: Path) -> None:
     lance_stream.open_dataset(uri).delete("id < 10").update({"text": "'x'"}, where="id = 50")
     assert lengths.run().num_computed == 1
     found = lance_stream.open_dataset(beside).to_table(["id", "length"]).to_pylist()
-    assert {each["id"]: each["length"] for each in found} == {
+    assert {row["id"]: row["length"] for row in found} == {
         n: 1 if n == 50 else len(f"text {n}") for n in range(10, 100)
     }
 

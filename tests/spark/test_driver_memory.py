@@ -19,4 +19,4 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 def test_the_driver_stays_small(case: str, rows: int) -> None:
     found = run(case, rows)
     assert len(found) > 2
-    assert max(each["python"] for each in found) < TARGET_MB
+    assert max(row["python"] for row in found) < TARGET_MB

@@ -40,7 +40,7 @@ TABLE = pa.table(
         "f": pa.array(
             [0.1, float("nan"), None, -0.0, 1e20, 3.5, 7, 8, 9, 10, 11, 2**24], pa.float32()
         ),
-        "big": pa.array([2**53 + each for each in range(12)], pa.int64()),
+        "big": pa.array([2**53 + number for number in range(12)], pa.int64()),
     }
 )
 

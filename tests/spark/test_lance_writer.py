@@ -36,7 +36,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "name": [f"n{each}" for each in ids]})
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": [f"n{id_}" for id_ in ids]})
 
 
 def numbers(session: Any, start: int, stop: int, tasks: int = 2) -> Any:

@@ -30,7 +30,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa
 
 
 def rows(*ids: int, x: str = "") -> pa.Table:
-    return pa.table({"id": list(ids), "x": [x or f"row {each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "x": [x or f"row {id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def make_table(uri: str, **given: Any) -> Dataset:
@@ -46,7 +46,7 @@ def pair(tmp_path: Path) -> tuple[Dataset, Dataset]:
     """The same table twice."""
     make_table(str(tmp_path / "ours"))
     shutil.copytree(tmp_path / "ours", tmp_path / "theirs")
-    ours, theirs = (lance_stream.open_dataset(tmp_path / each) for each in ("ours", "theirs"))
+    ours, theirs = (lance_stream.open_dataset(tmp_path / name) for name in ("ours", "theirs"))
     return ours, theirs
 
 
@@ -60,7 +60,7 @@ def sizes(ds: Dataset) -> list[tuple[int, int]]:
 
 
 def files_of(ds: Dataset, folder: str = "") -> set[str]:
-    return {each.path for each in ds.table.store.list(folder)}
+    return {file.path for file in ds.table.store.list(folder)}
 
 
 class Driver:
@@ -160,7 +160,7 @@ def test_large_compactions_commit_in_between(
     operations = [version.operation for version in done.versions()[ours.version :]]
     assert operations.count("Rewrite") >= 3
     assert operations.count("Append") == 2
-    assert [each for each in content(done) if each["id"] < 20] == before
+    assert [row for row in content(done) if row["id"] < 20] == before
     assert [size for _, size in sizes(done)].count(1) == 2  # what was added meanwhile waits
     assert done.verify() == []
 
@@ -201,14 +201,14 @@ def test_tasks_clean_up_as_one_process_does(
 ) -> None:
     monkeypatch.setattr(file_jobs, "FILES_FOR_EACH_TASK", 5)
     monkeypatch.setattr(file_jobs, "TASKS_AT_ONCE", 2)
-    ours, theirs = (each.compact(4) for each in pair)
-    for each in (ours, theirs):
-        each.tags.create("kept", 3)
-        each.table.store.write("data/abandoned.lance", b"by a writer that died")
+    ours, theirs = (value.compact(4) for value in pair)
+    for item in (ours, theirs):
+        item.tags.create("kept", 3)
+        item.table.store.write("data/abandoned.lance", b"by a writer that died")
     before = files_of(ours)
     with watching_the_driver() as driver:
         planned = cleanup_table(spark, ours.uri, retain_versions=1, dry_run=True)
-        assert files_of(ours, "data") == {each for each in before if each.startswith("data/")}
+        assert files_of(ours, "data") == {text for text in before if text.startswith("data/")}
         driver.listed.clear()
         report = cleanup_table(spark, ours.uri, retain_versions=1)
     assert driver.deleted == {"_versions", "_lance_stream"}  # the second for the store's clock

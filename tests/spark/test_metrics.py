@@ -31,7 +31,7 @@ Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def names_on_board() -> set[str]:
     board = json.loads(BOARD.read_text(encoding="utf-8"))
     texts = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     texts += [
-        each["query"]["query"] for each in board["templating"]["list"] if each["type"] == "query"
+        row["query"]["query"] for row in board["templating"]["list"] if row["type"] == "query"
     ]
     found = [re.findall(r"\blance_stream_\w+", text) for text in texts]
     assert all(found)
@@ -149,7 +149,7 @@ def test_an_error_in_on_commit_neither_fails_nor_repeats_a_batch(
     assert calls == [0, 1]
     assert lance_stream.open_dataset(uri).count_rows() == 3
     logged = [record for record in caplog.records if record.name == "lance_stream.sink"]
-    assert [each.levelname for each in logged] == ["ERROR", "ERROR"]
+    assert [record.levelname for record in logged] == ["ERROR", "ERROR"]
     assert "which is committed; the stream continues" in logged[0].getMessage()
     assert "the metrics are broken" in str(logged[0].exc_info)
 

@@ -186,9 +186,9 @@ def test_workers_reuse_one_client(spark: Any, any_bucket: Bucket) -> None:
             )
 
     found = [
-        each
+        value
         for _ in range(2)
-        for each in spark.sparkContext.parallelize(range(4), 2).mapPartitions(ask).collect()
+        for value in spark.sparkContext.parallelize(range(4), 2).mapPartitions(ask).collect()
     ]
     assert {read for _, read, _, _ in found} == {b"written by the driver"}
     by_worker: dict[int, set[tuple[int, int]]] = {}

@@ -71,7 +71,7 @@ def test_results_of_a_query_are_recognized(file_stream: Any, tmp_path: Path) -> 
             .start()
             .awaitTermination()
         )
-    assert [each[1] for each in found] == [each[2] for each in found], found
+    assert [row[1] for row in found] == [row[2] for row in found], found
     assert len(found) == len(queries(file_stream.read()))
 
 

@@ -74,7 +74,7 @@ def test_a_query_that_is_stopped_in_a_batch_ends_without_an_error(
     while not tracker.getActiveJobsIds() and time.monotonic() < deadline:
         time.sleep(0.05)
     query.stop()
-    assert [str(each)[:21] for each in raised] == ["the query was stopped"]
+    assert [str(value)[:21] for value in raised] == ["the query was stopped"]
     assert len("".join(traceback.format_exception(raised[0]))) < 2000
     assert query.exception() is None
 

@@ -114,7 +114,7 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
         if path.is_file()
     }
     store = open_store(plan.uri, any_bucket.storage_options)
-    shown |= {f"store: {each.path}": store.read(each.path) for each in store.list()}
+    shown |= {f"store: {file.path}": store.read(file.path) for file in store.list()}
     shown |= {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
 
     found = {
@@ -132,8 +132,8 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
     places = {"log/", "events/", "shown/error of tasks"}
     places |= {"shown/pages", "shown/rest sql"} if plan.settings else set()
     for place in places:
-        assert any(each.startswith(place) for each in named_in), place
-    assert any(each.startswith("store: t/_versions/") for each in shown)
+        assert any(text.startswith(place) for text in named_in), place
+    assert any(text.startswith("store: t/_versions/") for text in shown)
     assert b"127.0.0.1:9" in shown["shown/error of a sink"]
     assert b"StoreUnavailableError" in shown["shown/error of a load"]
 

@@ -65,7 +65,7 @@ class Tables:
             lance_stream.open_dataset(uri, storage_options=self.options)
             for uri in (self.orders, self.lines)
         ]
-        assert [each.verify() for each in opened] == [[], []]
+        assert [value.verify() for value in opened] == [[], []]
         return self.ids(*opened)
 
     def ids(self, *opened: lance_stream.Dataset) -> tuple[list[int], list[int]]:
@@ -84,8 +84,8 @@ class Tables:
 def test_each_table_has_each_batch_once(file_stream: Any, tmp_path: Path, atomic: bool) -> None:
     tables = Tables(tmp_path, in_store=atomic)
     sinks = tables.sinks(atomic)
-    for each in (orders(1, 2), orders(3), orders(2, 4, customer="bob")):
-        file_stream.add(each)
+    for value in (orders(1, 2), orders(3), orders(2, 4, customer="bob")):
+        file_stream.add(value)
     file_stream.run(sinks)
     expected = [1, 2, 3, 4], [1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
     assert tables.found() == expected

@@ -160,7 +160,7 @@ def test_two_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
 
     file_stream.run(both)
     assert ids_of(uri) == [0, 1]
-    assert [each.last_commit.skipped for each in sinks if each.last_commit] == [False, True]
+    assert [sink.last_commit.skipped for sink in sinks if sink.last_commit] == [False, True]
 
 
 @pytest.mark.essential
@@ -242,7 +242,7 @@ def test_batches_outside_streams_need_app_ids(spark: Any, uri: str) -> None:
 
 def test_older_batches_are_compared(spark: Any, uri: str) -> None:
     """There is no query's id here, as through Spark Connect."""
-    ones, twos = (spark.createDataFrame([(each,)], "id long") for each in (1, 2))
+    ones, twos = (spark.createDataFrame([(number,)], "id long") for number in (1, 2))
     for batch_id, df in enumerate((ones, twos)):
         lance_sink(uri, app_id="a")(df, batch_id)
     sink = lance_sink(uri, app_id="a")

@@ -27,7 +27,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "x": [f"row {each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "x": [f"row {id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_upserts_are_unaffected_by_compaction(
         for sink in sinks:
             sink(df, batch_id)
     assert sinks[0].wait_for_compaction(60)
-    tables = [lance_stream.open_dataset(each) for each in (with_it, without)]
+    tables = [lance_stream.open_dataset(value) for value in (with_it, without)]
     ids = [{row["id"]: (row["x"], row["_rowid"]) for row in content(table)} for table in tables]
     assert ids[0] == ids[1]
     assert len(ids[0]) == 14

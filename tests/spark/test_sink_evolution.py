@@ -147,7 +147,7 @@ def test_a_batch_written_before_a_widening_is_written_again(
 
 def test_two_streams_widen_at_once(spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, other = (
-        lance_sink(uri, schema_evolution="widen_types", app_id=each) for each in ("a", "b")
+        lance_sink(uri, schema_evolution="widen_types", app_id=name) for name in ("a", "b")
     )
     feed(spark, first, 0, "id int", (1,))
     commit = modes.append_fragments

@@ -25,7 +25,7 @@ KEYS = {"mode": "upsert", "on": "id", "app_id": "a"}
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     uri = str(tmp_path / "t")
-    rows = pa.table({"id": range(100), "x": [f"x {each}" for each in range(100)]})
+    rows = pa.table({"id": range(100), "x": [f"x {number}" for number in range(100)]})
     lance_stream.create_dataset(uri, rows)
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     lance.dataset(uri).create_scalar_index("x", "INVERTED")
@@ -42,7 +42,7 @@ def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
     assert sink.last_index_round is not None
     assert sink.last_index_round.error is None
     ds = lance_stream.open_dataset(uri)
-    assert {each.rows_unindexed for each in ds.index_coverage()} <= {0, 5}
+    assert {coverage.rows_unindexed for coverage in ds.index_coverage()} <= {0, 5}
     operations = [version.operation for version in ds.versions()]
     assert operations.count("CreateIndex") >= 3
     assert "Rewrite" in operations
@@ -54,9 +54,9 @@ def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
 
 def test_reports_and_metrics_tell_what_became_of_indices(spark: Any, uri: str) -> None:
     store = lance_stream.open_dataset(uri).table.store
-    for each in store.list("_indices"):
-        if "page" in each.path:  # of the BTREE
-            store.delete(each.path)
+    for file in store.list("_indices"):
+        if "page" in file.path:  # of the BTREE
+            store.delete(file.path)
     registry = CollectorRegistry()
     sink = lance_sink(
         uri, **KEYS, keep_indices_fresh={"rows": 10}, on_commit=PrometheusMetrics(registry)

@@ -290,7 +290,7 @@ def test_times_and_empty_arrays_are_upserted(spark: Any, uri: str) -> None:
     df = spark.range(2).selectExpr("id", "TIME'12:00:00' at", "array() n")
     for batch_id in range(2):
         sink(df, batch_id)
-    assert rows_of(uri) == [(each, datetime.time(12), []) for each in range(2)]
+    assert rows_of(uri) == [(number, datetime.time(12), []) for number in range(2)]
     assert sink.last_commit is not None
     assert sink.last_commit.rows_updated == 2
 
@@ -558,7 +558,7 @@ def test_the_log_has_one_line_per_batch(
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     with caplog.at_level(logging.INFO, "lance_stream.sink"):
         feed(spark, sink, 0, "id long", (1,), (2,))
-    (record,) = [each for each in caplog.records if each.name == "lance_stream.sink"]
+    (record,) = [record for record in caplog.records if record.name == "lance_stream.sink"]
     entry = json.loads(record.getMessage().removeprefix("lance_sink "))
     assert (entry["table"], entry["batch_id"], entry["rows_inserted"]) == (uri, 0, 2)
     assert set(entry["seconds"]) == {"plan", "collect", "scan", "write", "commit"}

@@ -62,7 +62,7 @@ def test_changes_in_any_order_make_a_history_once(spark: Any, uri: str, seed: in
     chance = random.Random(seed)
     log = model.random_log(chance)
     sink = sink_of(uri)
-    batches = [each for each in model.in_batches(chance, log) if each]
+    batches = [batch for batch in model.in_batches(chance, log) if batch]
     for batch_id, changes in enumerate(batches):
         feed(spark, sink, batch_id, *changes)
     ds = lance_stream.open_dataset(uri)
@@ -125,7 +125,7 @@ def test_several_columns_order_changes(spark: Any, uri: str, mode: str) -> None:
         "(1L, 'a', timestamp'2024-01-01 10:00:00', 1L, 'u'), "
         "(2L, 'c', timestamp'2024-01-01 11:00:00', 1L, 'd') AS t(id, v, ts, lsn, op)"
     )
-    assert rows.columns == [each.split()[0] for each in columns.split(", ")]
+    assert rows.columns == [part.split()[0] for part in columns.split(", ")]
     sink(rows, 0)
     late = "(2L, 'late', timestamp'2024-01-01 10:00:00', 9L, 'u')"
     sink(spark.sql(f"SELECT * FROM VALUES {late} AS t(id, v, ts, lsn, op)"), 1)

@@ -75,8 +75,10 @@ def test_a_large_batch_is_computed_once(
         sink(again, 1)
         assert counter.value == 300
     assert committed == [1, 2]
-    model = {each: each % 5 for each in range(100)}
-    assert rows_in(uri) == model | {each: each % 8 for each in range(100, 400) if each % 8 != 7}
+    model = {number: number % 5 for number in range(100)}
+    assert rows_in(uri) == model | {
+        number: number % 8 for number in range(100, 400) if number % 8 != 7
+    }
     assert sink.last_commit is not None
     assert sink.last_commit.skipped  # the second one is a replay, computed for its digest
     assert not staged_files_of(uri)
@@ -102,17 +104,17 @@ def test_tasks_keep_wide_rows_in_place(
     sink(spark.range(0, 300, 1, 3).selectExpr(*wide), 0)
     before = lance_stream.open_dataset(uri)
     sink(spark.range(100, 310, 1, 3).selectExpr("id", "-id AS x"), 1)
-    model = {each: each if each < 100 else -each for each in range(310)}
+    model = {number: number if number < 100 else -number for number in range(310)}
     assert rows_in(uri) == model
     after = lance_stream.open_dataset(uri)
     assert lance.dataset(uri).to_table(columns=["id"]).num_rows == 310
     known = {file for fragment in before.table.manifest.fragments for file in fragment.files}
     kept = [fragment for fragment in after.table.manifest.fragments if len(fragment.files) > 1]
-    assert {each.id for each in kept} == set(before.table.manifest.fragments.ids)
-    assert {each.files[0].path for each in kept} == {each.path for each in known}
-    assert all(each.deletion_file is None for each in kept)
+    assert {entry.id for entry in kept} == set(before.table.manifest.fragments.ids)
+    assert {value.files[0].path for value in kept} == {file.path for file in known}
+    assert all(fragment.deletion_file is None for fragment in kept)
     feed = after.changes(before.version).read_all().to_pylist()
-    changed = [each["id"] for each in feed if each["_change_type"] == "update_postimage"]
+    changed = [row["id"] for row in feed if row["_change_type"] == "update_postimage"]
     assert sorted(changed) == list(range(100, 300))
     assert not staged_files_of(uri)
 

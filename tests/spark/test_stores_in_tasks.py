@@ -66,7 +66,7 @@ def test_batches_survive_a_store_outage(
         again(batch, 1)
     assert again.last_commit is not None
     assert again.last_commit.skipped
-    new = [(each, 1) for each in range(2, 6)]
+    new = [(number, 1) for number in range(2, 6)]
     old = {"append": [(0, 0), (1, 0), (2, 0)], "overwrite": [], "upsert": [(0, 0), (1, 0)]}
     assert rows_of(uri, options) == sorted(old[mode] + new)
 

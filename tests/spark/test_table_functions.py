@@ -74,10 +74,10 @@ def test_a_table_is_shown_at_a_version(sql: Any, uri: str, version: str, ids: li
 def test_fragments_are_listed(sql: Any, uri: str) -> None:
     found = sql(f"SELECT * FROM lance_fragments('{uri}') ORDER BY fragment_id")
     theirs = lance.dataset(uri).get_fragments()
-    assert [row["fragment_id"] for row in found] == [each.fragment_id for each in theirs]
-    assert [row["num_rows"] for row in found] == [each.count_rows() for each in theirs]
+    assert [row["fragment_id"] for row in found] == [value.fragment_id for value in theirs]
+    assert [row["num_rows"] for row in found] == [value.count_rows() for value in theirs]
     assert [row["num_deleted_rows"] for row in found] == [1, 0]
-    files = [Path(uri, "data", each.data_files()[0].path) for each in theirs]
+    files = [Path(uri, "data", value.data_files()[0].path) for value in theirs]
     assert [row["data_bytes"] for row in found] == [file.stat().st_size for file in files]
     assert len(sql(f"SELECT * FROM lance_fragments('{uri}', 1)")) == 1
 

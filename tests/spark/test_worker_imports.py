@@ -67,9 +67,9 @@ def make_table(folder: Path, num_rows: int) -> str:
 def named_in(unwanted: Iterable[str], modules: set[str]) -> list[str]:
     """Return those unwanted packages that are among some modules, or of which a part is."""
     return sorted(
-        each
-        for each in unwanted
-        if any(name == each or name.startswith(f"{each}.") for name in modules)
+        number
+        for number in unwanted
+        if any(name == number or name.startswith(f"{number}.") for name in modules)
     )
 
 

@@ -225,7 +225,7 @@ def test_aborted_uploads_leave_nothing_visible(store: Store, proxy: FaultProxy) 
     writer = store.open_writer("a")
     writer.write(bytes(40 << 20))
     deadline = time.monotonic() + 20
-    while not any(each.status == 201 for each in proxy.seen("part")):
+    while not any(request.status == 201 for request in proxy.seen("part")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     writer.abort()
@@ -281,7 +281,7 @@ def test_listings_state_md5s_of_created_files(
     """The service returns the MD5 on request; obstore does not ask for it."""
     store.write("v/1", b"first")
     store.create_once("v/2", b"second")
-    found = {each.path: each.etag for each in store.list("v")}
+    found = {file.path: file.etag for file in store.list("v")}
     assert found["v/2"] == hashlib.md5(b"second").hexdigest()
     assert found["v/1"] not in ("", hashlib.md5(b"first").hexdigest())
     assert '"' not in found["v/1"]

@@ -58,7 +58,7 @@ def test_an_unlistable_folder_is_an_error(
 
 def test_a_folder_deleted_during_listing_is_empty(store: LocalStore, refuse: Refuse) -> None:
     refuse(Path(store.root, "data/below"), errno.ENOENT)
-    assert [each.path for each in store.list("data")] == ["data/a.lance"]
+    assert [file.path for file in store.list("data")] == ["data/a.lance"]
 
 
 def test_an_unreadable_file_is_not_missing(

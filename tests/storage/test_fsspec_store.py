@@ -29,7 +29,7 @@ from lance_stream.storage.fsspec_store import FsspecStore
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 
-ROWS = pa.table({"id": list(range(1000)), "name": [f"n{each}" for each in range(1000)]})
+ROWS = pa.table({"id": list(range(1000)), "name": [f"n{number}" for number in range(1000)]})
 
 
 class Shelf(DirFileSystem):
@@ -111,13 +111,13 @@ def test_ranges_ends_and_sizes(store: Store) -> None:
 
 
 def test_listings_are_fresh_and_sorted(store: Store, folder: Path) -> None:
-    assert [each.path for each in store.list()] == ["data/a.bin", "empty"]
+    assert [file.path for file in store.list()] == ["data/a.bin", "empty"]
     (folder / "t" / "data" / "0.bin").write_bytes(b"1")
     assert store.list_names("data") == ["0.bin", "a.bin"]
     assert [(file.path, file.size_bytes) for file in store.list_files("data", 1)] == [
         ("data/0.bin", 1)
     ]
-    assert all(each.modified > 0 for each in store.list())
+    assert all(file.modified > 0 for file in store.list())
     assert store.list("nowhere") == []
     assert store.list_names("nowhere") == []
 
@@ -128,12 +128,12 @@ class Attic(Shelf):
     def ls(self, path: str, detail: bool = True, **more: Any) -> Any:
         if path not in self.dircache:
             self.dircache[path] = super().ls(path, detail=True, **more)
-        return self.dircache[path] if detail else [each["name"] for each in self.dircache[path]]
+        return self.dircache[path] if detail else [row["name"] for row in self.dircache[path]]
 
     def info(self, path: str, **more: Any) -> Any:
-        for each in self.ls(self._parent(path), **more):
-            if each["name"] == path:
-                return each
+        for row in self.ls(self._parent(path), **more):
+            if row["name"] == path:
+                return row
         raise FileNotFoundError(path)
 
     def cat_file(self, path: str, start: Any = None, end: Any = None, **more: Any) -> bytes:

@@ -146,7 +146,7 @@ def test_a_file_of_many_parts_is_whole(service: ObjectService, small_parts: int)
         for start, stop in pairwise([0, 1, 1000, 1001, 5000, 5000, 40_000, len(data)]):
             writer.write(data[start:stop])
     assert service.store().read("a") == data
-    sizes = [each.num_bytes for each in service.asked if each.kind == "part"]
+    sizes = [request.num_bytes for request in service.asked if request.kind == "part"]
     assert sizes == [1000] * 60 + [123]
     assert service.uploads == {}
 
@@ -207,7 +207,7 @@ def test_folder_markers_are_no_files(service: ObjectService) -> None:
     service.objects["t/"] = b""
     store.write("v/1", b"")
     assert store.list_names("v", 1) == ["1"]
-    assert [each.path for each in store.list()] == ["v/1"]
+    assert [file.path for file in store.list()] == ["v/1"]
 
 
 def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:

@@ -81,9 +81,9 @@ def test_names_can_reach_the_disks_limit(tmp_path: Path) -> None:
         store.write(name, b"1")
         assert store.create_once(f"once/{name}", b"2")
         assert (store.read(name), store.read(f"once/{name}")) == (b"1", b"2")
-        assert {each.path for each in store.list()} == {name, f"once/{name}"}
-        for each in store.list():
-            store.delete(each.path)
+        assert {file.path for file in store.list()} == {name, f"once/{name}"}
+        for entry in store.list():
+            store.delete(entry.path)
 
 
 def test_large_reads_of_many_ranges_are_exact(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_folder_deleted_under_a_writer_is_an_error(
     store.write("data/b", b"of another table")
     with pytest.raises(NotFoundError, match="was deleted while a file was written there"):
         writer.close()
-    assert [each.path for each in store.list()] == ["data/b"]
+    assert [file.path for file in store.list()] == ["data/b"]
     writer.close()  # as the end of a with statement does
 
 
@@ -264,10 +264,10 @@ def test_creating_in_memory_is_atomic() -> None:
             won.append(me)
 
     threads = [threading.Thread(target=create, args=(me,)) for me in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert won == [files["a"]]
 
 
@@ -289,5 +289,5 @@ def test_memory_listings_tolerate_vanishing_files(
         return whole(self, path, detail, **options)
 
     monkeypatch.setattr(MemoryFileSystem, "ls", ls)
-    assert [each.path for each in store.list("data")] == ["data/a"]
+    assert [file.path for file in store.list("data")] == ["data/a"]
     assert store.list_names("data") == ["a"]

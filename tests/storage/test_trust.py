@@ -129,7 +129,7 @@ def test_trusted_services_are_opened(kind: str, other: str) -> None:
 
 def _texts(settings: Any) -> list[str]:
     """Return what a store's settings would send to its service."""
-    secrets = [getattr(settings, each, None) for each in ("key", "secret", "token", "credentials")]
+    secrets = [getattr(settings, name, None) for name in ("key", "secret", "token", "credentials")]
     return [str(getattr(secret, "token", secret)) for secret in secrets]
 
 

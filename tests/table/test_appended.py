@@ -54,7 +54,7 @@ def outcome(
 ) -> tuple[list[int], str | None]:
     found = appended_fragments(older, newer, operation)
     assert found.version == newer.version
-    return [each.id for each in found.fragments], found.changes
+    return [entry.id for entry in found.fragments], found.changes
 
 
 FIRST = version(1, fragment(0), fragment(1))
@@ -154,9 +154,9 @@ def test_rewritten_columns_always_change_rows() -> None:
 
 
 def test_equal_fragments_are_not_decoded() -> None:
-    older = version(1, *(fragment(each) for each in range(100)))
+    older = version(1, *(fragment(number) for number in range(100)))
     encoded = FragmentList(older.fragments.raws)
     newer = replace(older, version=2, fragments=encoded.appended([fragment(100)]))
     appended = appended_fragments(replace(older, fragments=encoded), newer, Append(()))
-    assert [each.id for each in appended.fragments] == [100]
+    assert [entry.id for entry in appended.fragments] == [100]
     assert newer.fragments.num_decoded == 1

@@ -19,7 +19,7 @@ def test_set_operations_agree_with_python(data: st.DataObject, kind: type) -> No
     assert ours.tolist() == sorted(set(one.tolist()))
     assert union(ours, theirs).tolist() == sorted({*one.tolist(), *other.tolist()})
     assert difference(ours, theirs).tolist() == sorted({*one.tolist()} - {*other.tolist()})
-    assert are_among(one, theirs).tolist() == [each in {*other.tolist()} for each in one.tolist()]
+    assert are_among(one, theirs).tolist() == [value in {*other.tolist()} for value in one.tolist()]
     assert {ours.dtype, union(ours, theirs).dtype, difference(ours, theirs).dtype} == {one.dtype}
 
 

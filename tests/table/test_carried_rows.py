@@ -49,8 +49,8 @@ def test_dead_rows_carry_over_to_new_fragments(
         for row, (_, _, now) in zip(rows, old, strict=True)
     ]
     found = by_new_fragment(killed, [row.num_written for row in rows], sizes)
-    assert [each.tolist() for each in found] == expected
-    assert {each.dtype for each in found} == {np.dtype(np.uint32)}
+    assert [value.tolist() for value in found] == expected
+    assert {value.dtype for value in found} == {np.dtype(np.uint32)}
 
 
 @pytest.mark.parametrize("dead_now", [[], [1], [1, 4, 5]])

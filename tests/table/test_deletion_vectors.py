@@ -208,7 +208,7 @@ def test_numbers_are_looked_up_in_bitmaps_of_all_kinds(
         numbers.run_optimize()
     asked += list(some)[:10]
     found = which_in_bitmap(numbers.serialize(), np.array(asked, np.uint64))
-    assert found.tolist() == [each < 1 << 32 and each in numbers for each in asked]
+    assert found.tolist() == [value < 1 << 32 and value in numbers for value in asked]
 
 
 @pytest.mark.parametrize("asked", [[], [3], [1 << 17]])
@@ -241,9 +241,9 @@ def test_damaged_deletion_files_read_or_are_refused(name: str) -> None:
             flipped[place] ^= flip
             damaged.append(bytes(flipped))
     refused = 0
-    for each in damaged:
+    for value in damaged:
         try:
-            dead = decode_deletion_vector(each, file_type, 300_000)
+            dead = decode_deletion_vector(value, file_type, 300_000)
         except BadDataError:
             refused += 1
         else:

@@ -115,7 +115,7 @@ def version(number: int, *rows: Rows) -> Version:
 def changes(older: Version | None, newer: Version) -> TableChanges:
     plan = plan_diff(older.manifest if older else None, newer.manifest)
     known = {**(older.dead if older else {}), **newer.dead}
-    asked = {(each.id, each.deletion_file) for each in plan.dead_rows_of}
+    asked = {(entry.id, entry.deletion_file) for entry in plan.dead_rows_of}
     return diff(plan, {key: known[key] for key in asked})
 
 
@@ -185,7 +185,7 @@ def test_only_changed_deletion_files_are_requested() -> None:
     older = version(1, Rows(0, range(10), dead=[1]), Rows(1, range(10, 15), dead=[2]))
     newer = version(2, older.rows[0], Rows(1, range(10, 15), dead=[2, 4]))
     plan = plan_diff(older.manifest, newer.manifest)
-    assert [(each.id, each.deletion_file) for each in plan.dead_rows_of] == [
+    assert [(entry.id, entry.deletion_file) for entry in plan.dead_rows_of] == [
         (1, older.manifest.fragments[1].deletion_file),
         (1, newer.manifest.fragments[1].deletion_file),
     ]
@@ -271,7 +271,7 @@ def test_reused_fragment_ids_are_recognized() -> None:
 
 def test_reencoded_row_ids_are_no_change() -> None:
     newer = version(2, *FIRST.rows)
-    spelled = b"".join(encode_row_ids([each]) for each in range(10))
+    spelled = b"".join(encode_row_ids([number]) for number in range(10))
     first = replace(newer.manifest.fragments[0], row_ids=spelled)
     manifest = replace(newer.manifest, fragments=newer.manifest.fragments.replaced({0: first}))
     assert diff(plan_diff(FIRST.manifest, manifest)).num_changes == 0
@@ -531,5 +531,5 @@ def test_diffs_are_differences_of_live_rows(seed: int) -> None:
     assert sorted(found["insert"]) == sorted(after.keys() - before.keys())
     assert sorted(found["delete"]) == sorted(before.keys() - after.keys())
     assert sorted(found["update"]) == sorted(
-        each for each in before.keys() & after.keys() if before[each][2] != after[each][2]
+        value for value in before.keys() & after.keys() if before[value][2] != after[value][2]
     )

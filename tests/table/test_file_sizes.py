@@ -23,13 +23,13 @@ def fragment_of(sizes: list[int]) -> Fragment:
 @given(st.lists(SIZES, max_size=12))
 def test_sizes_agree_with_each_fragment(sizes: list[list[int]]) -> None:
     made = [fragment_of(size) for size in sizes]
-    found = FileSizes.of([encode_fragment(each) for each in made])
+    found = FileSizes.of([encode_fragment(value) for value in made])
     assert found.num_files.tolist() == [len(size) for size in sizes]
     assert found.num_bytes.tolist() == [min(sum(size), (1 << 63) - 1) for size in sizes]
-    totals = [total_size(each.files) for each in made]
+    totals = [total_size(value.files) for value in made]
     assert found.are_stated.tolist() == [total is not None for total in totals]
     if all(sum(size) < 1 << 63 for size in sizes):
-        assert found.total == total_size([file for each in made for file in each.files])
+        assert found.total == total_size([file for value in made for file in value.files])
 
 
 def test_sizes_beyond_63_bits_are_capped() -> None:

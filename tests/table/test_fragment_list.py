@@ -53,12 +53,12 @@ def numbers_of(fragments: FragmentList) -> list[tuple[int, int, int, bool]]:
 def expected_of(fragments: list[Fragment]) -> list[tuple[int, int, int, bool]]:
     return [
         (
-            each.id,
-            each.physical_rows,
-            each.deletion_file.num_deleted_rows if each.deletion_file else 0,
-            each.deletion_file is not None,
+            entry.id,
+            entry.physical_rows,
+            entry.deletion_file.num_deleted_rows if entry.deletion_file else 0,
+            entry.deletion_file is not None,
         )
-        for each in fragments
+        for entry in fragments
     ]
 
 
@@ -69,10 +69,10 @@ def test_a_fragment_is_decoded_once() -> None:
 
 
 def test_fragments_are_replaced_and_dropped_by_position() -> None:
-    fragments = FragmentList.of(fragment(each) for each in range(4))
+    fragments = FragmentList.of(fragment(number) for number in range(4))
     changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
     assert changed.ids == (0, 2, 3)
-    assert [each.physical_rows for each in changed] == [10, 10, 99]
+    assert [value.physical_rows for value in changed] == [10, 10, 99]
     assert changed[:2] == FragmentList.of([fragment(0), fragment(2)])
     assert changed.by_id(2) == fragment(2)
     assert changed.by_id(1) is None
@@ -84,7 +84,7 @@ def test_two_fragments_with_one_id_are_corrupt() -> None:
 
 
 def test_one_deletion_file_among_many_is_seen() -> None:
-    plain = [fragment(each) for each in range(5)]
+    plain = [fragment(number) for number in range(5)]
     assert not FragmentList.of(plain).has_deletion_files
     for place in range(5):
         some = [*plain[:place], fragment(place, deletion_file=dead(3)), *plain[place + 1 :]]
@@ -101,14 +101,14 @@ def test_numbers_are_found_without_decoding(count: int) -> None:
     known = varied(count)
     fragments = FragmentList(map(encode_fragment, known))
     assert numbers_of(fragments) == expected_of(known)
-    assert fragments.ids == tuple(each.id for each in known)
+    assert fragments.ids == tuple(entry.id for entry in known)
     assert fragments.num_decoded == 0
     assert numbers_of(FragmentList.of(known)) == expected_of(known)
 
 
 def test_repeated_deletion_file_fields_merge() -> None:
     """The parts are merged as protobuf merges them."""
-    raws = [encode_fragment(each) for each in varied(MANY)]
+    raws = [encode_fragment(value) for value in varied(MANY)]
     # protobuf unites an embedded message that comes twice.
     raws[3] += wire.frame(3, b"\x10\x05\x20\x02") + wire.frame(3, b"\x18\x07")
     fragments = FragmentList(raws)
@@ -118,7 +118,7 @@ def test_repeated_deletion_file_fields_merge() -> None:
 
 @pytest.mark.parametrize("place", [0, 7, MANY - 1])
 def test_truncated_fragments_are_corrupt(place: int) -> None:
-    raws = [encode_fragment(each) for each in varied(MANY)]
+    raws = [encode_fragment(value) for value in varied(MANY)]
     raws[place] = raws[place][:-1]
     with pytest.raises(CorruptDataError):
         _ = FragmentList(raws).numbers
@@ -127,7 +127,7 @@ def test_truncated_fragments_are_corrupt(place: int) -> None:
 def test_damaged_fragments_agree_with_the_decoder() -> None:
     """Their numbers are those of the decoded fragment, or both are refused."""
     random = np.random.default_rng(5)
-    raws = [encode_fragment(each) for each in varied(MANY)]
+    raws = [encode_fragment(value) for value in varied(MANY)]
     compared = 0
     for _ in range(300):
         place = int(random.integers(len(raws)))
@@ -170,7 +170,7 @@ def test_derived_lists_keep_what_is_known() -> None:
         assert 0 < decoded <= 3 or name == "cut", name
         assert list(made) == expected, name
         assert made.framed == wire.join_frames(2, made.raws), name
-        assert made.place_of == {each.id: at for at, each in enumerate(expected)}, name
+        assert made.place_of == {value.id: at for at, value in enumerate(expected)}, name
     assert numbers_of(fragments) == expected_of(known)
 
 
@@ -188,7 +188,7 @@ def test_fragments_are_sorted_by_id() -> None:
     _ = fragments[0]
     made = fragments.sorted_by_id()
     assert list(made) == varied(MANY)
-    assert made.ids == tuple(each.id for each in varied(MANY))
+    assert made.ids == tuple(value.id for value in varied(MANY))
     assert made.sorted_by_id() is made
 
 
@@ -202,7 +202,7 @@ def test_live_and_dead_rows_are_summed() -> None:
 def test_numbers_of_long_fragments_copy_no_sequence() -> None:
     num_bytes = 1 << 20
     wanted = [fragment(place, row_ids=bytes(num_bytes)) for place in range(3)]
-    raws = [encode_fragment(each) for each in wanted]
+    raws = [encode_fragment(value) for value in wanted]
     tracemalloc.start()
     numbers = FragmentNumbers.of(raws)
     peak = tracemalloc.get_traced_memory()[1]

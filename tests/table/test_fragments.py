@@ -29,7 +29,7 @@ DELETION_FILE = DeletionFile(DeletionFileType.BITMAP, 7, (1 << 64) - 1, 3, base_
         Fragment(0, (), 0),
         Fragment((1 << 32) - 1, (DATA_FILE,), 10, DELETION_FILE, b"", b"\x01", b"\x02"),
         Fragment(1, (DATA_FILE, DATA_FILE), 10, row_ids=ExternalFile("x", 0, 0)),
-        Fragment(2, (), 10, None, *(LineageColumn(each, None) for each in (-3, -5, -4))),
+        Fragment(2, (), 10, None, *(LineageColumn(value, None) for value in (-3, -5, -4))),
         Fragment(2, (DATA_FILE, HIDDEN), 10, None, LineageColumn(-3, HIDDEN), b"\x01", b"\x02"),
         Fragment(3, (), 1, None, b"r", ExternalFile("u", 1, 2), ExternalFile("c", 3, 4)),
     ],

@@ -96,7 +96,7 @@ def test_an_entry_takes_few_bytes() -> None:
         digest = f"{number:032x}"
         return LedgerEntry(number, "", number, 50_000, digest, "0fa944cfd3db0b25")
 
-    recent = tuple(batch(20_000 - each) for each in range(1, ledger_entries.MAX_RECENT + 1))
+    recent = tuple(batch(20_000 - number) for number in range(1, ledger_entries.MAX_RECENT + 1))
     query = str(uuid.UUID(int=1))
     entry = replace(batch(20_000), query_id=query, recent=recent)
     assert _size(config := ledger_entries.config_entries(query, entry)) <= 710

@@ -76,13 +76,13 @@ def test_manifests_round_trip(manifest: Manifest) -> None:
 @pytest.mark.parametrize("num_fragments", [1, 200, 255, 256, 257, 1000])
 def test_any_number_of_fragments_is_found_among_other_fields(num_fragments: int) -> None:
     """A few are found without protobuf, many with it: the same, in any order of fields."""
-    fragments = [fragment(each, row_ids=b"x" * (each % 50)) for each in range(num_fragments)]
+    fragments = [fragment(number, row_ids=b"x" * (number % 50)) for number in range(num_fragments)]
     manifest = replace(full_manifest(), fragments=FragmentList.of(fragments))
     data = encode_manifest(manifest)
     assert decode_manifest(data) == manifest
     position = manifests.FOOTER.unpack_from(data, len(data) - manifests.FOOTER.size)[0]
     body = data[position + 4 : -manifests.FOOTER.size]
-    fields = [body[each.start : each.stop] for each in wire.split_message(body)]
+    fields = [body[span.start : span.stop] for span in wire.split_message(body)]
     turned = b"".join([fields[-1], *fields[:-1]])
     assert decode_manifest(data.replace(body, turned)).fragments == manifest.fragments
 
@@ -163,7 +163,7 @@ def body_of(data: bytes) -> bytes:
 
 def test_many_fragments_are_never_decoded() -> None:
     """A manifest of 20,000 fragments is read, appended to and written."""
-    raws = tuple(encode_fragment(fragment(each)) for each in range(20_000))
+    raws = tuple(encode_fragment(fragment(number)) for number in range(20_000))
     old = replace(full_manifest(), fragments=FragmentList(raws))
     opened = decode_manifest(encode_manifest(old))
     newer = replace(opened.successor(), fragments=opened.fragments.appended([fragment(20_000)]))

@@ -112,7 +112,7 @@ def test_operations_round_trip(operation: ops.Operation) -> None:
 
 @pytest.mark.parametrize(
     "operation",
-    [each for each in OPERATIONS if not isinstance(each, ops.UnknownOperation)],
+    [operation for operation in OPERATIONS if not isinstance(operation, ops.UnknownOperation)],
     ids=ops.operation_name,
 )
 def test_operation_classes_state_every_message_field(
@@ -173,9 +173,9 @@ def test_damaged_transactions_read_or_are_bad_data(
             flipped[place] ^= flip
             damaged.append(bytes(flipped))
     refused = 0
-    for each in damaged:
+    for value in damaged:
         try:
-            decode_transaction(each)
+            decode_transaction(value)
         except BadDataError:
             refused += 1
     assert refused > len(data) // 2

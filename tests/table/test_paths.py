@@ -60,7 +60,7 @@ def test_invalid_versions_have_no_name() -> None:
 
 def test_two_naming_schemes_are_refused() -> None:
     """If all names are of one scheme, it is found."""
-    v1, v2 = ([paths.manifest_name(each, scheme) for each in (1, 2)] for scheme in NamingScheme)
+    v1, v2 = ([paths.manifest_name(number, scheme) for number in (1, 2)] for scheme in NamingScheme)
     assert paths.scheme_of([*v1, "latest_version_hint.json"]) is NamingScheme.V1
     assert paths.scheme_of([*v2, "d9223372036854775813.manifest"]) is NamingScheme.V2
     assert paths.scheme_of([]) is None

@@ -43,20 +43,20 @@ def test_exactly_the_live_rows_are_found(span: int, data: st.DataObject) -> None
     cut = data.draw(st.integers(0, len(ids)))
     fragments = {4: ids[:cut], 9: ids[cut:]}
     dead = {
-        each: sorted(data.draw(st.sets(st.integers(0, max(0, len(rows) - 1)))) if rows else set())
-        for each, rows in fragments.items()
+        key: sorted(data.draw(st.sets(st.integers(0, max(0, len(rows) - 1)))) if rows else set())
+        for key, rows in fragments.items()
     }
-    index = index_of(*((each, rows, dead[each]) for each, rows in fragments.items()))
+    index = index_of(*((key, rows, dead[key]) for key, rows in fragments.items()))
     expected = {
-        row_id: each << 32 | offset
-        for each, rows in fragments.items()
+        row_id: key << 32 | offset
+        for key, rows in fragments.items()
         for offset, row_id in enumerate(rows)
-        if offset not in dead[each]
+        if offset not in dead[key]
     }
     asked = [*ids, *data.draw(st.lists(st.integers(0, MAX), max_size=20)), 0, span, MAX]
     addresses, found = index.find(np.array(asked, np.uint64))
-    assert addresses.tolist() == [expected.get(each, MAX) for each in asked]
-    assert found.tolist() == [each in expected for each in asked]
+    assert addresses.tolist() == [expected.get(value, MAX) for value in asked]
+    assert found.tolist() == [value in expected for value in asked]
     assert len(index) == len(expected)
 
 
@@ -96,7 +96,7 @@ def test_indexing_costs_little_more_than_sorting(factor: int) -> None:
     np.argsort(ids)
     sorting = time.process_time() - start
     start = time.process_time()
-    index = RowIdIndex(FragmentRows(each, part) for each, part in enumerate(parts))
+    index = RowIdIndex(FragmentRows(value, part) for value, part in enumerate(parts))
     seconds = time.process_time() - start
     assert index.find(ids[::1000])[1].all()
     assert seconds < 4 * sorting

@@ -28,7 +28,7 @@ id_lists = st.one_of(
     st.lists(near, max_size=200, unique=True),
     st.sets(near, max_size=300).map(sorted),
     st.lists(runs, max_size=6).map(lambda parts: list(dict.fromkeys(chain.from_iterable(parts)))),
-    st.builds(lambda base, ids: [base + each for each in ids], far.map(lambda x: x // 2), runs),
+    st.builds(lambda base, ids: [base + id_ for id_ in ids], far.map(lambda x: x // 2), runs),
 )
 
 
@@ -62,7 +62,7 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
     assert sequence.slice(start, stop).tolist() == ids[start:stop]
     offsets = data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=20)) if ids else []
     assert sequence.take(offsets).tolist() == [ids[offset] for offset in offsets]
-    kept = [each for place, each in enumerate(ids) if place not in offsets]
+    kept = [id_ for place, id_ in enumerate(ids) if place not in offsets]
     assert sequence.without(sorted(set(offsets))).to_array().tolist() == kept
 
 
@@ -70,8 +70,8 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
 def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
     wanted = [*others, *ids[::3]]
-    place_of = {each: place for place, each in enumerate(ids)}
-    assert sequence.find(u64(wanted)).tolist() == [place_of.get(each, -1) for each in wanted]
+    place_of = {id_: place for place, id_ in enumerate(ids)}
+    assert sequence.find(u64(wanted)).tolist() == [place_of.get(value, -1) for value in wanted]
 
 
 @given(id_lists.filter(bool))
@@ -85,7 +85,7 @@ def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
         rivals.append(Segment(array=Array(u16_array=Array.U16Array(base=low, offsets=offsets))))
         if sorted(ids) == ids:
             there = np.zeros(high - low + 1, np.bool_)
-            there[[each - low for each in ids]] = True
+            there[[id_ - low for id_ in ids]] = True
             bitmap = np.packbits(there, bitorder="little").tobytes()
             spanned = {"start": low, "end": min(high + 1, MAX)}
             rivals.append(

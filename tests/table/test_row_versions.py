@@ -59,7 +59,7 @@ def test_every_span_starts_at_zero() -> None:
     """Readers count the members of spans, and a start would take up to five bytes a run."""
     data = encode_row_versions(RowVersionSequence([3, 2], [1, 7]))
     message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
-    assert [(each.span.range.start, each.span.range.end) for each in message.runs] == [
+    assert [(value.span.range.start, value.span.range.end) for value in message.runs] == [
         (0, 3),
         (0, 2),
     ]
@@ -94,10 +94,10 @@ RANGE = span(3, 9)
 )
 def test_many_runs_are_decoded_as_few_are(last: rowids_pb2.RowDatasetVersionRun) -> None:
     """Their numbers are read at once if all are plain, and one by one if a single run is not."""
-    plain = [run(each % 300, range=span(each, 2 * each + 1)) for each in range(MANY)]
+    plain = [run(number % 300, range=span(number, 2 * number + 1)) for number in range(MANY)]
     assert len(message_of(*plain)) > 2048
     together = row_versions._decode(message_of(*plain, last))
-    parts = [row_versions._decode(message_of(each))[0] for each in [*plain, last]]
+    parts = [row_versions._decode(message_of(value))[0] for value in [*plain, last]]
     joined = RowVersionSequence.concat(parts)
     assert together == (joined, joined.num_rows)
 
@@ -116,13 +116,13 @@ def test_many_runs_are_decoded_as_few_are(last: rowids_pb2.RowDatasetVersionRun)
     ],
 )
 def test_damage_behind_many_runs_is_reported(damaged: bytes) -> None:
-    plain = message_of(*(run(each, range=RANGE) for each in range(MANY)))
+    plain = message_of(*(run(number, range=RANGE) for number in range(MANY)))
     with pytest.raises(CorruptDataError):
         decode_row_versions(plain + damaged, 6 * MANY + 6)
 
 
 def test_more_rows_than_a_fragment_can_have_are_refused_among_many_runs() -> None:
-    runs = [run(each, range=span(0, (1 << 32) - 1)) for each in range(MANY)]
+    runs = [run(number, range=span(0, (1 << 32) - 1)) for number in range(MANY)]
     with pytest.raises(CorruptDataError, match="row versions"):
         decode_row_versions(message_of(*runs), 6)
 

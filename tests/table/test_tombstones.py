@@ -85,8 +85,8 @@ GOOD_FILE = {"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}
         {**GOOD, "sequence_type": 3},
         {**GOOD, "files": {}},
         *(
-            {**GOOD, "files": [each]}
-            for each in (
+            {**GOOD, "files": [value]}
+            for value in (
                 3,
                 {**GOOD_FILE, "name": "../../etc/passwd"},
                 {**GOOD_FILE, "name": f"{1:032x}.arrow\n"},
@@ -149,17 +149,17 @@ def test_files_stay_few_and_rarely_rewritten(sizes: list[int]) -> None:
     written = 0
     for number, size in enumerate(sizes):
         joined = files_to_join(there, size)
-        rows = size + sum(each.num_rows for each in joined)
-        there = [each for each in there if each not in joined] + [file(number, 0, rows)]
+        rows = size + sum(batch.num_rows for batch in joined)
+        there = [value for value in there if value not in joined] + [file(number, 0, rows)]
         written += rows
     total = sum(sizes)
     num_tiers = (total.bit_length() + 2) // 3
-    assert sum(each.num_rows for each in there) == total
+    assert sum(batch.num_rows for batch in there) == total
     assert len(there) <= MAX_FILES_A_TIER * num_tiers
     assert written <= total * (num_tiers + 1)
 
 
 def test_large_files_are_left_alone() -> None:
-    large = [file(each, num_rows=MAX_ROWS_TO_JOIN) for each in range(20)]
+    large = [file(number, num_rows=MAX_ROWS_TO_JOIN) for number in range(20)]
     assert files_to_join(large, MAX_ROWS_TO_JOIN) == ()
     assert files_to_join([*large, *map(file, range(20, 27))], 1) == tuple(map(file, range(20, 27)))

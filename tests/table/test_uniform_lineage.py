@@ -98,19 +98,19 @@ def check(lineage: OneForAll, place: int, found: list[int] | None, step: int) ->
     """What is said to be known of a fragment's rows is so."""
     if lineage.is_known[place]:
         first = int(lineage.values[place])
-        assert found == [first + step * each for each in range(NUM_ROWS)]
+        assert found == [first + step * number for number in range(NUM_ROWS)]
 
 
 @settings(max_examples=60)
 @given(made=st.lists(fragments(), max_size=12))
 def test_uniform_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None:
-    lineage = uniform_lineage([encode_fragment(each) for each in made])
-    assert lineage.ids.tolist() == [each.id for each in made]
+    lineage = uniform_lineage([encode_fragment(value) for value in made])
+    assert lineage.ids.tolist() == [entry.id for entry in made]
     assert lineage.is_plain.all()
-    for place, each in enumerate(made):
-        check(lineage.created, place, stamps_of(each.created_at_versions), 0)
-        check(lineage.last_updated, place, stamps_of(each.last_updated_at_versions), 0)
-        check(lineage.first_row_ids, place, ids_of(each.row_ids), 1)
+    for place, item in enumerate(made):
+        check(lineage.created, place, stamps_of(item.created_at_versions), 0)
+        check(lineage.last_updated, place, stamps_of(item.last_updated_at_versions), 0)
+        check(lineage.first_row_ids, place, ids_of(item.row_ids), 1)
 
 
 @settings(max_examples=100)
@@ -122,13 +122,17 @@ def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[i
     file = DataFile("a.lance", (0,), (0,), (2, 2))
     made = [
         Fragment(
-            at, (file,), NUM_ROWS, None, None if each is None else row_ids(*range(each, each + 5))
+            at,
+            (file,),
+            NUM_ROWS,
+            None,
+            None if first is None else row_ids(*range(first, first + 5)),
         )
-        for at, each in enumerate(firsts)
+        for at, first in enumerate(firsts)
     ]
-    lineage = uniform_lineage([encode_fragment(each) for each in made])
+    lineage = uniform_lineage([encode_fragment(value) for value in made])
     ids = np.array(sorted(others), np.uint64)
-    owned = [set() if each is None else set(range(each, each + 5)) for each in firsts]
+    owned = [set() if first is None else set(range(first, first + 5)) for first in firsts]
     begins, ends = lineage.ids_within(ids)
     within = [set(ids[first:stop].tolist()) for first, stop in zip(begins, ends, strict=True)]
     assert within == [own & set(others) for own in owned]
@@ -194,18 +198,18 @@ def test_no_fragments_give_no_lineage() -> None:
 def test_lineage_of_appended_tables_is_known() -> None:
     made = [
         Fragment(
-            each,
+            number,
             (DataFile("a.lance", (0,), (0,), (2, 2), size_bytes=1000),),
             NUM_ROWS,
             None,
-            encode_row_ids(RowIdSequence.from_range(each * NUM_ROWS, (each + 1) * NUM_ROWS)),
-            last_updated_at_versions=versions(*[each + 1] * NUM_ROWS),
-            created_at_versions=versions(*[each + 1] * NUM_ROWS),
+            encode_row_ids(RowIdSequence.from_range(number * NUM_ROWS, (number + 1) * NUM_ROWS)),
+            last_updated_at_versions=versions(*[number + 1] * NUM_ROWS),
+            created_at_versions=versions(*[number + 1] * NUM_ROWS),
         )
-        for each in range(300)
+        for number in range(300)
     ]
-    lineage = uniform_lineage([encode_fragment(each) for each in made])
+    lineage = uniform_lineage([encode_fragment(value) for value in made])
     for one in (lineage.created, lineage.last_updated, lineage.first_row_ids):
         assert one.is_known.all()
     assert lineage.created.values.tolist() == list(range(1, 301))
-    assert lineage.first_row_ids.values.tolist() == [each * NUM_ROWS for each in range(300)]
+    assert lineage.first_row_ids.values.tolist() == [number * NUM_ROWS for number in range(300)]

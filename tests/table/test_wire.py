@@ -30,7 +30,7 @@ def test_message_fields_are_its_bytes_in_order() -> None:
 
 def test_each_wire_type_has_its_length() -> None:
     data = b"\x09" + b"8bytes!!" + b"\x15" + b"four" + b"\x1a\x03abc" + b"\x20\x96\x01"
-    values = [data[each.value_start : each.stop] for each in wire.split_message(data)]
+    values = [data[span.value_start : span.stop] for span in wire.split_message(data)]
     assert values == [b"8bytes!!", b"four", b"abc", b"\x96\x01"]
 
 

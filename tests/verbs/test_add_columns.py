@@ -22,7 +22,7 @@ def ds() -> Dataset:
     """Six rows in two fragments."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for ids in ([0, 1, 2], [3, 4, 5]):
-        made = made.append(pa.table({"id": ids, "name": [f"n{each}" for each in ids]}))
+        made = made.append(pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]}))
     return made
 
 

@@ -39,10 +39,10 @@ def rows(*ids: int) -> pa.Table:
     return pa.table(
         {
             "id": ids,
-            "n": [each if each % 3 else None for each in ids],
-            "name": [f"n{each}" for each in ids],
-            "place": [{"zip": each, "city": "c"} if each % 4 else None for each in ids],
-            "orders": [[{"price": each / 2, "n": 1}] * (each % 3) for each in ids],
+            "n": [id_ if id_ % 3 else None for id_ in ids],
+            "name": [f"n{id_}" for id_ in ids],
+            "place": [{"zip": id_, "city": "c"} if id_ % 4 else None for id_ in ids],
+            "orders": [[{"price": id_ / 2, "n": 1}] * (id_ % 3) for id_ in ids],
         },
         SCHEMA,
     )
@@ -115,8 +115,8 @@ def test_only_the_cast_columns_are_written(ds: Dataset) -> None:
 def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
     made = ds.alter_columns(*ALL)
     feed = made.changes(ds.version, pre_images=True).read_all().to_pylist()
-    posts = [each for each in feed if each["_change_type"] == "update_postimage"]
-    pres = [each for each in feed if each["_change_type"] == "update_preimage"]
+    posts = [row for row in feed if row["_change_type"] == "update_postimage"]
+    pres = [row for row in feed if row["_change_type"] == "update_preimage"]
     own = made.schema.names
     assert [{k: post[k] for k in own} for post in posts] == values(made)
     assert [{k: pre[k] for k in own} for pre in pres] == values(ds)

@@ -27,8 +27,8 @@ def rows(*ids: int) -> pa.Table:
     return pa.table(
         {
             "id": ids,
-            "name": [f"n{each}" if each % 3 else None for each in ids],
-            "place": [{"zip": each * 10} for each in ids],
+            "name": [f"n{id_}" if id_ % 3 else None for id_ in ids],
+            "place": [{"zip": id_ * 10} for id_ in ids],
         },
         SCHEMA,
     )
@@ -58,9 +58,9 @@ def test_values_are_computed_row_by_row(ds: Dataset) -> None:
     assert made.version == ds.version + 1
     ids = [1, 3, 4, 5, 6, 7, 8]
     assert made.to_table(["double", "code", "named", "one"]).to_pydict() == {
-        "double": [2 * each for each in ids],
-        "code": [str(10 * each) for each in ids],
-        "named": [each % 3 > 0 for each in ids],
+        "double": [2 * id_ for id_ in ids],
+        "code": [str(10 * id_) for id_ in ids],
+        "named": [id_ % 3 > 0 for id_ in ids],
         "one": [1] * 7,
     }
     assert made.schema.field("double").type == pa.int64()
@@ -77,8 +77,8 @@ def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
     assert set(after["_row_last_updated_at_version"].to_pylist()) == {made.version}
     assert after.select(before.column_names).equals(before)
     feed = made.changes(ds.version, columns=["id", "double"]).read_all().to_pylist()
-    posts = [each for each in feed if each["_change_type"] == "update_postimage"]
-    pres = [each for each in feed if each["_change_type"] == "update_preimage"]
+    posts = [row for row in feed if row["_change_type"] == "update_postimage"]
+    pres = [row for row in feed if row["_change_type"] == "update_preimage"]
     assert [post["double"] for post in posts] == [2 * post["id"] for post in posts]
     assert [pre["double"] for pre in pres] == [None] * 7
 
@@ -213,8 +213,8 @@ def test_a_concurrent_overwrite_leaves_no_file(ds: Dataset) -> None:
     newest = ds.checkout(None)
     named = {
         file.path
-        for each in (ds, newest)
-        for fragment in each.table.manifest.fragments
+        for value in (ds, newest)
+        for fragment in value.table.manifest.fragments
         for file in fragment.files
     }
     assert data_files(ds) == named

@@ -30,9 +30,9 @@ def rows(*ids: int) -> pa.Table:
     return pa.table(
         {
             "id": ids,
-            "name": [f"n{each}" for each in ids],
-            "place": [{"city": "c", "zip": each} if each % 2 else None for each in ids],
-            "orders": [[{"price": 1.0, "n": each}] for each in ids],
+            "name": [f"n{id_}" for id_ in ids],
+            "place": [{"city": "c", "zip": id_} if id_ % 2 else None for id_ in ids],
+            "orders": [[{"price": 1.0, "n": id_}] for id_ in ids],
             "tags": [[("a", "b")] for _ in ids],
         },
         SCHEMA,
@@ -99,9 +99,7 @@ def test_a_reused_field_id_has_no_history(ds: Dataset) -> None:
     last = first.drop_columns(["double"]).add_columns({"triple": "id * 3"})
     assert first.table.schema.fields[-1].id == last.table.schema.fields[-1].id
     feed = last.changes(first.version - 1, columns=["id", "triple"]).read_all().to_pylist()
-    changes = [
-        (each["_commit_version"] - first.version, each["id"], each["triple"]) for each in feed
-    ]
+    changes = [(row["_commit_version"] - first.version, row["id"], row["triple"]) for row in feed]
     assert [change for change in changes if change[2] is not None] == [
         (2, n, 3 * n) for n in (1, 2, 3, 4)
     ]

@@ -33,7 +33,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool
     batch = MicroBatch("app", 0, "query")
     jobs = [plan_job(uri, SCHEMA, overwrite=overwrite) for _ in range(2)]
     written = [write(job, 7, 8) for job in jobs]
-    outcomes = [commit_job(*each, batch) for each in zip(jobs, written, strict=True)]
+    outcomes = [commit_job(*value, batch) for value in zip(jobs, written, strict=True)]
     assert [outcome.is_new for outcome in outcomes] == [True, False]
     version = outcomes[0].table.version
     assert outcomes[1].already_committed_in == version
@@ -159,9 +159,9 @@ def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
     store = open_store(uri)
-    for each in store.list():
-        if not each.path.startswith("data/"):
-            store.delete(each.path)
+    for file in store.list():
+        if not file.path.startswith("data/"):
+            store.delete(file.path)
     with pytest.raises(TableReplacedError, match="the table was deleted meanwhile"):
         commit_job(job, fragments)
     assert len(files_of(uri)) == 1  # that of the first rows, which no job deletes

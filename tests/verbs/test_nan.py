@@ -33,7 +33,7 @@ def test_filters_choose_the_rows_of_pylance(
 ) -> None:
     path = str(tmp_path / "t")
     # 0.1 has no nulls; groups of 3 rows make its pages, with their own bounds
-    values = [each for each in VALUES * 4 if version != "0.1" or each is not None]
+    values = [value for value in VALUES * 4 if version != "0.1" or value is not None]
     rows = pa.table({"f": pa.array(values, arrow), "id": list(range(len(values)))})
     lance.write_dataset(rows, path, data_storage_version=version, max_rows_per_group=3)
     # by the bounds of 0.1, pylance leaves out pages that hold NaN
@@ -57,9 +57,9 @@ def test_nan_compares_as_the_greatest_number(tmp_path: Path) -> None:
 def test_decimal_literals_fit_all_fractional_types(arrow: pa.DataType, tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("x", arrow)]))
     ds = ds.append(pa.table({"x": pa.array([1, 2], pa.int8()).cast(arrow)}))
-    assert [float(each) for each in ds.update({"x": "9.0"}).to_table()["x"].to_pylist()] == [9, 9]
+    assert [float(value) for value in ds.update({"x": "9.0"}).to_table()["x"].to_pylist()] == [9, 9]
     ds = ds.update({"x": "-0.25"}, where="x = 9.0")
-    assert [float(each) for each in ds.to_table()["x"].to_pylist()] == [-0.25, -0.25]
+    assert [float(value) for value in ds.to_table()["x"].to_pylist()] == [-0.25, -0.25]
 
 
 def test_doubles_match_their_decimal_digits(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ def rows(*ids: int) -> pa.Table:
     return pa.table(
         {
             "id": ids,
-            "place": [{"zip": each, "deep": {"c": 1}} if each % 3 else None for each in ids],
-            "orders": [[{"price": 1.0}] * (each % 3) for each in ids],
+            "place": [{"zip": id_, "deep": {"c": 1}} if id_ % 3 else None for id_ in ids],
+            "orders": [[{"price": 1.0}] * (id_ % 3) for id_ in ids],
             "tags": [[("a", {"c": 1})] for _ in ids],
-            "packed": [{"a": each} for each in ids],
+            "packed": [{"a": id_} for id_ in ids],
             "pair": [[{"x": 1}, {"x": 2}] for _ in ids],
         },
         SCHEMA,
@@ -73,11 +73,11 @@ def test_parts_are_added_without_values(ds: Dataset) -> None:
         "place": [{"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"}],
         "orders": [[{"price": 2.0, "n": 3}]],
     }
-    made = made.append(pa.table(new, pa.schema([made.schema.field(each) for each in new])))
+    made = made.append(pa.table(new, pa.schema([made.schema.field(value) for value in new])))
     assert values(made, "place")[-1]["city"] == "x"
     assert values(made.compact(), "orders")[-1] == [{"price": 2.0, "n": 3}]
     feed = made.changes(0).read_all().to_pylist()
-    assert [each["place"] for each in feed if each["id"] in (1, 9)] == [
+    assert [row["place"] for row in feed if row["id"] in (1, 9)] == [
         with_parts,
         {"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"},
     ]
@@ -106,16 +106,18 @@ def test_parts_are_computed(ds: Dataset) -> None:
         {"place.code": "CAST(id AS string)", "place.deep.twice": "place.zip * 2", "one": "1"}
     )
     expected = [
-        {"zip": each, "deep": {"c": 1, "twice": 2 * each}, "code": str(each)} if each % 3 else None
-        for each in (1, 3, 4, 5, 6, 7)
+        {"zip": number, "deep": {"c": 1, "twice": 2 * number}, "code": str(number)}
+        if number % 3
+        else None
+        for number in (1, 3, 4, 5, 6, 7)
     ]
     assert values(made, "place") == expected
     assert values(made, "one") == [1] * 6
     assert made.verify() == []
     posts = [
-        each
-        for each in made.changes(ds.version).read_all().to_pylist()
-        if each["_change_type"] == "update_postimage"
+        row
+        for row in made.changes(ds.version).read_all().to_pylist()
+        if row["_change_type"] == "update_postimage"
     ]
     assert [post["place"] for post in posts] == expected
     assert values(made.compact(), "place") == expected
@@ -163,7 +165,7 @@ def test_two_writers_add_the_same_part(ds: Dataset) -> None:
     assert made.version == ds.version + 1
     watched = in_the_way(ds, lambda: ds.add_columns(pa.field("place.x", pa.int8())))
     made = watched.add_columns(pa.field("place.y", pa.int8()))
-    names = [each.name for each in made.schema.field("place").type]
+    names = [entry.name for entry in made.schema.field("place").type]
     assert names == ["zip", "deep", "city", "x", "y"]
 
 
@@ -178,7 +180,7 @@ def test_incoming_parts_are_added(ds: Dataset) -> None:
     )
     made = Dataset(add_missing_columns(ds.table, incoming))
     assert made.schema.names == [*SCHEMA.names, "more"]
-    assert [each.name for each in made.schema.field("place").type] == ["zip", "deep", "city"]
+    assert [entry.name for entry in made.schema.field("place").type] == ["zip", "deep", "city"]
     assert Dataset(add_missing_columns(made.table, incoming)).version == made.version
     with pytest.raises(InvalidInputError, match="'Zip' is not added because the table has 'zip'"):
         add_missing_columns(made.table, pa.schema([("place", pa.struct([("Zip", pa.int32())]))]))

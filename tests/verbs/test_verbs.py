@@ -25,7 +25,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.stri
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def ids_of(ds: Dataset) -> list[int]:
@@ -52,16 +52,16 @@ def ds(uri: str) -> Dataset:
 def test_a_new_table_has_no_rows(uri: str, file_version: str) -> None:
     made = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version, config={"a": "b"})
     opened = lance_stream.open_dataset(uri)
-    for each in (made, opened):
-        assert each.version == 1
-        assert each.schema.equals(SCHEMA)
-        assert each.file_version == file_version
-        assert each.has_stable_row_ids
-        assert each.config == {"a": "b"}
-        assert each.uri == uri
-        assert each.count_rows() == 0
-        assert each.to_table().num_rows == 0
-        assert each.verify() == []
+    for version in (made, opened):
+        assert version.version == 1
+        assert version.schema.equals(SCHEMA)
+        assert version.file_version == file_version
+        assert version.has_stable_row_ids
+        assert version.config == {"a": "b"}
+        assert version.uri == uri
+        assert version.count_rows() == 0
+        assert version.to_table().num_rows == 0
+        assert version.verify() == []
 
 
 def test_existing_tables_are_not_recreated(ds: Dataset) -> None:
@@ -82,10 +82,10 @@ def test_concurrent_creations_succeed_once(uri: str) -> None:
             outcomes.append("refused")
 
     threads = [threading.Thread(target=make) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert sorted(outcomes) == ["made", "refused", "refused", "refused"]
     assert lance_stream.open_dataset(uri).version == 1
 
@@ -169,16 +169,16 @@ def test_missing_versions_list_the_existing(ds: Dataset) -> None:
 def test_versions_list_their_operations(ds: Dataset) -> None:
     ds = ds.delete("id = 1").update_config({"a": "b"})
     listed = ds.versions()
-    assert [each.version for each in listed] == [1, 2, 3, 4, 5]
-    assert [each.operation for each in listed] == [
+    assert [file.version for file in listed] == [1, 2, 3, 4, 5]
+    assert [file.operation for file in listed] == [
         "Overwrite",
         "Append",
         "Append",
         "Delete",
         "UpdateConfig",
     ]
-    assert [each.num_rows for each in listed] == [0, 3, 6, 5, 5]
-    stamps = [each.timestamp for each in listed]
+    assert [file.num_rows for file in listed] == [0, 3, 6, 5, 5]
+    stamps = [file.timestamp for file in listed]
     assert all(stamp is not None and stamp.tzinfo is UTC for stamp in stamps)
     assert stamps == sorted(stamps)
 
@@ -266,16 +266,16 @@ def test_concurrent_appends_all_succeed(ds: Dataset) -> None:
 
     def append(number: int) -> None:
         try:
-            for each in range(3):
-                ds.append(rows(100 * number + each))
+            for index in range(3):
+                ds.append(rows(100 * number + index))
         except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=append, args=(number,)) for number in range(1, 5)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert errors == []
     now = lance_stream.open_dataset(ds.uri)
     assert now.version == 3 + 12
@@ -337,11 +337,11 @@ def test_concurrent_deletes_all_succeed(ds: Dataset) -> None:
             errors.append(error)
 
     conditions = ["id = 0", "id = 1", "id <= 1", "id = 4", "id IN (4, 5)"]
-    threads = [threading.Thread(target=delete, args=(each,)) for each in conditions]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    threads = [threading.Thread(target=delete, args=(condition,)) for condition in conditions]
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert errors == []
     now = lance_stream.open_dataset(ds.uri)
     assert ids_of(now) == [2, 3]
@@ -488,7 +488,7 @@ def test_paths_outside_the_table_are_refused(tmp_path: Path) -> None:
         damaged = lance_stream.open_dataset(tmp_path / "t")
         with pytest.raises(CorruptDataError, match="not a path below"):
             damaged.to_table()
-        assert {each.rule for each in damaged.verify()} >= {"stored paths"}
+        assert {finding.rule for finding in damaged.verify()} >= {"stored paths"}
 
 
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])

@@ -42,7 +42,7 @@ def null_values(array: pa.Array) -> int:
     if pa.types.is_dictionary(array.type):
         return int(array.dictionary.null_count)
     if pa.types.is_struct(array.type):
-        return sum(null_values(array.field(each)) for each in range(array.type.num_fields))
+        return sum(null_values(array.field(number)) for number in range(array.type.num_fields))
     return null_values(array.values) if hasattr(array, "values") else 0
 
 

@@ -95,11 +95,11 @@ def test_a_worker_writes_and_the_driver_commits(tmp_path: Path) -> None:
             for write_fragment in write_fragments(rows, pickle.loads(sent))
         ]
 
-    fragments = [decode_fragment(each) for first in (0, 10) for each in work(first)]
+    fragments = [decode_fragment(value) for first in (0, 10) for value in work(first)]
     assert [(fragment.id, fragment.row_ids) for fragment in fragments] == [(0, None), (0, None)]
     done = lance_stream.Dataset(append_fragments(table, fragments).table)
     assert done.to_table(with_row_id=True).to_pylist() == [
-        {"id": each, "x": None, "_rowid": row_id} for row_id, each in enumerate([0, 1, 10, 11])
+        {"id": number, "x": None, "_rowid": row_id} for row_id, number in enumerate([0, 1, 10, 11])
     ]
     assert done.verify() == []
 

@@ -86,8 +86,8 @@ def test_rows_are_judged_by_the_definition_in_any_batches(rows, batch_rows):
     assert good == [row for row in rows if reason_of(row) is None]
     bad = checked.bad.rows.to_pylist()
     wanted = [reason for row in rows if (reason := reason_of(row))]
-    assert [each["reason"] for each in bad] == wanted
-    names = [json.loads(each["row"])["name"] for each in bad]
+    assert [row["reason"] for row in bad] == wanted
+    names = [json.loads(row["row"])["name"] for row in bad]
     assert names == [row["name"] for row in rows if reason_of(row)]
     whole = pa.Table.from_batches(batches, INCOMING).combine_chunks().to_batches()
     assert not rows or checked.digest == digest_of(whole[0])

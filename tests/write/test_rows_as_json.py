@@ -78,7 +78,7 @@ def test_rows_come_back_exactly_from_json(first, second, start):
     texts, types = rows_to_json(batch)
     assert all(json.loads(text) is not None for text in texts)
     again = rows_from_json(texts, types).combine_chunks().to_batches()
-    assert digest_of(batch) == sum((digest_of(each) for each in again[1:]), digest_of(again[0]))
+    assert digest_of(batch) == sum((digest_of(value) for value in again[1:]), digest_of(again[0]))
 
 
 def test_values_are_readable_and_exact():

@@ -168,8 +168,8 @@ def wait_for(_spark: Any, file: str) -> None:
 def together(spark: Any, lines: Sequence[Sequence[dict[str, Any]]]) -> None:
     """Run lines of jobs at once; the jobs of a line, one after another."""
     with ThreadPoolExecutor(len(lines)) as threads:
-        for each in [threads.submit(run, spark, line) for line in lines]:
-            each.result()
+        for future in [threads.submit(run, spark, line) for line in lines]:
+            future.result()
 
 
 def attempt(spark: Any, job: dict[str, Any]) -> None:
@@ -181,8 +181,8 @@ def attempt(spark: Any, job: dict[str, Any]) -> None:
 
 
 KINDS: Mapping[str, Callable[..., None]] = {
-    each.__name__: each
-    for each in (
+    value.__name__: value
+    for value in (
         *(stream, write, feed, compact, cleanup, look),
         *(share_work, wait_for, together, attempt),
     )

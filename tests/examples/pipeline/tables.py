@@ -39,15 +39,15 @@ def rows(first: int, stop: int, seed: int = 1) -> pa.Table:
     values = [
         {
             "id": key,
-            "title": each.title,
-            "body": each.body,
-            "product": each.product,
-            "state": each.state,
-            "price": each.price,
+            "title": value.title,
+            "body": value.body,
+            "product": value.product,
+            "state": value.state,
+            "price": value.price,
             "revision": 0,
             "updated_at": 1_750_000_000_000_000 + key,
         }
-        for key, each in made
+        for key, value in made
     ]
     return pa.Table.from_pylist(values, SCHEMA)
 

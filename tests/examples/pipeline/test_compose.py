@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples" / "pipeline"
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: each for name, each in SERVICES.items() if "build" in each}
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 
 
@@ -30,9 +30,9 @@ def test_a_service_runs_a_module_with_settings_that_exist(name: str) -> None:
     flag, module = OURS[name]["command"]
     assert flag == "-m"
     assert importlib.util.find_spec(module) is not None
-    known = {PREFIX + each.upper() for each in Settings.__dataclass_fields__}
+    known = {PREFIX + text.upper() for text in Settings.__dataclass_fields__}
     assert OURS[name]["environment"].keys() <= known
-    assert all(isinstance(each, str) for each in OURS[name]["environment"].values())
+    assert all(isinstance(value, str) for value in OURS[name]["environment"].values())
 
 
 def test_services_are_reached_where_they_are() -> None:
@@ -64,7 +64,9 @@ def test_the_image_is_made_of_files_that_it_may_see() -> None:
     assert len(copied) >= 7
     for source in copied:
         assert (ROOT / source).exists(), source
-        assert any(source == each or source.startswith(f"{each}/") for each in allowed), source
+        assert any(source == number or source.startswith(f"{number}/") for number in allowed), (
+            source
+        )
 
 
 def test_the_image_has_the_versions_of_the_makefile_and_the_tests() -> None:

@@ -99,7 +99,7 @@ def test_indices_are_made_once(settings: Settings) -> None:
     assert create_indices(settings.table)
     ds = lance_stream.open_dataset(settings.table)
     assert ds.version == before
-    found = {each.columns: each.rows_unindexed for each in ds.index_coverage()}
+    found = {coverage.columns: coverage.rows_unindexed for coverage in ds.index_coverage()}
     assert set(found) == {("id",), ("title",), ("body",), ("embedding",)}
     assert found["body",] == 10
 
@@ -113,7 +113,7 @@ def test_a_search_sees_the_newest_version(tmp_path: Path) -> None:
     embeddings_of(settings.table).run()
     assert len(search.nearest(vector)) == 5
     lance_stream.open_dataset(settings.table).delete("id = 0")
-    assert {each["id"] for each in search.nearest(vector)} == {1, 2, 3, 4}
+    assert {row["id"] for row in search.nearest(vector)} == {1, 2, 3, 4}
     assert ds.version < search.newest.version
 
 

@@ -44,7 +44,7 @@ def test_texts_about_the_same_are_near_each_other() -> None:
 def test_a_vector_depends_on_its_text_alone() -> None:
     chance = random.Random(3)
     made = [article(chance) for _ in range(50)]
-    titles, bodies = [each.title for each in made], [each.body for each in made]
+    titles, bodies = [value.title for value in made], [value.body for value in made]
     together = embed(pa.record_batch({"title": titles, "body": bodies}))
     for place in (0, 17, 49):
         row = pa.record_batch(
@@ -92,7 +92,7 @@ def test_changes_are_of_all_kinds_and_are_counted(shop: str) -> None:
         after = {row[0]: row for row in database.rows_of(shop)}
     assert done == changes.counts.total() - changes.counts["transactions"] >= 200
     assert len(after) == 30 + changes.counts["inserts"] - changes.counts["deletes"]
-    assert min(changes.counts[each] for each in ("inserts", "updates", "deletes")) > 10
+    assert min(changes.counts[name] for name in ("inserts", "updates", "deletes")) > 10
     assert before.keys() - after.keys()
     assert after.keys() - before.keys()
     kept = before.keys() & after.keys()
@@ -231,7 +231,7 @@ def test_a_worker_that_is_away_is_no_error() -> None:
 
 def test_quantiles_are_values_that_were_measured() -> None:
     samples = Samples()
-    samples.add([each / 100 for each in range(1, 101)], at=50)
+    samples.add([number / 100 for number in range(1, 101)], at=50)
     samples.add([9.0], at=10)
     assert samples.summary(since=20) == {"count": 100, "p50": 0.51, "p95": 0.96, "max": 1.0}
     assert samples.summary()["max"] == 9.0

@@ -32,8 +32,8 @@ def supervise(tmp_path: Path, said: list[str]) -> Iterator[Callable[..., Supervi
         return made[-1]
 
     yield start
-    for each in made:
-        each.stop()
+    for span in made:
+        span.stop()
 
 
 def part(name: str, program: str = SLEEP, **others: object) -> Part:

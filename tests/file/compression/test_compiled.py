@@ -70,7 +70,7 @@ def test_any_codes_decode_alike(codes, symbols, offsets):
 
 
 @pytest.mark.parametrize(
-    "words", [WORDS, [bytes([each]) for each in range(256)]], ids=["few words", "all bytes"]
+    "words", [WORDS, [bytes([number]) for number in range(256)]], ids=["few words", "all bytes"]
 )
 @pytest.mark.parametrize("longest", [12, 1200])
 def test_values_are_encoded_alike(words, longest):
@@ -149,7 +149,7 @@ def test_damaged_chunks_are_refused_before_any_loop(damage):
             encoded.encoding, [ChunkedBuffer(data, buffer.starts, sizes)], encoded.num_values
         )
     )
-    assert all(isinstance(each, str) for each in found)
+    assert all(isinstance(value, str) for value in found)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -221,7 +221,7 @@ def test_levels_of_any_width_unpack_alike(width):
     encoding = OutOfLineBitpacking(16, width).to_proto()
     gap = np.zeros(2, np.uint8)
     pieces = [stored.data[a : a + n] for a, n in zip(stored.starts, stored.sizes, strict=True)]
-    apart = np.concatenate([each for piece in pieces for each in (gap, piece)])
+    apart = np.concatenate([value for piece in pieces for value in (gap, piece)])
     starts = starts_of(stored.sizes + 2) + 2
     for buffer in (stored, ChunkedBuffer(apart, starts, stored.sizes)):
         decoded = partial(decode_level_chunks, encoding, buffer)

@@ -138,7 +138,7 @@ def test_decoding_undoes_encoding(
         patch.setattr(fsst, "MIN_BYTES", 1)
         patch.setattr(fsst, "BATCH_BYTES", batch)
         patch.setattr(fsst, "PIECE_BYTES", piece)
-        values = [b"".join(pieces[place % len(pieces)] for place in each) for each in order]
+        values = [b"".join(pieces[place % len(pieces)] for place in value) for value in order]
         assert round_trip(values, offsets).num_values == len(values)
 
 
@@ -178,6 +178,6 @@ def test_random_or_few_bytes_stay_uncompressed() -> None:
 def test_multibyte_symbols_exclude_the_terminator() -> None:
     random = np.random.default_rng(2)
     data = random.choice(np.arange(200, dtype=np.uint8), (3000, 8), p=np.arange(200) / 19900)
-    _, table = fsst.encode(block_of([each.tobytes() for each in data]))
+    _, table = fsst.encode(block_of([value.tobytes() for value in data]))
     assert table.is_on
     assert not any(table.terminator in symbol for symbol in table.symbols if len(symbol) > 1)

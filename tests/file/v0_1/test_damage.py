@@ -54,8 +54,8 @@ def read_everything(files: Any, data: bytes) -> bool:
             array.validate(full=True)
         leaves = [field for field in opened.schema.walk() if not field.children]
         bounds = answer(opened.reader.page_bounds(leaves), opened.read_ranges)
-        for each in bounds.of_field.values() if bounds else ():
-            each.least.validate(full=True)
+        for value in bounds.of_field.values() if bounds else ():
+            value.least.validate(full=True)
     except BadDataError:
         return False
     finally:

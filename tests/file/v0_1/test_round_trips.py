@@ -158,7 +158,7 @@ def test_a_missing_column_is_named(files: Any, data: bytes) -> None:
 def test_an_empty_file_is_readable(files: Any) -> None:
     opened = files.written(table_of(5).slice(0, 0), version=V0_1)
     assert opened.num_rows == 0
-    assert [len(each) for each in opened.read(0, 0)] == [0] * 11
+    assert [len(value) for value in opened.read(0, 0)] == [0] * 11
 
 
 @pytest.mark.floors

@@ -129,7 +129,9 @@ def files_with_extreme_numbers(sound: bytes, chance: random.Random) -> Iterator[
     """Yield files in which one number of the metadata is replaced."""
     footer = decode_footer(sound[-FOOTER_BYTES:], len(sound))
     table = sound[footer.column_table.start : footer.column_table.stop]
-    columns = [sound[each.start : each.stop] for each in decode_position_table(table, len(sound))]
+    columns = [
+        sound[value.start : value.stop] for value in decode_position_table(table, len(sound))
+    ]
     for place, stored in enumerate(columns):
         for damaged in damaged_columns(stored, chance):
             others = [*columns[:place], damaged, *columns[place + 1 :]]

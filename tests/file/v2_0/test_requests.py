@@ -120,7 +120,7 @@ def test_pages_of_lists_are_cut_by_indices(files: Any) -> None:
         opened = files.written(pa.table({"c": column}))
         columns = range(len(opened.reader.metadata.column_ranges))
         loaded = columns_of(opened.reader, columns, opened.read_ranges)
-        return [len(each.pages) for each in loaded]
+        return [len(column.pages) for column in loaded]
 
     assert num_pages(lists(lambda n: pa.array(np.arange(n)), NUM_ROWS)) == [1, 1]
     of_texts, _ = num_pages(lists(texts, NUM_ROWS))

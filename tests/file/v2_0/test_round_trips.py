@@ -88,7 +88,7 @@ def test_an_empty_file_keeps_its_types(files: Any) -> None:
     arrays = opened.read(0, 0)
     assert [array.type for array in arrays] == table.schema.types
     assert all(len(array) == 0 for array in arrays)
-    assert [len(each) for each in opened.take([])] == [0] * table.num_columns
+    assert [len(value) for value in opened.take([])] == [0] * table.num_columns
 
 
 def test_only_pages_with_nulls_store_bitmaps(files: Any) -> None:

@@ -315,14 +315,16 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
         model.update(own)
 
     threads = [threading.Thread(target=stream, args=(parity,)) for parity in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
     assert errors == []
-    assert all(each.wait(PATIENCE) for each in compactions)
-    rounds = [each.last_round for each in compactions if each.last_round is not None]
-    assert [each.error for each in rounds] == [None] * len(rounds)
+    assert all(compaction.wait(PATIENCE) for compaction in compactions)
+    rounds = [
+        compaction.last_round for compaction in compactions if compaction.last_round is not None
+    ]
+    assert [value.error for value in rounds] == [None] * len(rounds)
     final = lance_stream.open_dataset(ds.uri)
     expected = {key: x for key, x in model.items() if x >= 0}
     content = final.to_table().to_pylist()

@@ -42,7 +42,7 @@ Act = Callable[[Dataset], Any]
 
 
 def rows(*ids: int, x: str = "") -> pa.Table:
-    return pa.table({"id": list(ids), "x": [x or f"row {each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "x": [x or f"row {id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def new_table(*, stable_row_ids: bool = True) -> TableVersion:
@@ -74,7 +74,7 @@ def files_of_no_version(table: TableVersion) -> set[str]:
                 kind = ".bin" if fragment.deletion_file.file_type else ".arrow"
                 file = fragment.deletion_file
                 named.add(f"_deletions/{fragment.id}-{file.read_version}-{file.id}{kind}")
-    stored = {each.path for folder in ("data", "_deletions") for each in table.store.list(folder)}
+    stored = {file.path for folder in ("data", "_deletions") for file in table.store.list(folder)}
     assert named <= stored
     return stored - named
 
@@ -149,11 +149,11 @@ def test_concurrent_deletes_survive_the_rewrite(
 def test_concurrent_deletes_find_their_new_fragment() -> None:
     table = new_table()
     prepared = prepare(table, CompactionRules(3, most_dead=0.0))
-    assert [each.physical_rows for group in prepared.groups for each in group.new] == [3]
+    assert [fragment.physical_rows for group in prepared.groups for fragment in group.new] == [3]
     table = Dataset(table).delete("id = 5").table
     wide = prepare(table, RULES)
     halves = prepare(compact(table).table, CompactionRules(4, most_dead=-1.0))
-    assert [each.physical_rows for group in halves.groups for each in group.new] == [4, 4]
+    assert [fragment.physical_rows for group in halves.groups for fragment in group.new] == [4, 4]
     wide.delete_files(table.store)
     prepared.delete_files(table.store)
     Dataset(table).delete("id IN (0, 8, 9)")
@@ -428,7 +428,7 @@ def test_uncertain_commits_keep_their_files() -> None:
             Prepared(watched(table, store), prepared.groups), environment=make_environment()
         )
     left = files_of_no_version(checkout(table, None))
-    assert {each.split("/")[0] for each in left} == {"data", "_deletions"}
+    assert {text.split("/")[0] for text in left} == {"data", "_deletions"}
 
 
 def test_ids_of_removed_fragments_stay_taken() -> None:
@@ -474,13 +474,13 @@ def test_a_failed_group_deletes_all_files() -> None:
 def test_a_deleted_table_is_reported() -> None:
     table = new_table()
     prepared = prepare(table, RULES)
-    for each in table.store.list():
-        if each.path.startswith("_versions/"):
-            table.store.delete(each.path)
+    for entry in table.store.list():
+        if entry.path.startswith("_versions/"):
+            table.store.delete(entry.path)
     with pytest.raises(NotFoundError):
         commit_prepared(prepared)
     assert all(
-        file.path not in {each.path.removeprefix("data/") for each in table.store.list("data")}
+        file.path not in {file.path.removeprefix("data/") for file in table.store.list("data")}
         for group in prepared.groups
         for fragment in group.new
         for file in fragment.files

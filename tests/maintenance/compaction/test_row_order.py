@@ -38,7 +38,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa
 
 
 def rows(ids: Any, x: object) -> pa.Table:
-    return pa.table({"id": list(ids), "x": [f"{x} {each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "x": [f"{x} {id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def lived(batches: int = 6, num_rows: int = 2000, updates: int = 300) -> Dataset:
@@ -199,7 +199,8 @@ def test_rows_wait_for_as_little_memory_as_possible(monkeypatch: pytest.MonkeyPa
     assert best_order(reversed_ids, 1) is not None
     assert best_order(reversed_ids, 2) is None
     in_pieces = some_lineage(
-        [each // 100 for each in range(n)], [each ^ 1 if each % 100 else each for each in range(n)]
+        [number // 100 for number in range(n)],
+        [number ^ 1 if number % 100 else number for number in range(n)],
     )
     order = np.lexsort((in_pieces.row_ids, in_pieces.updated))
     assert most_waiting(order) < 100
@@ -252,7 +253,7 @@ def test_values_of_several_narrow_dictionaries_are_not_mixed(index: pa.DataType)
     """One array of small indices would have no room for the values of two fragments."""
 
     def coded(first: int) -> pa.Table:
-        values = [f"value {each}" for each in range(first, first + 100)]
+        values = [f"value {number}" for number in range(first, first + 100)]
         code = pa.DictionaryArray.from_arrays(pa.array(range(100), index), values)
         ids = pa.array(range(first, first + 100), pa.int64())
         return pa.table({"id": ids, "x": np.zeros(100, np.int64), "code": code})

@@ -22,7 +22,7 @@ ANY_ROW = RefreshPolicy(rows=1)
 
 def rows(start: int, stop: int) -> pa.Table:
     return pa.table(
-        {"id": pa.array(range(start, stop)), "g": [each % 3 for each in range(start, stop)]}
+        {"id": pa.array(range(start, stop)), "g": [number % 3 for number in range(start, stop)]}
     )
 
 
@@ -35,24 +35,24 @@ def indexed_table(uri: str) -> None:
 
 def index_named(uri: str, name: str) -> IndexMetadata:
     section = lance_stream.open_dataset(uri).table.manifest.index_section
-    (index,) = [each for each in decode_index_section(section or b"") if each.name == name]
+    (index,) = [entry for entry in decode_index_section(section or b"") if entry.name == name]
     return index
 
 
 def missing(uri: str) -> set[int | None]:
-    return {each.rows_unindexed for each in lance_stream.open_dataset(uri).index_coverage()}
+    return {coverage.rows_unindexed for coverage in lance_stream.open_dataset(uri).index_coverage()}
 
 
 def damage(uri: str, name: str) -> None:
     """Delete the files of an index."""
     store = lance_stream.open_dataset(uri).table.store
-    for each in store.list(index_folder(index_named(uri, name).uuid)):
-        store.delete(each.path)
+    for file in store.list(index_folder(index_named(uri, name).uuid)):
+        store.delete(file.path)
 
 
 def missing_by_name(uri: str) -> dict[str, int | None]:
     coverage = lance_stream.open_dataset(uri).index_coverage()
-    return {each.name: each.rows_unindexed for each in coverage}
+    return {entry.name: entry.rows_unindexed for entry in coverage}
 
 
 class Gate:

@@ -239,7 +239,7 @@ def test_compactions_and_indices_share_the_turns(
     assert upkeep.compaction.last_round.error is None
     assert missing(uri) == {0}
     assert lance_stream.open_dataset(uri).verify() == []
-    assert lance.dataset(uri).count_rows("g = 1") == sum(each % 3 == 1 for each in range(60))
+    assert lance.dataset(uri).count_rows("g = 1") == sum(number % 3 == 1 for number in range(60))
 
 
 def test_pickles_begin_anew() -> None:

@@ -43,10 +43,10 @@ def check(uri: str) -> None:
             indexed, scanned = (
                 sorted(
                     map(
-                        str, ds.scanner(filter=filter, use_scalar_index=each).to_table().to_pylist()
+                        str, ds.scanner(filter=filter, use_scalar_index=flag).to_table().to_pylist()
                     )
                 )
-                for each in (True, False)
+                for flag in (True, False)
             )
             assert indexed == scanned, filter
     assert lance_stream.open_dataset(uri).verify() == []
@@ -129,7 +129,7 @@ def test_damaged_files_of_an_index_are_reported(
     folder = Path(uri) / index_folder(index_named(uri, name).uuid)
     for file in folder.iterdir():
         data = file.read_bytes()
-        garbled = bytes(each ^ 0x55 for each in data)
+        garbled = bytes(number ^ 0x55 for number in data)
         file.write_bytes(
             {"emptied": b"", "cut": data[: len(data) // 2], "garbled": garbled}[damage]
         )

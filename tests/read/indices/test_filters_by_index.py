@@ -150,7 +150,7 @@ def test_small_tables_are_scanned(tmp_path: Path) -> None:
         "id = 5 OR g = 7",
         "(id = 5 AND x >= 0) OR (g = 7 AND x + 1 < 50)",
         "id = 5 AND id = 6",
-        f"id IN ({', '.join(str(each) for each in range(0, 2000, 2))})",
+        f"id IN ({', '.join(str(number) for number in range(0, 2000, 2))})",
         "id = -1",
     ],
 )
@@ -169,7 +169,7 @@ def test_nulls_are_found(uri: str) -> None:
     with eager_indices() as counts:
         ds = lance_stream.open_dataset(uri)
         assert ds.count_rows("g IS NULL") == ROWS["g"].null_count
-        ones = sum(each == 1 for each in ROWS["g"].to_pylist())
+        ones = sum(value == 1 for value in ROWS["g"].to_pylist())
         assert ds.count_rows("g IS NULL OR g = 1") == ROWS["g"].null_count + ones
     assert counts == {"served": 2}
 
@@ -224,7 +224,7 @@ def test_a_clone_uses_the_indices_of_its_source(uri: str, tmp_path: Path) -> Non
 def with_indices(ds: Dataset, change: Any) -> Dataset:
     section = ds.table.manifest.index_section
     assert section is not None
-    changed = encode_index_section(change(each) for each in decode_index_section(section))
+    changed = encode_index_section(change(value) for value in decode_index_section(section))
     return Dataset(replace(ds.table, manifest=replace(ds.table.manifest, index_section=changed)))
 
 
@@ -326,7 +326,7 @@ def test_files_that_two_indices_have_serve_neither(
     ds = lance_stream.open_dataset(uri)
     section = ds.table.manifest.index_section
     assert section is not None
-    (uuid,) = (each.uuid for each in decode_index_section(section) if each.name == "g_idx")
+    (uuid,) = (entry.uuid for entry in decode_index_section(section) if entry.name == "g_idx")
     with caplog.at_level(logging.INFO):
         for condition in ("id = 777", "g = 7"):
             assert not is_served(with_indices(ds, lambda each: replace(each, uuid=uuid)), condition)
@@ -340,7 +340,7 @@ def test_an_index_is_kept_by_its_kind(uri: str) -> None:
         expected = keys(ds, "id IN (5, 777)")
     section = ds.table.manifest.index_section
     assert section is not None
-    (other,) = (each for each in decode_index_section(section) if each.name == "g_idx")
+    (other,) = (entry for entry in decode_index_section(section) if entry.name == "g_idx")
 
     def as_bitmap(index: IndexMetadata) -> IndexMetadata:
         return index if index == other else replace(index, details=other.details, index_version=0)
@@ -402,7 +402,7 @@ def test_damaged_bitmaps_make_a_scan(uri: str, change: Any) -> None:
     values, bitmaps = stored_bitmaps(uri)
     with no_indices():
         expected = keys(lance_stream.open_dataset(uri), "g = 7")
-    ds = replace_bitmap(uri, values, [change(each) for each in bitmaps])
+    ds = replace_bitmap(uri, values, [change(value) for value in bitmaps])
     assert not is_served(ds, "g = 7")
     assert keys(ds, "g = 7") == expected
 

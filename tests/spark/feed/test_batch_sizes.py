@@ -21,18 +21,18 @@ def test_small_batches_are_joined_in_order(sizes: list[int]) -> None:
     firsts = [sum(sizes[:place]) for place in range(len(sizes))]
     given_batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
     joined = list(join_small(given_batches))
-    rows = [row for each in joined for row in each["n"].to_pylist()]
+    rows = [row for record in joined for row in record["n"].to_pylist()]
     assert rows == list(range(sum(sizes)))
-    small = [each.num_rows < SMALL_BATCH_ROWS for each in joined]
+    small = [value.num_rows < SMALL_BATCH_ROWS for value in joined]
     assert not any(one and two for one, two in pairwise(small))
-    large = [each for each in given_batches if each.num_rows >= SMALL_BATCH_ROWS]
-    assert all(any(each is other for other in joined) for each in large)
-    assert all(each.num_rows < 2 * SMALL_BATCH_ROWS or each.num_rows == 9000 for each in joined)
+    large = [value for value in given_batches if value.num_rows >= SMALL_BATCH_ROWS]
+    assert all(any(value is other for other in joined) for value in large)
+    assert all(value.num_rows < 2 * SMALL_BATCH_ROWS or value.num_rows == 9000 for value in joined)
 
 
 def test_batches_of_large_rows_stay_bounded() -> None:
     wide = pa.record_batch({"text": pa.array(["x" * (SMALL_BATCH_BYTES // 3)])})
-    assert [each.num_rows for each in join_small([wide] * 8)] == [3, 3, 2]
+    assert [value.num_rows for value in join_small([wide] * 8)] == [3, 3, 2]
 
 
 def test_batches_are_consumed_one_by_one() -> None:

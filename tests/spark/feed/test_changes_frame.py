@@ -35,16 +35,16 @@ def rows(*ids: int, small: int = 1) -> pa.Table:
     return pa.Table.from_pylist(
         [
             {
-                "id": each,
+                "id": id_,
                 "small": small,
-                "when": each * 1_000_000,
-                "local": each * 1_000_000,
-                "text": None if each % 3 == 0 else f"text {each}",
+                "when": id_ * 1_000_000,
+                "local": id_ * 1_000_000,
+                "text": None if id_ % 3 == 0 else f"text {id_}",
                 "bytes": b"ab",
-                "vector": [0.5, float(each)],
-                "part": {"a": each, "b": None},
+                "vector": [0.5, float(id_)],
+                "part": {"a": id_, "b": None},
             }
-            for each in ids
+            for id_ in ids
         ],
         SCHEMA,
     )
@@ -132,7 +132,7 @@ def test_later_commits_are_not_shown(spark: SparkSession, uri: str) -> None:
 
 def test_values_of_options_may_be_pythons(spark: SparkSession, uri: str) -> None:
     found = load_changes(spark, uri, startingVersion=4, columns=["id"], preImages=True)
-    assert [(each.id, each._change_type) for each in found.collect()] == [(5, "delete")]
+    assert [(entry.id, entry._change_type) for entry in found.collect()] == [(5, "delete")]
     since = datetime(2001, 1, 1, tzinfo=UTC)
     assert load_changes(spark, uri, startingTimestamp=since).count() == 16
     changes = load_changes(spark, uri, startingVersion=4, endingVersion=None, readchangefeed=True)

@@ -110,7 +110,7 @@ def test_the_rows_of_a_large_batch_are_left_to_tasks(
     asked = Asked(make_table(tmp_path, 1000))
     inputs, flag, _ = asked.plan(*positions(asked))
     assert flag == NOT_FOUND
-    rows = [each for task_input in inputs for each in TaskReader().read(task_input)]
+    rows = [value for task_input in inputs for value in TaskReader().read(task_input)]
     assert sum(row.num_rows for row in rows) == 1000
 
 
@@ -237,7 +237,7 @@ def test_sent_rows_are_those_that_tasks_read(spark: Any, tmp_path: Path) -> None
         .start()
     )
     query.awaitTermination()
-    (progress, *_) = [each for each in query.recentProgress if each["numInputRows"]]
+    (progress, *_) = [row for row in query.recentProgress if row["numInputRows"]]
     expected = spark.read.format("lance").options(**asked).load(uri).toArrow()
     assert pa.concat_tables(seen).to_pylist() == expected.to_pylist()
     if runner.__dict__.get("READ_LIMIT_REGISTRY") is not None:  # not in PySpark 4.1

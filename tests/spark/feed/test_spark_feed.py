@@ -381,7 +381,7 @@ def test_limits_and_progress_through_spark(
         return
     assert [len(batch) for batch in stream.batches] == [3, 3, 3, 1]
     assert progress == 5
-    reports = [json.loads(each["sources"][0]["latestOffset"]) for each in query.recentProgress]
+    reports = [json.loads(row["sources"][0]["latestOffset"]) for row in query.recentProgress]
     assert [report["rowsBehind"] for report in reports[:4]] == [7, 4, 1, 0]
     assert reports[0] == {"version": 5, "versionsBehind": 4, "rowsBehind": 7}
 
@@ -474,7 +474,7 @@ def test_the_sql_function_takes_timestamps(session: Any, uri: str) -> None:
     moments = {
         version.version: version.timestamp for version in lance_stream.open_dataset(uri).versions()
     }
-    start, end = (f"TIMESTAMP '{moments[each].isoformat()}'" for each in (3, 4))
+    start, end = (f"TIMESTAMP '{moments[number].isoformat()}'" for number in (3, 4))
     found = session.sql(f"SELECT * FROM lance_changes('{uri}', start => {start}, end => {end})")
     assert changes_in(found.collect()) == Counter(INSERTS[5:] + DELETES)
     net = session.sql(

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 has no 
 
 def rows(first: int, num_rows: int = 1) -> pa.Table:
     ids = range(first, first + num_rows)
-    return pa.table({"a": [*ids], "b": [100 + each for each in ids]})
+    return pa.table({"a": [*ids], "b": [100 + id_ for id_ in ids]})
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_swapped_names_keep_their_meaning(
     ds = ds.rename_columns({"a": "b", "b": "a"})
     ds.append(pa.table({"b": [4], "a": [104]}))
     stream.run()
-    expected = [(each, 100 + each) for each in range(1, 5)]
+    expected = [(number, 100 + number) for number in range(1, 5)]
     assert shown(stream.batches, "a", "b") == expected
     assert json.loads(stream.offsets[-1])["columns"] == {"`a`": 0, "`b`": 1}
     ds.checkout(None).append(pa.table({"b": [5], "a": [105]}))
@@ -202,11 +202,11 @@ def test_a_stream_survives_cleaned_up_versions(ds: Dataset) -> None:
     stream.start()
     stream.trigger()
     ds = ds.rename_columns({"a": "b", "b": "a"})
-    for each in range(4, 8):
-        ds = ds.append(pa.table({"b": [each], "a": [100 + each]}))
+    for number in range(4, 8):
+        ds = ds.append(pa.table({"b": [number], "a": [100 + number]}))
         assert stream.trigger()
         ds.cleanup(older_than="0s", retain_versions=2)
-    assert shown(stream.batches, "a", "b") == [(each, 100 + each) for each in range(1, 8)]
+    assert shown(stream.batches, "a", "b") == [(number, 100 + number) for number in range(1, 8)]
     stream.run()
     ds.append(pa.table({"b": [8], "a": [108]}))
     stream.run()

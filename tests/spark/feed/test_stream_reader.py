@@ -23,7 +23,7 @@ Change = tuple[str, int, int]  # its type, the version, the row's id
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_changes_come_once_from_a_version(ds: Dataset, without_start: bool) -> N
 def test_a_snapshot_comes_first_by_default(ds: Dataset, without_start: bool) -> None:
     stream = query(ds, without_start)
     (batch,) = stream.run()
-    assert sorted(changes(batch)) == [("insert", 5, each) for each in (0, 2, 3, 4, 5)]
+    assert sorted(changes(batch)) == [("insert", 5, number) for number in (0, 2, 3, 4, 5)]
     ds.append(rows(8)).delete("id = 0")
     (batch,) = stream.run()
     assert changes(batch) == [("insert", 6, 8), ("delete", 7, 0)]
@@ -449,6 +449,6 @@ def test_appended_rows_keep_reserved_column_names(without_start: bool, tmp_path:
         Query(path, {**options, "filter": "_commit_version > 15"}, without_start).run()
     narrowed = Query(path, {"startingVersion": "1", "columns": "id"}, without_start)
     narrowed.run()
-    assert changes(narrowed.rows) == [("insert", v, each) for v in (1, 2) for each in (1, 2)]
+    assert changes(narrowed.rows) == [("insert", v, number) for v in (1, 2) for number in (1, 2)]
     with pytest.raises(InvalidInputError, match="select other columns"):
         lance_stream.open_dataset(path).changes(0)

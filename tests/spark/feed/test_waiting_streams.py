@@ -40,7 +40,7 @@ class WaitingQuery(Query):
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "name": [str(each) for each in ids]})
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": [str(id_) for id_ in ids]})
 
 
 def create(uri: str) -> Dataset:
@@ -175,8 +175,8 @@ def test_a_batch_does_not_wait(tmp_path: Path) -> None:
 def queries(spark: Any) -> Iterator[list[Any]]:
     running: list[Any] = []
     yield running
-    for each in running:
-        each.stop()
+    for span in running:
+        span.stop()
 
 
 @pytest.mark.spark

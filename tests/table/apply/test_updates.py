@@ -35,7 +35,7 @@ from lance_stream.table.row_ids import encode_row_ids
 from tests.commit.tables import SCHEMA, new_fragment
 from tests.table.apply.test_next_version import ids, killing, stamps, table, then
 
-ID, X = (each.id for each in SCHEMA.fields)
+ID, X = (field.id for field in SCHEMA.fields)
 
 
 def moved(num_rows: int, *row_ids: int) -> Fragment:
@@ -54,7 +54,7 @@ def with_index(manifest: Manifest, *indices: IndexMetadata) -> Manifest:
 def covered(manifest: Manifest) -> dict[str, set[int]]:
     assert manifest.index_section is not None
     found = decode_index_section(manifest.index_section)
-    return {each.name: set(index_coverage.coverage(each)) for each in found}
+    return {entry.name: set(index_coverage.coverage(entry)) for entry in found}
 
 
 def test_updated_rows_keep_id_and_created_version() -> None:
@@ -139,7 +139,7 @@ def test_indices_follow_rows_they_fully_cover() -> None:
 
 def rewritten(old: Manifest, *fragment_ids: int, **given: Any) -> Rewrite:
     chosen = [fragment for fragment in old.fragments if fragment.id in fragment_ids]
-    every = [row_id for each in chosen for row_id in ids(each)]
+    every = [row_id for value in chosen for row_id in ids(value)]
     next_id = (old.max_fragment_id or 0) + 1
     new = replace(moved(len(every), *every), **{"id": next_id, **given})
     return Rewrite((RewriteGroup(tuple(chosen), (new,)),))
@@ -274,16 +274,16 @@ def test_data_files_are_replaced_or_added() -> None:
     (file,) = old.fragments[0].files
     whole = replace(file, path="whole.lance")
     made = then(old, DataReplacement(((0, whole),)))
-    assert [each.path for each in made.fragments[0].files] == ["whole.lance"]
+    assert [file.path for file in made.fragments[0].files] == ["whole.lance"]
     assert stamps(made.fragments[0]) == ([1, 1, 1], [2, 2, 2])
     assert stamps(made.fragments[1])[1] == [1, 1]
     assert covered(made) == {"ids": {1}, "xs": {1}}
     part = replace(file, path="part.lance", field_ids=(X,), column_indices=(0,))
     made = then(old, DataReplacement(((0, part),)))
-    assert [each.field_ids for each in made.fragments[0].files] == [(ID, -2), (X,)]
+    assert [file.field_ids for file in made.fragments[0].files] == [(ID, -2), (X,)]
     assert covered(made) == {"ids": {0, 1}, "xs": {1}}
     again = then(made, DataReplacement(((0, replace(part, path="again.lance")),)))
-    assert [each.path for each in again.fragments[0].files] == [file.path, "again.lance"]
+    assert [file.path for file in again.fragments[0].files] == [file.path, "again.lance"]
     for replacements, match in (
         (((9, whole),), "no such fragment"),
         (((0, whole), (1, part)), "the same columns"),
@@ -303,9 +303,9 @@ def test_an_index_keeps_its_last_segment() -> None:
     old = with_index(table(3, 2, 1), *segments)
     dead = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, 3)
     half = then(old, Update(updated_fragments=(replace(old.fragments[0], deletion_file=dead),)))
-    assert [each.uuid for each in decode_index_section(half.index_section or b"")] == [b"b" * 16]
+    assert [entry.uuid for entry in decode_index_section(half.index_section or b"")] == [b"b" * 16]
     none = then(old, Update(removed_fragment_ids=(0, 1)))
-    assert [each.uuid for each in decode_index_section(none.index_section or b"")] == [b"b" * 16]
+    assert [entry.uuid for entry in decode_index_section(none.index_section or b"")] == [b"b" * 16]
 
 
 def test_reserved_ids_are_not_reused() -> None:
@@ -345,5 +345,5 @@ def test_indices_without_any_coverage_are_dropped_beside_others() -> None:
         replace(index("xs", X, uuid=b"c" * 16), fragment_bitmap=b""),
     ]
     made = then(with_index(table(3, 2), *segments), Update(removed_fragment_ids=(0,)))
-    left = [each.uuid[:1] for each in decode_index_section(made.index_section or b"")]
+    left = [entry.uuid[:1] for entry in decode_index_section(made.index_section or b"")]
     assert left == [b"b", b"c"]

@@ -147,7 +147,7 @@ EXAMPLES: list[Codec] = [
 
 @pytest.mark.parametrize("name", sorted(CODECS))
 def test_each_codec_reads_its_own_message(name: str) -> None:
-    (example,) = [each for each in EXAMPLES if each.name == name]
+    (example,) = [example for example in EXAMPLES if example.name == name]
     encoding = example.to_proto()
     assert encoding.WhichOneof("compression") == name
     codec = parse(encoding)
@@ -225,8 +225,8 @@ def test_picked_values_match_the_whole(
         wanted = [
             block.data[block.offsets[position] : block.offsets[position + 1]] for position in places
         ]
-        assert picked.data.tobytes() == b"".join(each.tobytes() for each in wanted)
-        assert np.diff(picked.offsets).tolist() == [len(each) for each in wanted]
+        assert picked.data.tobytes() == b"".join(value.tobytes() for value in wanted)
+        assert np.diff(picked.offsets).tolist() == [len(value) for value in wanted]
     elif block.bits_per_value in (8, 16, 32, 64):
         assert isinstance(picked, FixedWidthBlock)
         assert np.array_equal(picked.words(), block.words()[places])

@@ -27,8 +27,10 @@ def chunked(parts: list[bytes]) -> ChunkedBuffer:
 def decode_chunks(
     runs: list[list[tuple[int, int]]], counts: list[int], lengths_type: str = "<u1"
 ) -> list[int]:
-    values = chunked([np.array([run[0] for run in each], "<u4").tobytes() for each in runs])
-    lengths = chunked([np.array([run[1] for run in each], lengths_type).tobytes() for each in runs])
+    values = chunked([np.array([run[0] for run in value], "<u4").tobytes() for value in runs])
+    lengths = chunked(
+        [np.array([run[1] for run in value], lengths_type).tobytes() for value in runs]
+    )
     encoding = rle(flat(32), flat(np.dtype(lengths_type).itemsize * 8))
     block = decode_mini_block(encoding, [values, lengths], np.array(counts, dtype=np.int64))
     assert isinstance(block, FixedWidthBlock)
@@ -51,8 +53,8 @@ def test_the_surplus_of_each_chunk_is_dropped(
 ) -> None:
     sums = [len(expanded(run)) for run in runs]
     counts = [data.draw(st.integers(0, total)) for total in sums]
-    values = [each[:count] for each, count in zip(map(expanded, runs), counts, strict=True)]
-    assert decode_chunks(runs, counts) == [value for each in values for value in each]
+    values = [run[:count] for run, count in zip(map(expanded, runs), counts, strict=True)]
+    assert decode_chunks(runs, counts) == [value for item in values for value in item]
 
 
 @pytest.mark.parametrize("lengths_type", ["<u1", "<u2", "<u4"])

@@ -24,7 +24,7 @@ STRINGS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
 def pages(rows: pa.Array, version: FileVersion, metadata: dict[str, str]) -> list[tuple]:
     field = field_from_arrow(pa.field("x", rows.type, metadata=metadata))
     writer = write_fields.FieldWriter(field, version, 1 << 20)
-    return [comparable(each) for each in [*writer.append(rows), *writer.finish()]]
+    return [comparable(value) for value in [*writer.append(rows), *writer.finish()]]
 
 
 def comparable(page: EncodedPage) -> tuple:
@@ -36,7 +36,9 @@ def values(kind: pa.DataType, count: int, *, same: bool) -> pa.Array:
     """Return some values with one more before them, and one after."""
     rng = np.random.default_rng(count)
     if kind in STRINGS:
-        texts = [f"{7 if same else each * count}" * (each % 3 or same) for each in range(count + 2)]
+        texts = [
+            f"{7 if same else number * count}" * (number % 3 or same) for number in range(count + 2)
+        ]
         return pa.array(texts, kind)[1:-1]
     width = 2 if pa.types.is_fixed_size_list(kind) else max(kind.bit_width // 8, 1)
     data = rng.bytes(width) * (count + 2) if same else rng.bytes(width * (count + 2))
@@ -60,7 +62,7 @@ def test_few_values_are_stored_as_any_number(
     ]
     if kind in STRINGS:
         long = [["x" * 254, "y"], ["x" * 255, "y"], ["", ""], ["", "x"], ["x", "xx", "x"], ["xx"]]
-        cases += [(pa.array(each, kind), {}) for each in long]
+        cases += [(pa.array(value, kind), {}) for value in long]
     cases.append((pa.nulls(10, kind), {}))
     cases.append((pa.concat_arrays([values(kind, 9, same=False), pa.nulls(1, kind)]), {}))
     quick = [pages(rows, version, metadata) for rows, metadata in cases]

@@ -240,8 +240,8 @@ def test_unsupported_layouts_are_named(columns: Any) -> None:
 def test_layouts_suit_their_values(
     columns: Any, values: pa.Array, version: FileVersion | None, layout: str
 ) -> None:
-    for each in [version] if version else [FileVersion.V2_1, FileVersion.V2_2]:
-        column = columns.write(values, version=each)
+    for item in [version] if version else [FileVersion.V2_1, FileVersion.V2_2]:
+        column = columns.write(values, version=item)
         assert column.layouts() == [layout]
         assert column.read(0, len(values)).equals(values)
 

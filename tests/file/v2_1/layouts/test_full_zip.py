@@ -99,9 +99,9 @@ def test_large_row_indices_are_read_in_part(columns: Any, monkeypatch: pytest.Mo
     width = column.pages[0][0].buffers[1].size_bytes // 102
     assert width == 4
     assert column.take([3, 4, 50]).equals(values.take([3, 4, 50]))
-    assert [each.size_bytes for each in column.rounds[0]] == [3 * width, 2 * width]
+    assert [file.size_bytes for file in column.rounds[0]] == [3 * width, 2 * width]
     assert column.read(20, 30).equals(values[20:30])
-    assert [each.size_bytes for each in column.rounds[2]] == [11 * width]
+    assert [file.size_bytes for file in column.rounds[2]] == [11 * width]
 
 
 @pytest.mark.floors

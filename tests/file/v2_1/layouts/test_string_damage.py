@@ -26,7 +26,9 @@ PAGES: dict[str, tuple[pa.Array, dict[str, str]]] = {
 
 def written(columns: Any, name: str) -> tuple[Any, pa.Array]:
     values, metadata = PAGES[name]
-    column = columns.write(values, metadata={PREFIX + key: each for key, each in metadata.items()})
+    column = columns.write(
+        values, metadata={PREFIX + key: value for key, value in metadata.items()}
+    )
     assert column.read(0, len(values)).equals(values)
     return column, values
 
