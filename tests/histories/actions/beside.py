@@ -56,7 +56,7 @@ def derive_beside(life: Life, choose: Choices) -> None:
         [name],
         function_version="1",
         target=target,
-        kept=[KEY],
+        copy_columns=[KEY],
         rows_per_commit=rows_per_commit,
     )
     outcome = derivation.run()
