@@ -25,6 +25,7 @@ Differs: The reference shows a blob column of 2.2 as its extension type.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import is_
 from typing import Final
 
 import pyarrow as pa
@@ -113,14 +114,19 @@ def description_of(field: Field) -> Field:
 
 def with_descriptions(schema: Schema) -> Schema:
     """Return a schema with blob columns replaced by their descriptions."""
-    return replace(schema, fields=tuple(map(described, schema.fields)))
+    fields = tuple(map(described, schema.fields))
+    return schema if all(map(is_, fields, schema.fields)) else replace(schema, fields=fields)
 
 
 def described(field: Field) -> Field:
-    """Return a column with descriptions in place of its blobs, at any depth."""
+    """Return a column with descriptions in place of its blobs, at any depth.
+
+    A column without blobs is returned as it is, with what it has computed of itself.
+    """
     if field.is_blob:
         return field if is_description(field) else description_of(field)
-    return replace(field, children=tuple(map(described, field.children)))
+    children = tuple(map(described, field.children))
+    return field if all(map(is_, children, field.children)) else replace(field, children=children)
 
 
 def as_v2(field: Field) -> Field:

@@ -33,8 +33,11 @@ MODULES = (
 )
 """Each registers the actions, or checks, of one feature."""
 
-CHECKS = 0.35
+CHECKS = 0.25
 """How many steps are checks."""
+
+LAST_CHECKS = 0.3
+"""How many of the checks are done at the end of a life, besides a read of all rows."""
 
 for _module in MODULES:
     importlib.import_module(f"tests.histories.{_module}")
@@ -92,10 +95,12 @@ def make_life(seed: int, num_steps: int) -> Outcome:
         yield REGISTRY["create"], Choices(dice, {})
         for _ in range(num_steps):
             yield draw_next(dice), Choices(dice, {})
-        for check in REGISTRY.values():
-            if check.is_check and check.at_end:
-                for place in range(len(life.lines)):
-                    yield check, Choices(dice, {"line": place})
+        for index, line in enumerate(life.lines):
+            newest = {"line": index, "version": line.newest}
+            yield REGISTRY["older_version"], Choices(dice, newest)
+            for check in REGISTRY.values():
+                if check.is_check and check.at_end and dice.random() < LAST_CHECKS:
+                    yield check, Choices(dice, {"line": index})
 
     return _play(outcome, limits, steps)
 

@@ -30,7 +30,9 @@ Build = Callable[[State, int], State]
 """Returns the state after a verb, given the one before and the number of the new version."""
 
 STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
-MAX_ROWS = 120
+MAX_ROWS = 40
+UNREAD = 0.75
+"""How many writes are not followed by a read of all rows; a shrunk life reads after each."""
 
 
 def unchanged(state: State, _at: int) -> State:
@@ -119,6 +121,7 @@ class Line:
             Whether a version was committed.
         """
         way, *details = choose("by", lambda dice: self._draw_way(dice, pylance, list(rivals)))
+        reads = not choose.happens("unread", UNREAD)
         before = self.newest
         if way == "pylance":
             if pylance is None:
@@ -129,14 +132,14 @@ class Line:
                 if isinstance(error, AssertionError):
                     raise
                 self.life.counts[f"pylance fails: {type(error).__name__} {str(error)[:60]}"] += 1
-                self.advance(unchanged, may_stay=True)
+                self.advance(unchanged, may_stay=True, look=reads)
                 return False
-            self.advance(build)
+            self.advance(build, look=reads)
         elif way == "dies":
             died = self._die(details, ours)
-            self.advance(build, may_stay=died)
+            self.advance(build, may_stay=died, look=reads)
         elif way == "beaten":
-            self._write_beaten(details[0], details[1], ours, build)
+            self._write_beaten(details[0], details[1], ours, build, look=reads)
         else:
             handle = self.ours()
             if way == "cold":
@@ -146,7 +149,7 @@ class Line:
             if way == "stale":
                 self.stale = self.ours()
             ours(handle)
-            self.advance(build)
+            self.advance(build, look=reads)
         self.life.counts[f"by {way}"] += 1
         return self.newest > before
 
@@ -199,7 +202,7 @@ class Line:
         return False
 
     def _write_beaten(
-        self, rival: str, details: Any, ours: Callable[[Dataset], object], build: Build
+        self, rival: str, details: Any, ours: Callable[[Dataset], object], build: Build, look: bool
     ) -> None:
         """Let a rival commit a version just before we publish ours."""
         publish = ObjectStoreLog.publish
@@ -217,8 +220,8 @@ class Line:
                 ours(handle)
             except CommitConflictError:
                 self.life.counts["conflicts"] += 1
-                return self.advance(unchanged, may_stay=True)
-        return self.advance(build)
+                return self.advance(unchanged, may_stay=True, look=look)
+        return self.advance(build, look=look)
 
     def _let_rival_write(self, rival: str, details: Any) -> None:
         theirs, now = self.pylance(), self.now
@@ -273,7 +276,7 @@ class Line:
         self.states[latest] = build(self.states[known], latest)
         self.existing.update(range(known + 1, latest + 1))
         if look:
-            self.compare(self.ours(latest), latest)
+            self.snapshot(latest)
 
     # --- reading
 
@@ -302,12 +305,13 @@ class Line:
         return rows
 
     def snapshot(self, version: int) -> dict[int, dict[str, Any]]:
-        """Return the rows of a version by row id; they were compared with the model."""
+        """Return a version's rows, compared with the model, by row id, or by key without these."""
         if version == 0:
             return {}
         if version not in self.snapshots:
             rows = self.compare(self.ours(version), version)
-            self.snapshots[version] = {row["_rowid"]: row for row in rows}
+            name = "_rowid" if self.life.is_stable else KEY
+            self.snapshots[version] = {row[name]: row for row in rows}
         return self.snapshots[version]
 
     def stamps(self) -> dict[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 KEY = "id"
-NAMES = "abcdefg"
+NAMES = "abcde"
 PAIR = pa.struct([("x", pa.int64()), ("y", pa.string())])
 
 Value = Any

@@ -41,8 +41,8 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "ledger.micro_batches.LOOKED_AT": [0, 1, None],
     "table.ledger_entries.MAX_RECENT": [1, 2, None],
     "commit.committer.MAX_INLINE_TRANSACTION_BYTES": [0, None],
-    "read.prefetch.ThreadPoolExecutor": ["inline", "inline", "inline", None],
-    "threads.ThreadPoolExecutor": ["inline", "inline", "inline", None],
+    "read.prefetch.ThreadPoolExecutor": [*9 * ["inline"], None],
+    "threads.ThreadPoolExecutor": [*9 * ["inline"], None],
 }
 
 

@@ -26,7 +26,7 @@ def create(life: Life, choose: Choices) -> None:
     if any(kind not in life.kinds() for _, kind in columns):
         raise DoesNotFit("file version")
     empty = life.new_state(columns)
-    rows = choose("rows", lambda dice: life.draw_new_rows(empty, dice, 20))
+    rows = choose("rows", lambda dice: life.draw_new_rows(empty, dice, 12))
     rows = life.fitting_new_rows(empty, rows)
     data = empty.table(rows)
     way = choose("way", lambda dice: dice.choice(["empty", "rows", "pylance"]))
@@ -75,7 +75,7 @@ def append(life: Life, choose: Choices) -> None:
     )
 
 
-@action(weight=3)
+@action(weight=2)
 def append_many(life: Life, choose: Choices) -> None:
     """Appends rows one by one: many small fragments."""
     line = life.line(choose)

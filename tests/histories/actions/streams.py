@@ -56,7 +56,7 @@ def batch(life: Life, choose: Choices) -> None:
     """The next micro-batch of a stream."""
     line = life.line(choose)
     now = line.now
-    mode = choose("mode", lambda dice: dice.choices([*MODES], [3, 0.4, 3, 2, 1])[0])
+    mode = choose("mode", lambda dice: dice.choices([*MODES], [3, 0.4, 3, 1, 0.5])[0])
     app_id = choose("app", lambda dice: dice.choice(["x", "y"]))
     app_id = f"{app_id} {line.name} {line.memory.get('streams', 0)}"
 
@@ -131,7 +131,7 @@ def replay_batch(life: Life, choose: Choices) -> None:
     assert line.newest == line.ours().version
 
 
-@action(weight=1)
+@action(weight=0.4)
 def large_upsert(life: Life, choose: Choices) -> None:
     """Upserts many rows as the tasks of a cluster do, each in a process of its own."""
     line = life.line(choose)

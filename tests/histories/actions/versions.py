@@ -44,7 +44,7 @@ def forget_batches(line: Line) -> None:
         line.memory.pop("batches", None)
 
 
-@action(weight=3)
+@action(weight=4)
 def compact(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     size = choose("size", lambda dice: dice.choice([3, 7, 30, 1000]))
@@ -67,15 +67,17 @@ def protected(line: Line) -> set[int]:
     return versions & line.existing
 
 
-def feed_of_each_version(line: Line, versions: set[int]) -> dict[int, list[Any]]:
-    """Return the changes of each version that exists together with the one before."""
+def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> dict[int, list[Any]]:
+    """Return the changes of at most three of the versions that exist with the one before."""
     if not line.life.is_stable:
         return {}
+    pairs = sorted(version for version in versions if version - 1 in versions)
+    watched = choose("watched", lambda dice: dice.sample(pairs, min(len(pairs), 3)))
     ds = line.ours()
     return {
         version: ds.changes(version - 1, version).read_all().to_pylist()
-        for version in sorted(versions)
-        if version - 1 in versions
+        for version in watched
+        if version in pairs
     }
 
 
@@ -86,7 +88,7 @@ def cleanup(life: Life, choose: Choices) -> None:
     retain = choose("retain", lambda dice: dice.randint(1, 4))
     by = choose("by", lambda dice: dice.choice(["we", "we", "we", "pylance", "dry run"]))
     kept = protected(line) | set(sorted(line.existing)[-retain:])
-    before = feed_of_each_version(line, {v for v in kept if v > line.start})
+    before = feed_of_some_versions(line, choose, {v for v in kept if v > line.start})
     if by == "pylance":
         kept = {line.newest, *(v for v in protected(line) if v in _tagged(line))}
         before = {}

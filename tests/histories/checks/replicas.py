@@ -77,7 +77,7 @@ def columns_of(state: State) -> list[Any]:
     return [(column.ident, column.name, column.kind) for column in state.columns]
 
 
-@check(weight=3)
+@check(weight=2.5)
 def replica(life: Life, choose: Choices) -> None:
     """A table that gets all changes, in batches cut anywhere, equals its source."""
     line = life.line(choose)
@@ -97,11 +97,15 @@ def replica(life: Life, choose: Choices) -> None:
     )
     if following is None or is_behind or columns_change(line, following):
         following = line.memory["replica"] = Replica(line)
-    num = 0
-    while following.take(Limits(**limits)):
-        following.check()
-        num += 1
-        assert num < 5000
+    most = choose("batches", lambda dice: dice.choice([1, 2, 4]))
+    for _ in range(most):
+        if not following.take(Limits(**limits)):
+            break
+    following.check()
+    if choose.happens("stays behind", 0.5):
+        return
+    while following.take(Limits()):
+        pass
     assert following.position.version == line.newest
     following.check()
 

@@ -46,7 +46,7 @@ def take(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     if not life.is_stable:
         return
-    rows = line.compare(line.ours(), line.newest)
+    rows = [*line.snapshot(line.newest).values()]
     order = choose("order", lambda dice: [dice.randrange(1000) for _ in range(5)])
     chosen = [rows[place % len(rows)] for place in order] if rows else []
     ds = line.ours()
