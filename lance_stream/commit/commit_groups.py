@@ -33,7 +33,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import (
@@ -61,15 +60,16 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
     """
     stores: dict[str, ManifestStore] = {}
     tables: dict[str, str] = {}
-    for name, log in logs.items():
-        if not isinstance(log, ExternalLog):
-            _check_store_is_given(name, log)
+    for name, version_log in logs.items():
+        log = version_log.external
+        if log is None:
+            _check_store_is_given(name, version_log)
             raise InvalidInputError(
                 f"several tables cannot be committed together, or opened together: {name!r}, "
-                f"{log.store.uri}, publishes its versions in its own directory, where no two "
-                "tables change at once. Give all of them one manifest store in SQLite, PostgreSQL "
-                "or DynamoDB, by the storage option manifest_store (docs/operations/stores.md); or "
-                "write and read them one after the other"
+                f"{version_log.store.uri}, publishes its versions in its own directory, where no "
+                "two tables change at once. Give all of them one manifest store in SQLite, "
+                "PostgreSQL or DynamoDB, by the storage option manifest_store "
+                "(docs/operations/stores.md); or write and read them one after the other"
             )
         first = next(iter(stores), name)
         if log.manifests != stores.get(first, log.manifests):
@@ -116,12 +116,12 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
         NotFoundError: One of the tables does not exist, or has no version in the store.
         BadDataError: A manifest is damaged.
     """
-    checked = [log for log in logs if isinstance(log, ExternalLog)]
+    checked = [log.external for log in logs if log.external is not None]
     for _ in range(_TRIES):
         items = checked[0].manifests.latest_of_all([log.base_uri for log in checked])
-        for log in checked:
+        for version_log, log in zip(logs, checked, strict=True):
             if log.base_uri not in items:
-                log.latest()  # raises if there is no table
+                version_log.latest()  # raises if there is no table
                 raise NotFoundError(
                     f"{log.manifests.where} holds no version of {log.store.uri} yet, so it is "
                     "unknown which version belongs to those of the other tables: commit to it once"
@@ -156,8 +156,8 @@ class Member:
             InvalidInputError: Its versions are published in its own directory.
         """
         check_can_commit_together({self.name: log})
-        assert isinstance(log, ExternalLog)
-        return log.published_by(self)
+        assert log.external is not None
+        return log.external.published_by(self)
 
     def put_if_not_exists(
         self, manifests: ManifestStore, base_uri: str, item: ManifestItem

@@ -40,7 +40,7 @@ from lance_stream.errors import (
     RetryableConflictError,
     StoreUnavailableError,
 )
-from lance_stream.storage.links import check_stays_at_home
+from lance_stream.storage.store import check_is_in_table
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.conflicts import Verdict, check
 from lance_stream.table.fragment_list import FragmentList
@@ -139,7 +139,7 @@ def commit(
             behind a link.
         InvalidInputError: The table's versions are published elsewhere than in this log.
     """
-    check_stays_at_home(log.store, VERSIONS_DIRECTORY, "a version")
+    check_is_in_table(log.store, VERSIONS_DIRECTORY, "a version")
     rebased: list[Fragment] = []
     try:
         done = _attempt(

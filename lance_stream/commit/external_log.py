@@ -52,7 +52,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from lance_stream.commit.manifest_files import (
     decode_manifest_of,
@@ -61,7 +61,7 @@ from lance_stream.commit.manifest_files import (
 )
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.commit.version_log import Look
+from lance_stream.commit.version_log import Look, Publisher
 from lance_stream.errors import (
     CommitAbortedError,
     CorruptDataError,
@@ -69,6 +69,7 @@ from lance_stream.errors import (
     NotFoundError,
     StoreError,
     StoreRefusedError,
+    UnsupportedFeatureError,
 )
 from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.manifest import Manifest
@@ -86,16 +87,6 @@ from lance_stream.table.paths import (
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 5
-
-
-class Publisher(Protocol):
-    """Puts the items of one table, in step 2; see `commit_groups.Member`."""
-
-    def put_if_not_exists(
-        self, manifests: ManifestStore, base_uri: str, item: ManifestItem
-    ) -> bool:
-        """Put an item into a manifest store; see `ManifestStore.put_if_not_exists`."""
-        ...
 
 
 class _Place(NamedTuple):
@@ -163,6 +154,24 @@ class ExternalLog:
     def creates_names_once(self) -> bool:
         """Whether `Store.create_once` can be relied on; not needed here."""
         return False
+
+    @property
+    def external(self) -> "ExternalLog":
+        """This log."""
+        return self
+
+    def for_store(self, store: Store) -> "ExternalLog":
+        """Return the history of another table or branch; see `VersionLog.for_store`."""
+        if self.base_uri != base_uri_of(self.store, self.manifests):
+            raise UnsupportedFeatureError(
+                f"{self.manifests.where} identifies {self.store.uri} by the chosen name "
+                f"{self.base_uri!r}; its name for {store.uri} is unknown"
+            )
+        return ExternalLog(store, self.manifests, base_uri_of(store, self.manifests))
+
+    def claiming(self) -> "ExternalLog":
+        """Return a log whose versions may follow any; see `VersionLog.claiming`."""
+        return replace(self, is_claiming=True)
 
     def check_may_follow(self, newest: Manifest | None) -> None:
         """Check that versions may be published after one; see `VersionLog.check_may_follow`."""
@@ -233,6 +242,9 @@ class ExternalLog:
             f"{len(versions)}, the oldest {versions[0]} and the newest {versions[-1]}"
         )
 
+    def prefetch(self, versions: Sequence[int]) -> None:
+        """Do nothing: manifests are not cached; see `VersionLog.prefetch`."""
+
     def find(self, version: int) -> Manifest | None:
         """Return the manifest of a version that may not exist; see `VersionLog.find`."""
         found = self._find(version, "", is_newest=True)
@@ -288,6 +300,10 @@ class ExternalLog:
             return self._finish(self._place(item), manifest) == manifest
         except StoreRefusedError as error:  # which does not undo step 2
             raise StoreError(*error.args) from error
+
+    def unmarked(self) -> "ExternalLog":
+        """Return the same history, whose versions do not get the mark."""
+        return replace(self, is_marking=False)
 
     def published_by(self, publisher: Publisher) -> "ExternalLog":
         """Return the same history, with a publisher that does step 2."""
@@ -550,3 +566,25 @@ class ExternalLog:
             self.store.uri,
             self.manifests.where,
         )
+
+
+def base_uri_of(store: Store, manifests: ManifestStore) -> str:
+    """Return the name by which a manifest store identifies a table, the same for all its writers.
+
+    It does not contain the endpoint, which writers may reach by different names: two services with
+    a bucket of the same name need two manifest stores, or a base URI each. For S3 with DynamoDB it
+    is the reference's: the table's key in its bucket. So two buckets must not have tables of the
+    same path in one DynamoDB table.
+
+    Raises:
+        InvalidInputError: The table is a bucket's root, whose key is empty.
+    """
+    uri = store.shared_uri
+    if not (manifests.kind == "dynamodb" and uri.startswith("s3://")):
+        return uri
+    if not store.root:
+        raise InvalidInputError(
+            f"{store.uri} is a whole bucket, and DynamoDB identifies a table by its key in the "
+            "bucket: use a folder"
+        )
+    return store.root

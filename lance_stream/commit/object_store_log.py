@@ -21,7 +21,7 @@ have left a gap after the version that it names, and versions after the gap woul
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -96,6 +96,19 @@ class ObjectStoreLog:
     def creates_names_once(self) -> bool:
         """Whether `Store.create_once` can be relied on: always, since publishing needs it."""
         return True
+
+    @property
+    def external(self) -> None:
+        """Versions are published in the table's directory."""
+        return None
+
+    def for_store(self, store: Store) -> "ObjectStoreLog":
+        """Return the history of another table or branch; see `VersionLog.for_store`."""
+        return ObjectStoreLog(store)
+
+    def claiming(self) -> "ObjectStoreLog":
+        """Return a log whose versions may follow any; see `VersionLog.claiming`."""
+        return replace(self, is_claiming=True)
 
     def check_may_follow(self, newest: Manifest | None) -> None:
         """Check that versions may be published after one; see `VersionLog.check_may_follow`."""
@@ -187,6 +200,9 @@ class ObjectStoreLog:
             f"the dataset at {self.store.uri} has no version {version}: it has "
             f"{len(versions)}, the oldest {versions[0]} and the newest {versions[-1]}"
         )
+
+    def prefetch(self, versions: Sequence[int]) -> None:
+        """Do nothing: manifests are not cached; see `VersionLog.prefetch`."""
 
     def find(self, version: int) -> Manifest | None:
         """Return the manifest of a version that may not exist; see `VersionLog.find`."""

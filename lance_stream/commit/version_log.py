@@ -8,8 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
+
+
+class Publisher(Protocol):
+    """Puts the items of one table; see `commit_groups.Member`."""
+
+    def put_if_not_exists(
+        self, manifests: ManifestStore, base_uri: str, item: ManifestItem
+    ) -> bool:
+        """Put an item into a manifest store; see `ManifestStore.put_if_not_exists`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,49 @@ class Look:
     newest: Manifest
     etags: Mapping[int, str]
     is_all: bool
+
+
+class ExternalVersions(Protocol):
+    """The versions of a table that are published in a manifest store, as their users need them."""
+
+    @property
+    def store(self) -> Store:
+        """Where the table's files are stored."""
+        ...
+
+    @property
+    def manifests(self) -> ManifestStore:
+        """The manifest store."""
+        ...
+
+    @property
+    def base_uri(self) -> str:
+        """The name of the table in the manifest store."""
+        ...
+
+    def read_item(self, item: ManifestItem) -> Manifest | None:
+        """Return the manifest that an item names; None if it was finished or removed meanwhile.
+
+        Raises:
+            BadDataError: The manifest, or the item, is damaged.
+        """
+        ...
+
+    def published_by(self, publisher: Publisher) -> "VersionLog":
+        """Return the same history, with a publisher that puts its items."""
+        ...
+
+    def unmarked(self) -> "VersionLog":
+        """Return the same history, whose versions do not get the manifest store's mark."""
+        ...
+
+    def forget(self, through: int | None = None) -> None:
+        """Delete versions from the manifest store, and the table with the last of them.
+
+        Args:
+            through: The last version to delete; None for all.
+        """
+        ...
 
 
 class VersionLog(Protocol):
@@ -51,6 +105,27 @@ class VersionLog(Protocol):
 
         If not, a file that must not be shared gets a random name.
         """
+        ...
+
+    @property
+    def external(self) -> ExternalVersions | None:
+        """These versions, if they are published in a manifest store."""
+        ...
+
+    def for_store(self, store: Store) -> "VersionLog":
+        """Return the history of another table or branch that is published in the same way.
+
+        Args:
+            store: The directory of the table or branch.
+
+        Raises:
+            UnsupportedFeatureError: The manifest store identifies this table by a name that a user
+                chose.
+        """
+        ...
+
+    def claiming(self) -> "VersionLog":
+        """Return the same history, whose versions may follow ones that were published elsewhere."""
         ...
 
     def check_may_follow(self, newest: Manifest | None) -> None:
@@ -108,6 +183,10 @@ class VersionLog(Protocol):
             NotFoundError: There is no such version, or no table.
             BadDataError: The manifest is damaged, or states another version than its name.
         """
+        ...
+
+    def prefetch(self, versions: Sequence[int]) -> None:
+        """Read manifests that will be needed, if this log caches them; some may not exist."""
         ...
 
     def find(self, version: int) -> Manifest | None:

@@ -16,5 +16,5 @@ For streams:
     follower                 where the next batch ends, and what it reads
     resumed_columns          what the stream's columns mean after a restart
     snapshots                the initial snapshot
-    versions_left, newest_version    which versions still exist
+    existing_versions, newest_version    which versions still exist
 """

@@ -29,12 +29,12 @@ from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundErr
 from lance_stream.feed.appended_fragments import AppendedRows, walk_appended
 from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.existing_versions import ExistingVersions
 from lance_stream.feed.newest_version import NewestVersion
 from lance_stream.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
 from lance_stream.feed.snapshots import Snapshot
 from lance_stream.feed.steps import VersionChanges, check_has_feed, walk
-from lance_stream.feed.versions_left import VersionsLeft
 from lance_stream.read.units import sizes_of
 from lance_stream.snapshot.references import Refs, refs_of
 from lance_stream.snapshot.table_version import TableVersion
@@ -150,8 +150,8 @@ class TableFollower:
         self._newest = NewestVersion(self._log)
         self._rows_of: dict[int, int] = {}
         self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
-        self._planned: tuple[Position, Position, VersionsLeft] | None = None
-        self._last_history: VersionsLeft | None = None
+        self._planned: tuple[Position, Position, ExistingVersions] | None = None
+        self._last_history: ExistingVersions | None = None
         self._said: set[tuple[str, str]] = set()
 
     @property
@@ -290,7 +290,7 @@ class TableFollower:
     # --- where a batch ends
 
     def _advance_snapshot(
-        self, history: VersionsLeft, start: Position, limits: Limits, through: int
+        self, history: ExistingVersions, start: Position, limits: Limits, through: int
     ) -> Position:
         version, first = start.version or through, start.num_delivered
         if not history.has(version):
@@ -310,7 +310,7 @@ class TableFollower:
         return replace(history.position(version), num_delivered=stop, is_snapshot=True)
 
     def _take(
-        self, history: VersionsLeft, start: Position, limits: Limits, through: int
+        self, history: ExistingVersions, start: Position, limits: Limits, through: int
     ) -> Position:
         """Return the end within the limits, after at least one row change.
 
@@ -320,12 +320,12 @@ class TableFollower:
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
         unchanged = MOST_UNCHANGED_VERSIONS
         ahead = version + (versions or VERSIONS_AHEAD)
-        history.read_ahead(version, min(through, ahead))
+        history.prefetch(version, min(through, ahead))
         is_first = True
         for step, is_bridge in self._steps(history, version, through):
             if step.newer.version >= ahead:  # the versions up to there had few changes
                 ahead = step.newer.version + 2 * (ahead - start.version)
-                history.read_ahead(step.newer.version, min(through, ahead))
+                history.prefetch(step.newer.version, min(through, ahead))
             stop, cost = _stop_within(step, first, rows, size_bytes)
             if stop < step.num_row_changes:
                 if is_bridge and not is_first:
@@ -355,7 +355,7 @@ class TableFollower:
 
     def _snapshot_units(
         self,
-        history: VersionsLeft,
+        history: ExistingVersions,
         start: Position,
         end: Position,
         columns_of: Callable[[TableVersion], FeedColumns],
@@ -385,7 +385,7 @@ class TableFollower:
 
     def _change_units(
         self,
-        history: VersionsLeft,
+        history: ExistingVersions,
         start: Position,
         end: Position,
         columns_of: Callable[[TableVersion], FeedColumns],
@@ -404,7 +404,7 @@ class TableFollower:
         columns = columns_of(last)
         after, first = self._beginning(history, start)
         through = end.version if part is None else part
-        history.read_ahead(after, through)
+        history.prefetch(after, through)
         if self.rules.feed.is_net and not self.rules.only_appended and not first and part is None:
             steps = self._net_steps(history, after, through, columns)
         else:
@@ -418,7 +418,7 @@ class TableFollower:
             first = 0
         return units
 
-    def _beginning(self, history: VersionsLeft, start: Position) -> tuple[int, int]:
+    def _beginning(self, history: ExistingVersions, start: Position) -> tuple[int, int]:
         """Return the version after which changes are known, and how many of the next to skip.
 
         Args:
@@ -446,7 +446,11 @@ class TableFollower:
         return version, start.num_delivered
 
     def _steps(
-        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns | None = None
+        self,
+        history: ExistingVersions,
+        after: int,
+        through: int,
+        columns: FeedColumns | None = None,
     ) -> Iterator[tuple[Step, bool]]:
         """Yield the changes of each version of an interval, and whether they bridge a gap.
 
@@ -470,7 +474,7 @@ class TableFollower:
                 done, versions = versions[0], versions[1:]
 
     def _net_steps(
-        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
     ) -> Iterator[tuple[Step, bool]]:
         """Yield the changes of all versions of an interval together; see `_steps`."""
         versions = history.between(after, through)
@@ -478,7 +482,7 @@ class TableFollower:
             self._bridge_gaps(history, after, versions)
             yield from ((step, False) for step in self._net(history, after, versions[-1], columns))
 
-    def _bridge_gaps(self, history: VersionsLeft, after: int, versions: Sequence[int]) -> None:
+    def _bridge_gaps(self, history: ExistingVersions, after: int, versions: Sequence[int]) -> None:
         """Warn of missing versions; raise if that is an error.
 
         Args:
@@ -503,7 +507,7 @@ class TableFollower:
                 )
 
     def _walk(
-        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
         """Yield the changes of each version; recently computed steps are reused.
 
@@ -523,7 +527,7 @@ class TableFollower:
                     break
 
     def _walk_uncached(
-        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
     ) -> Iterator[VersionChanges | AppendedRows]:
         table = history.at(through)
         if not self.rules.only_appended:
@@ -545,7 +549,7 @@ class TableFollower:
             self._known_steps[step.newer.version] = step
 
     def _net(
-        self, history: VersionsLeft, after: int, through: int, columns: FeedColumns
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
         newer = history.at(through)
         if not self.rules.only_appended:
@@ -571,7 +575,9 @@ class TableFollower:
 
     # --- how far behind
 
-    def _rows_behind(self, history: VersionsLeft, position: Position, newest: int) -> int | None:
+    def _rows_behind(
+        self, history: ExistingVersions, position: Position, newest: int
+    ) -> int | None:
         rows = 0
         if position.is_snapshot and position.version:
             rows = Snapshot(history.at(position.version)).num_rows - position.num_delivered
@@ -602,17 +608,17 @@ class TableFollower:
 
     # --- the table
 
-    def _history(self, look: Look | None = None) -> VersionsLeft:
+    def _history(self, look: Look | None = None) -> ExistingVersions:
         """Return the versions that exist now, or that a recent look found."""
         look = look or self._log.look()
         check_readable(look.newest)
         table = TableVersion(
             self.uri, dict(self._storage_options or {}), self.store, self._log, look.newest
         )
-        self._last_history = VersionsLeft(table, look)
+        self._last_history = ExistingVersions(table, look)
         return self._last_history
 
-    def _history_for(self, start: Position, end: Position) -> VersionsLeft:
+    def _history_for(self, start: Position, end: Position) -> ExistingVersions:
         """Return the table's versions; those seen when this batch's end was chosen."""
         if self._planned is None or self._planned[:2] != (start, end):
             return self._history()
@@ -620,7 +626,7 @@ class TableFollower:
         self._planned = None
         return history
 
-    def _check_mark(self, history: VersionsLeft, position: Position) -> None:
+    def _check_mark(self, history: ExistingVersions, position: Position) -> None:
         for version, mark in position.marks.items():
             if history.mark(version) not in ("", mark):
                 raise self._recreated_error(position)
@@ -632,7 +638,7 @@ class TableFollower:
             "from a copy. Start a new query, with a new checkpoint"
         )
 
-    def _lose(self, problem: str, history: VersionsLeft, instead: str) -> None:
+    def _lose(self, problem: str, history: ExistingVersions, instead: str) -> None:
         """Warn of lost changes; raise if that is an error."""
         if self.rules.fail_on_data_loss:
             oldest, newest = history.versions[0], history.versions[-1]

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from lance_stream.errors import NotFoundError
-from lance_stream.feed.versions_left import read_ahead
 from lance_stream.schema.fields import Field
 from lance_stream.schema.identity import Ids, same_fields
 from lance_stream.snapshot.history import read_operation_kind, read_transaction
@@ -79,7 +78,7 @@ class Lineage:
 
     def read_ahead(self, versions: Sequence[int]) -> None:
         """Read versions that will be needed side by side; some may have been removed."""
-        read_ahead(self._table, versions)
+        self._table.log.prefetch(versions)
 
     def ids_held(self, older: int, newer: int) -> frozenset[int]:
         """Return ids that are known to mean the same columns in two versions far apart.

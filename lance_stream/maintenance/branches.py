@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from lance_stream.commit.cloning import Source, publish_clone
-from lance_stream.commit.external_log import ExternalLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.maintenance.links import check_no_links
@@ -218,8 +217,8 @@ def delete_branch(refs: Refs, name: str) -> None:
         raise
     for path in _files(refs, branch):
         refs.root.delete(path)
-    if isinstance(of_branch.log, ExternalLog):
-        of_branch.log.forget()
+    if of_branch.log.external is not None:
+        of_branch.log.external.forget()
 
 
 def _check_are_remains(refs: Refs) -> None:

@@ -78,8 +78,7 @@ from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.snapshot.timestamps import nanos_of
-from lance_stream.storage.links import is_behind_link
-from lance_stream.storage.store import NUM_READERS, Store, StoredFile
+from lance_stream.storage.store import NUM_READERS, Store, StoredFile, is_reached_through_link
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.feature_flags import check_writable
 from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
@@ -672,7 +671,7 @@ def _is_useless(table: TableVersion, file: StoredFile, data_files: Container[byt
 
 
 def _is_behind_link(store: Store, folder: str) -> bool:
-    if not is_behind_link(store, folder):
+    if not is_reached_through_link(store, folder):
         return False
     _log.warning(
         "%s/%s is a link: what lies there may be another table's, and is not removed",

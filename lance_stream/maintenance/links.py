@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.snapshot.references import Refs
-from lance_stream.storage.links import is_behind_link
-from lance_stream.storage.store import Store
+from lance_stream.storage.store import Store, is_reached_through_link
 from lance_stream.table.paths import REFS_DIRECTORY, VERSIONS_DIRECTORY, branch_directory
 
 
@@ -27,7 +26,7 @@ def check_no_links(store: Store, folders: Iterable[str]) -> None:
         UnsupportedFeatureError: One is behind a link: what is there could be another table's.
     """
     for folder in folders:
-        if is_behind_link(store, folder):
+        if is_reached_through_link(store, folder):
             raise UnsupportedFeatureError(
                 f"{store.uri}/{folder} is a link, or is reached through one, and what lies "
                 "there may be another table's. Nothing was removed. Put the folder itself in its "

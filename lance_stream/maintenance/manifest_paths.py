@@ -17,8 +17,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.opening import open_log
+from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.maintenance.links import check_no_links
 from lance_stream.storage.store import Store, create_if_absent
@@ -62,7 +62,7 @@ def migrate_manifest_paths(
         UnsupportedFeatureError: They are behind a link, and may be another table's.
     """
     log = open_log(uri, storage_options)
-    if not isinstance(log, ObjectStoreLog):
+    if log.external is not None:
         raise InvalidInputError(
             f"the versions of {log.store.uri} are published in a manifest store, which contains "
             "the names of the manifests: they cannot be renamed. To stop using it, call "
@@ -80,7 +80,7 @@ def migrate_manifest_paths(
     return len(renamed)
 
 
-def _versions(log: ObjectStoreLog, *, is_first: bool) -> list[int]:
+def _versions(log: VersionLog, *, is_first: bool) -> list[int]:
     """Return the versions with a V1 name, newest first.
 
     Raises:

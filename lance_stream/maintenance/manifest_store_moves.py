@@ -18,10 +18,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.opening import open_log
-from lance_stream.commit.version_log import VersionLog
+from lance_stream.commit.version_log import ExternalVersions, VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
@@ -53,7 +52,7 @@ def leave_manifest_store(
     """
     table = open_table(uri, None, storage_options)
     log = _external(table.log)
-    made = _publish_with_mark(table, replace(log, is_marking=False))
+    made = _publish_with_mark(table, log.unmarked())
     log.forget(through=made.version)
     return made.version
 
@@ -80,9 +79,9 @@ def claim_versions(
     """
     table = open_table(uri, None, storage_options)
     log = table.log
-    assert isinstance(log, ExternalLog | ObjectStoreLog)
-    is_empty = isinstance(log, ExternalLog) and log.manifests.latest(log.base_uri) is None
-    return _publish_with_mark(table, replace(log, is_claiming=True), is_needed=is_empty).version
+    external = log.external
+    is_empty = external is not None and external.manifests.latest(external.base_uri) is None
+    return _publish_with_mark(table, log.claiming(), is_needed=is_empty).version
 
 
 def forget_versions(
@@ -109,9 +108,9 @@ def forget_versions(
     )
 
 
-def _external(log: VersionLog) -> ExternalLog:
-    if isinstance(log, ExternalLog):
-        return log
+def _external(log: VersionLog) -> ExternalVersions:
+    if log.external is not None:
+        return log.external
     raise InvalidInputError(
         f"no manifest store is given for {log.store.uri}: give the storage option manifest_store, "
         "or a URI that begins with s3+ddb://, as its writers do"

@@ -33,7 +33,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from lance_stream.commit.opening import log_beside
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import (
     CorruptDataError,
@@ -42,8 +41,7 @@ from lance_stream.errors import (
     NotFoundError,
 )
 from lance_stream.snapshot.timestamps import moment_at
-from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.store import Store, at_root, create_if_absent, root_of
+from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.paths import (
     BRANCHES_DIRECTORY,
     CLONED_FROM,
@@ -113,7 +111,7 @@ class Refs:
         ending = f"/{branch_directory(self.branch)}"
         for each in _roots(self.store):
             if each.endswith(ending):
-                return at_root(self.store, _root_as_in(self.store, each[: -len(ending)]))
+                return self.store.at_root(_root_as_in(self.store, each[: -len(ending)]))
         raise InvalidInputError(
             f"{self.store.uri} says that it is the branch {self.branch!r} of a table, but does not "
             f"lie in the folder {ending[1:]!r} of one: it was moved or copied, and the tags and "
@@ -132,9 +130,9 @@ class Refs:
             return self.log
         root = self.root
         if branch is None:
-            return log_beside(self.log, root)
-        parts = (root_of(root), branch_directory(branch))
-        return log_beside(self.log, at_root(root, "/".join(filter(None, parts))))
+            return self.log.for_store(root)
+        parts = (root.root, branch_directory(branch))
+        return self.log.for_store(root.at_root("/".join(filter(None, parts))))
 
     def of(self, branch: str | None) -> "Refs":
         """Return the references that concern another branch; see `log_of`."""
@@ -164,7 +162,7 @@ def branch_by_its_file(store: Store) -> str | None:
         places = [at for at in range(len(root)) if root.startswith(_MARK, at)]
         for place in places:
             branch = root[place + len(_MARK) :]
-            table = at_root(store, _root_as_in(store, root[:place]))
+            table = store.at_root(_root_as_in(store, root[:place]))
             files = (each.path for each in table.list(BRANCHES_DIRECTORY))
             if branch in map(parse_branch_file_path, files):
                 return branch
@@ -183,7 +181,7 @@ def notes_on_missing_branch(log: VersionLog) -> Iterator[str]:
         return
     root, _, branch = _roots(log.store)[0].rpartition(_MARK)
     with suppress(LanceStreamError, OSError):
-        table = log_beside(log, at_root(log.store, _root_as_in(log.store, root)))
+        table = log.for_store(log.store.at_root(_root_as_in(log.store, root)))
         table.latest()
         names = ", ".join(list_branches(Refs(table))) or "none"
         yield f"the branches of {table.store.uri} are: {names}; {branch!r} is not one of them"
@@ -191,13 +189,14 @@ def notes_on_missing_branch(log: VersionLog) -> Iterator[str]:
 
 def _roots(store: Store) -> tuple[str, ...]:
     """Return the paths of a store on its disk or in its bucket, which begin with "/"."""
-    own = f"/{root_of(store)}".replace("//", "/")
-    return (own, os.path.realpath(own)) if isinstance(store, LocalStore) else (own,)
+    root = f"/{store.root}".replace("//", "/")
+    path = store.local_path("")
+    return (root,) if path is None else (root, os.path.realpath(path))
 
 
 def _root_as_in(store: Store, path: str) -> str:
     """Return a path that begins with "/", or is empty, in the form of a store's root."""
-    return path or "/" if root_of(store).startswith("/") else path[1:]
+    return path or "/" if store.root.startswith("/") else path[1:]
 
 
 def as_branch(name: object) -> str | None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from lance_stream.snapshot.missing_files import explaining_missing_files
 from lance_stream.snapshot.open_files import MOST_UNCHECKED_ROWS, OpenFiles
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import timestamp_of
-from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.protocols import usual_protocol
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
 from lance_stream.table.fragments import (
@@ -34,9 +34,6 @@ from lance_stream.table.row_ids import Ids, RowIdSequence
 from lance_stream.table.row_versions import RowVersionSequence, Versions
 
 Offsets: TypeAlias = npt.NDArray[np.uint32]
-
-_PROTOCOLS: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-"""Spellings of a protocol that only Spark users write."""
 
 
 class RowCounts(NamedTuple):
@@ -121,10 +118,11 @@ class TableVersion:
         It is the same for every process, and the reference understands it: a local path is
         absolute, and the protocols of Hadoop for S3 are replaced by its own.
         """
-        if isinstance(self.store, LocalStore):
-            return self.store.root
+        path = self.store.local_path("")
+        if path is not None:
+            return path
         protocol, colon, rest = self.uri.rstrip("/").partition(":")
-        return _PROTOCOLS.get(protocol.lower(), protocol) + colon + rest
+        return usual_protocol(protocol.lower()) + colon + rest
 
     def at(self, manifest: Manifest) -> "TableVersion":
         """Return another version of the same table; open files stay open."""

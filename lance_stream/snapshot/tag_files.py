@@ -38,8 +38,7 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import as_rfc3339, in_utc, parse_moment
-from lance_stream.storage.links import check_stays_at_home
-from lance_stream.storage.store import Store, create_if_absent
+from lance_stream.storage.store import Store, check_is_in_table, create_if_absent
 from lance_stream.table.paths import (
     MAIN_BRANCH,
     TAGS_DIRECTORY,
@@ -195,7 +194,7 @@ def create_tag(
         NotFoundError: The version does not exist.
     """
     path = tag_path(check_new_tag(name))
-    check_stays_at_home(refs.root, TAGS_DIRECTORY, "a tag")
+    check_is_in_table(refs.root, TAGS_DIRECTORY, "a tag")
     now = as_rfc3339(environment.now_nanos())
     content: dict[str, Any] = {
         "branch": refs.branch,
@@ -223,7 +222,7 @@ def move_tag(refs: Refs, name: str, version: int, environment: Environment = MAC
     """
     store = _store_of(refs, name)
     path = tag_path(name)
-    check_stays_at_home(store, TAGS_DIRECTORY, "a tag")
+    check_is_in_table(store, TAGS_DIRECTORY, "a tag")
     before = _read(store, path, name)
     _as_tag(name, before)
     content = before | {

@@ -13,7 +13,7 @@ have registered the protocol; Spark's workers do so when they import the module 
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -58,6 +58,26 @@ class FsspecStore:
     def uri(self) -> str:
         """The root as a URI."""
         return f"{self.protocol}://{self.root}"
+
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """The protocol, and the first part of the root: a bucket or a host."""
+        return self.protocol, self.root.partition("/")[0]
+
+    @property
+    def shared_uri(self) -> str:
+        """The root as a URI."""
+        return self.uri
+
+    def at_root(self, root: str) -> "FsspecStore":
+        """Return the files below another root of the filesystem."""
+        return replace(self, root=root)
+
+    def local_path(self, _path: str) -> None:
+        """Whether a filesystem is on a disk is unknown."""
+
+    def lance_options(self) -> None:
+        """Pylance does not know the filesystem."""
 
     @property
     def lists_in_order(self) -> bool:

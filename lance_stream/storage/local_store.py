@@ -15,10 +15,10 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -109,6 +109,28 @@ class LocalStore:
         return f"file://{quote(self.root)}"
 
     @property
+    def service(self) -> tuple[str | None, ...]:
+        """This machine."""
+        return ("local",)
+
+    @property
+    def shared_uri(self) -> str:
+        """The root with all links resolved, as a file URI."""
+        return f"file://{quote(os.path.realpath(self.root))}"
+
+    def at_root(self, root: str) -> "LocalStore":
+        """Return the files below another directory."""
+        return replace(self, root=root)
+
+    def local_path(self, path: str) -> str:
+        """Return the path of a file or folder on this machine."""
+        return self._path(path)
+
+    def lance_options(self) -> Mapping[str, str]:
+        """Return nothing: pylance opens the directory."""
+        return {}
+
+    @property
     def lists_in_order(self) -> bool:
         """A folder is read whole."""
         return False
@@ -188,17 +210,6 @@ class LocalStore:
         """Return all files below a folder; see `Store.list`."""
         with _own_errors(self.root, folder):
             return sorted(self._walk(folder))
-
-    def is_behind_link(self, folder: str) -> bool:
-        """Return whether a folder below the root is a link, or is reached through one.
-
-        Files deleted there could be another table's. The root itself may be a link.
-        """
-        parts = folder.split("/")
-        return any(
-            os.path.islink(self._path("/".join(parts[:count])))
-            for count in range(1, len(parts) + 1)
-        )
 
     def _walk(self, folder: str) -> Iterator[StoredFile]:
         for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_gone):

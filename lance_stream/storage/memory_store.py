@@ -5,7 +5,7 @@ The filesystem object is created where it is used, and never pickled.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import fsspec
@@ -41,6 +41,26 @@ class MemoryStore:
     def uri(self) -> str:
         """The root as a URI."""
         return f"memory://{self.root.removeprefix('/')}"
+
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """This process."""
+        return ("memory",)
+
+    @property
+    def shared_uri(self) -> str:
+        """The root as a URI."""
+        return self.uri
+
+    def at_root(self, root: str) -> "MemoryStore":
+        """Return the files below another root."""
+        return replace(self, root=root)
+
+    def local_path(self, _path: str) -> None:
+        """Nothing is on a disk."""
+
+    def lance_options(self) -> None:
+        """Pylance does not see this process's memory."""
 
     @property
     def lists_in_order(self) -> bool:

@@ -11,22 +11,14 @@ from typing import Any, Final
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.extras import MODULES, is_installed
 from lance_stream.storage.locations import (
-    BACKENDS,
     check_is_shared,
     is_registered,
     open_store,
     protocol_of,
-    split_bucket,
     text_of,
 )
-from lance_stream.storage.options.names import AZURE_PROTOCOLS, take_settings
-
-_SERVICES: Final[Mapping[str, tuple[str, str]]] = {
-    **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), ("s3", "s3")),
-    **dict.fromkeys(("gs", "gcs"), ("google", "gcs")),
-    **dict.fromkeys(AZURE_PROTOCOLS, ("azure", "azure")),
-}
-"""By protocol: a key of `options.names.STORES`, and our extra."""
+from lance_stream.storage.options.names import take_settings
+from lance_stream.storage.protocols import DYNAMODB, service_of, split_bucket
 
 _OPTIONAL: Final = "azure.identity"
 """Needed for some kinds of credentials only, which say so."""
@@ -54,11 +46,12 @@ def check_can_write_to(
     check_is_shared(location)
     text, options = text_of(location), dict(storage_options or {})
     protocol = protocol_of(text)
-    if protocol in _SERVICES:
-        _check_service(text, protocol, options)
+    service = service_of(protocol)
+    if service is not None and service.extra is not None:
+        _check_service(text, protocol, service.name, options)
         if is_used_here:
-            _check_extra(protocol)
-    elif protocol not in BACKENDS and is_registered(protocol):
+            _check_extra(protocol, service.extra)
+    elif service is None and is_registered(protocol):
         raise InvalidInputError(
             f"{text!r} is on a filesystem that is registered with fsspec, where tables can only be "
             "read: it has no way to create a version exactly once. Write to a local or shared "
@@ -68,8 +61,7 @@ def check_can_write_to(
         open_store(text, options)
 
 
-def _check_service(uri: str, protocol: str, options: Mapping[str, Any]) -> None:
-    store, _ = _SERVICES[protocol]
+def _check_service(uri: str, protocol: str, store: str, options: Mapping[str, Any]) -> None:
     if store == "s3":
         from lance_stream.storage.engine.s3 import s3_settings
 
@@ -77,11 +69,10 @@ def _check_service(uri: str, protocol: str, options: Mapping[str, Any]) -> None:
     else:  # their settings may be completed by the environment of where they are used
         take_settings(options, store)
     if store != "azure":  # its URIs come in several forms, which may need the account's name
-        split_bucket(uri.partition("?")[0] if protocol == "s3+ddb" else uri)
+        split_bucket(uri.partition("?")[0] if protocol == DYNAMODB else uri)
 
 
-def _check_extra(protocol: str) -> None:
-    _, extra = _SERVICES[protocol]
+def _check_extra(protocol: str, extra: str) -> None:
     for module in MODULES[extra]:
         if module != _OPTIONAL and not is_installed(module):
             raise InvalidInputError(

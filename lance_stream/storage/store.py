@@ -14,8 +14,8 @@ a fork could break: it may be created on a driver and used on workers.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -90,6 +90,37 @@ class Store(Protocol):
     @property
     def uri(self) -> str:
         """The root as a full URI."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The path that all paths are relative to, in the store's own form; see `at_root`."""
+        ...
+
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """What holds the files: equal for two stores of one service and account."""
+        ...
+
+    @property
+    def shared_uri(self) -> str:
+        """The root as a URI that is the same for every program, however it reaches the store."""
+        ...
+
+    def at_root(self, root: str) -> "Store":
+        """Return the files below another root of the same disk, bucket or memory."""
+        ...
+
+    def local_path(self, path: str) -> str | None:
+        """Return where a file or folder is on this machine's disk; None if it is elsewhere."""
+        ...
+
+    def lance_options(self) -> Mapping[str, str] | None:
+        """Return the storage options by which pylance reaches it; None if pylance cannot.
+
+        Raises:
+            InvalidInputError: A setting has no counterpart in pylance.
+        """
         ...
 
     @property
@@ -253,20 +284,36 @@ def create_if_absent(store: Store, path: str, data: BytesLike) -> bool:
         return True
 
 
-def at_root(store: Store, root: str) -> Store:
-    """Return the files below another root of the same disk, bucket or memory.
+def is_reached_through_link(store: Store, folder: str) -> bool:
+    """Return whether a folder below the root is a link, or is reached through one.
+
+    What is there may be another table's. The root itself may be a link.
+    """
+    parts = folder.split("/")
+    paths = (store.local_path("/".join(parts[:count])) for count in range(1, len(parts) + 1))
+    return any(path is not None and Path(path).is_symlink() for path in paths)
+
+
+def check_is_in_table(store: Store, folder: str, what: str) -> None:
+    """Check that what is written to a folder of a table cannot end up in another table.
+
+    New files with random names may be written through a link: `data` is often on another disk. But
+    a version or a tag there would become one of the other table.
 
     Args:
-        store: A store with a root as text, as each of our stores has.
-        root: The other root, in the same form.
+        store: The table's directory.
+        folder: The folder.
+        what: What is to be written, for the message.
+
+    Raises:
+        UnsupportedFeatureError: The folder is a link, or is reached through one.
     """
-    moved: Store = replace(store, root=root)  # type: ignore[type-var]  # a dataclass, all of them
-    return moved
-
-
-def root_of(store: Store) -> str:
-    """Return the root of a store for `at_root`; empty if it has none as text."""
-    return str(getattr(store, "root", ""))
+    if is_reached_through_link(store, folder):
+        raise UnsupportedFeatureError(
+            f"{store.uri}/{folder} is a link, or is reached through one, so {what} there could "
+            "become another table's. Nothing was committed. Replace the link by the folder itself, "
+            "or make the table's whole directory a link. Only the folder of data files may be one"
+        )
 
 
 def check_whole(uri: str, path: str, size_bytes: int) -> None:

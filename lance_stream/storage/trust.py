@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UntrustedLocationError
-from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.options.names import (
     AZURE_ACCOUNT,
@@ -37,19 +36,15 @@ from lance_stream.storage.options.names import (
     TRUST,
     take_settings,
 )
+from lance_stream.storage.protocols import PROTOCOLS
 from lance_stream.storage.store import Store
 
-_FAMILIES: Final[Mapping[str, str]] = {
-    "": "local",
-    "file": "local",
-    "memory": "memory",
-    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
-    **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs", "adl", "azure"), "azure"),
-    **dict.fromkeys(("gs", "gcs"), "google"),
-}
-"""The service that the protocol of a URI belongs to; for any other protocol see `_family_of`."""
+_SERVICES: Final = frozenset(service.name for service in PROTOCOLS.values())
+"""The services of our own protocols; for any other protocol see `_family_of`."""
 
-_OF_ONE_MACHINE: Final = ("local", "memory")
+_OF_ONE_MACHINE: Final = frozenset(
+    service.name for service in PROTOCOLS.values() if service.is_of_one_machine
+)
 _CALLED: Final = {"local": "the reader's own disk", "memory": "the memory of the reader's process"}
 
 # A protocol has at least two letters, as in `locations`.
@@ -130,10 +125,12 @@ def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, An
     Raises:
         UntrustedLocationError: The file is elsewhere on the disk.
     """
-    if not isinstance(store, LocalStore):
+    path_on_disk = store.local_path(path)
+    if path_on_disk is None:
         return
-    file = Path(os.path.realpath(Path(store.root, path)))
-    if isinstance(own, LocalStore) and file.is_relative_to(os.path.realpath(own.root)):
+    file = Path(os.path.realpath(path_on_disk))
+    table = own.local_path("")
+    if table is not None and file.is_relative_to(os.path.realpath(table)):
         return
     if not _is_trusted(_Place("local", "", file.parts), options):
         raise UntrustedLocationError(
@@ -152,7 +149,8 @@ def check_is_no_link(store: Store, path: str) -> None:
     Raises:
         UntrustedLocationError: It is a link.
     """
-    if isinstance(store, LocalStore) and Path(store.root, path).is_symlink():
+    path_on_disk = store.local_path(path)
+    if path_on_disk is not None and Path(path_on_disk).is_symlink():
         raise UntrustedLocationError(
             f"the file of blobs {path[:_SHOWN]!r} of the table at {store.uri} is a link, and a "
             "table from someone else could read any file of yours that way. Put the file "
@@ -246,13 +244,14 @@ def _family_of(protocol: str) -> str:
 
     "local" is also a protocol of fsspec once it has been used, and not our own local disk.
     """
-    return _FAMILIES.get(protocol) or f"{protocol}://"
+    service = PROTOCOLS.get(protocol)
+    return f"{protocol}://" if service is None else service.name
 
 
 def _check_container(place: _Place) -> None:
     """Refuse a bucket's name that could result in the address of another host."""
     bucket, at, host = place.container.partition("@")
-    by_host = place.family not in _FAMILIES.values()
+    by_host = place.family not in _SERVICES
     is_one = (_HOST if by_host else _BUCKET).fullmatch(bucket)
     if not is_one or (at and not (place.family == "azure" and _HOST.fullmatch(host))):
         raise InvalidInputError(f"{place.container[:_SHOWN]!r} is not the name of a bucket")
@@ -264,19 +263,7 @@ def _same_service(own: Store, location: str, options: Mapping[str, Any]) -> Stor
         named = open_store(location, options)
     except InvalidInputError:
         return None  # the URI names another account than the options: opened if it is trusted
-    return named if _service_of(named) == _service_of(own) else None
-
-
-def _service_of(store: Store) -> tuple[Any, ...]:
-    """Return the host and account of a store.
-
-    The bucket's name does not matter: all buckets of a service have one endpoint.
-    """
-    place = _place_of(store.uri)
-    if place.family not in _FAMILIES.values():
-        return place.family, place.container
-    settings: Any = store.settings  # type: ignore[attr-defined]  # as each object store has
-    return place.family, getattr(settings, "account", None), settings.endpoint
+    return named if named.service == own.service else None
 
 
 def _is_trusted(place: _Place, options: Mapping[str, Any]) -> bool:
@@ -285,7 +272,7 @@ def _is_trusted(place: _Place, options: Mapping[str, Any]) -> bool:
 
 def _options_for(place: _Place, family: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reader's options that apply to another service or account."""
-    table = STORES["fsspec"] if family not in _FAMILIES.values() else STORES.get(family, {})
+    table = STORES["fsspec"] if family not in _SERVICES else STORES.get(family, {})
     own = AZURE_ACCOUNT if family == place.family else table.keys() - REQUESTS.keys()
     names = {name for setting in own if setting in table for name in table[setting]}
     return {name: value for name, value in options.items() if name.lower() not in names}

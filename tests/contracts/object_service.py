@@ -231,7 +231,7 @@ def _settings_of(number: int) -> "_Settings":
 @dataclass(frozen=True)
 class _Settings:
     number: int
-    service: ObjectService = field(compare=False, repr=False)
+    fake: ObjectService = field(compare=False, repr=False)
     scheme: str = "test"
     patience: Patience = _NO_PATIENCE
     max_requests_at_once: int = 16
@@ -243,7 +243,17 @@ class _Settings:
         return _settings_of, (self.number,)
 
     def connect(self, _container: str) -> ObjectService:
-        return self.service
+        return self.fake
+
+    @property
+    def service(self) -> tuple[str, str]:
+        return "test", str(self.number)
+
+    def shared_uri(self, container: str) -> str:
+        return f"test://{container}"
+
+    def lance_options(self, _container: str) -> dict[str, str]:
+        return {}
 
     def where(self, _container: str) -> str:
         return "a service of a test"

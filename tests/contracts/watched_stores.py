@@ -1,7 +1,7 @@
 """Stores that count, stop, or fail at their calls: for counting requests and staging faults."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lance_stream.byte_ranges import Buffer, ByteRange
@@ -30,6 +30,27 @@ class WatchedStore:
     @property
     def uri(self) -> str:
         return self.inner.uri
+
+    @property
+    def root(self) -> str:
+        return self.inner.root
+
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        return self.inner.service
+
+    @property
+    def shared_uri(self) -> str:
+        return self.inner.shared_uri
+
+    def at_root(self, root: str) -> Store:
+        return replace(self, inner=self.inner.at_root(root))
+
+    def local_path(self, path: str) -> str | None:
+        return self.inner.local_path(path)
+
+    def lance_options(self) -> Mapping[str, str] | None:
+        return self.inner.lance_options()
 
     @property
     def lists_in_order(self) -> bool:

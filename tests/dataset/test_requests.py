@@ -26,7 +26,8 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import open_table
-from lance_stream.storage import locations
+from lance_stream.storage import protocols
+from lance_stream.storage.protocols import Service
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import known_key_bounds
 from lance_stream.upsert.remembered_keys import forget_keys
@@ -62,7 +63,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectService]:
     service = ObjectService()
-    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store())
+    monkeypatch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store()))
     yield service
     assert not any("hint" in key for key in service.objects)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lance_stream.storage import locations
+from lance_stream.storage import protocols
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.options import names
+from lance_stream.storage.protocols import Service
 from lance_stream.storage.store import BytesLike, FileWriter
 from tests.faults.drivers import SCHEMA, Change, create_dataset, to_arrow
 
@@ -83,7 +84,7 @@ class DeadlyWriter(FileWriter):
         self.inner.abort()
 
 
-def open_deadly(rest: str, options: Any) -> DeadlyStore:
+def open_deadly(_protocol: str, rest: str, options: Any) -> DeadlyStore:
     root = "/" + rest.strip("/")
     return DeadlyStore(
         root,
@@ -102,7 +103,7 @@ def main(folder: str) -> None:
     from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
     upsert_by_tasks(pytest.MonkeyPatch())
-    locations.BACKENDS["deadly"] = open_deadly  # type: ignore[index]  # read-only for others
+    protocols.PROTOCOLS["deadly"] = Service("local", open_deadly)  # type: ignore[index]  # read-only for others
     names.LOCAL.update(fault=("fault",), deaths=("deaths",))  # type: ignore[attr-defined]  # the same
     spark = (
         SparkSession.builder.master(f"local[2,{NUM_TASKS}]")

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lance_stream.storage import locations
+from lance_stream.storage import protocols
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.options import names
+from lance_stream.storage.protocols import Service
 from lance_stream.storage.store import BytesLike, FileWriter
 
 FAULTS = ("killed within", "killed after", "fails after")
@@ -86,7 +87,7 @@ def come_to_grief(deed: str) -> None:
     raise ConnectionError("the wire is cut")
 
 
-def open_dying(rest: str, options: Any) -> DyingStore:
+def open_dying(_protocol: str, rest: str, options: Any) -> DyingStore:
     return DyingStore("/" + rest.strip("/"), fault=options.get("fault", ""), driver=os.getpid())
 
 
@@ -115,7 +116,7 @@ def main(folder: str, *cases: str) -> None:
 
     rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # so that each group is a task
     file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # so that there are several
-    locations.BACKENDS["dying"] = open_dying  # type: ignore[index]  # read-only for others
+    protocols.PROTOCOLS["dying"] = Service("local", open_dying)  # type: ignore[index]  # read-only for others
     names.LOCAL.update(fault=("fault",))  # type: ignore[attr-defined]  # the same
     spark = start_spark()
     outcomes = {}

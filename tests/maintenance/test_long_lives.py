@@ -21,7 +21,8 @@ from lance_stream import Dataset
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.background import ROUND
 from lance_stream.snapshot.opening import open_table
-from lance_stream.storage import locations
+from lance_stream.storage import protocols
+from lance_stream.storage.protocols import Service
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import manifest_path
 from lance_stream.table.row_ids import encode_row_ids
@@ -144,9 +145,9 @@ def tables() -> Iterator[Callable[[int], str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(
-            locations.BACKENDS,
+            protocols.PROTOCOLS,
             "test",
-            lambda rest, _: service.store(rest.removeprefix("//bucket/")),
+            Service("test", lambda _, rest, __: service.store(rest.removeprefix("//bucket/"))),
         )
         yield table
 

@@ -252,10 +252,11 @@ def test_a_restore_is_counted_like_the_feed_does(ds: Dataset) -> None:
 
 
 def test_asking_again_costs_a_look_and_the_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lance_stream.storage import locations
+    from lance_stream.storage import protocols
+    from lance_stream.storage.protocols import Service
 
     service = ObjectService()
-    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store())
+    monkeypatch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store()))
     uri = "test://bucket/t"
     ds = lance_stream.create_dataset(uri, SCHEMA)
     for number in range(20):

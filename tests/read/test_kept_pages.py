@@ -15,9 +15,10 @@ from lance_stream.file.stored_pages import StoredPage
 from lance_stream.read import fragment, kept_pages
 from lance_stream.read import prefetch as reading_ahead
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
-from lance_stream.storage import locations
+from lance_stream.storage import protocols
 from lance_stream.storage.coalesce import Joining
 from lance_stream.storage.objects import object_store
+from lance_stream.storage.protocols import Service
 from tests.contracts.object_service import ObjectService
 
 URI = "test://bucket/t"
@@ -32,7 +33,7 @@ ALL = [f"n{number}" for number in range(NUM_COLUMNS)]
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
     service = ObjectService()
-    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store())
+    monkeypatch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store()))
     for module, name in (
         (fragment, "BATCH_BYTES"),
         (reading_ahead, "BATCH_BYTES"),

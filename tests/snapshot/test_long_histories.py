@@ -25,7 +25,8 @@ from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.micro_batches import MicroBatch, find_committed
 from lance_stream.snapshot.opening import open_table
-from lance_stream.storage import locations
+from lance_stream.storage import protocols
+from lance_stream.storage.protocols import Service
 from lance_stream.table.fragment_list import FragmentNumbers
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import manifest_path
@@ -102,7 +103,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 def counted(patch: pytest.MonkeyPatch) -> Iterator[Place]:
     service = ObjectService()
-    patch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store("t"))
+    patch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store("t")))
 
     def look() -> tuple[dict[str, int], int]:
         found = service.kinds(), sum(each.num_bytes for each in service.asked)

@@ -10,8 +10,8 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.session import hadoop_settings
 from lance_stream.spark.session.hadoop_settings import HADOOP_NAMES, storage_options_of, store_of
-from lance_stream.storage.locations import BACKENDS
 from lance_stream.storage.options.names import take_settings
+from lance_stream.storage.protocols import PROTOCOLS
 
 S3A = {
     "fs.s3a.endpoint": "http://127.0.0.1:9000",
@@ -240,7 +240,7 @@ def test_settings_become_storage_options(
 
 
 def test_every_scheme_maps_to_its_store() -> None:
-    for scheme in BACKENDS:
+    for scheme in PROTOCOLS:
         is_local = scheme in ("", "file", "memory")
         location = f"{scheme}://box/t" if scheme else "/box/t"
         assert (store_of(location) == "local") == is_local, scheme

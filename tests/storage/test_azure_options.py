@@ -8,9 +8,9 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.azure import AzureSettings
 from lance_stream.storage.engine.azure_login import (
+    Anonymous,
     BearerToken,
     Identity,
-    Nobody,
     SharedAccess,
     SharedKey,
 )
@@ -168,8 +168,8 @@ def test_invalid_options_name_the_remedy(uri: str, options: dict[str, Any], mess
         ({"azure_storage_sas_key": f"?{SAS}"}, SharedAccess(f"?{SAS}")),
         ({"account_key": KEY, "sas_token": SAS}, SharedKey("acct", KEY)),
         ({"azure_storage_token": "token"}, BearerToken("token")),
-        ({"anon": True}, Nobody()),
-        ({"azure_skip_signature": "true"}, Nobody()),
+        ({"anon": True}, Anonymous()),
+        ({"azure_skip_signature": "true"}, Anonymous()),
         ({}, Identity()),
         ({"anon": "false"}, Identity()),
         ({"azure_client_id": "c"}, Identity(client="c")),
@@ -291,3 +291,14 @@ def test_equal_containers_make_equal_stores() -> None:
     assert hash(named) == hash(opened(f"abfss://cont@{HOST}/t"))
     for uri, account in (("az://cont/t", "other"), ("az://cont/u", "acct"), ("az://c/t", "acct")):
         assert named != opened(uri, {"account_name": account})
+
+
+def test_all_spellings_share_one_name() -> None:
+    """Otherwise two writers would publish versions of one table under two names."""
+    options = {"account_name": "acct", "account_key": KEY}
+    stores = [
+        open_store("az://cont/dir/t", options),
+        open_store(f"abfss://cont@{HOST}/dir/t", {"account_key": KEY}),
+        open_store("wasbs://cont@acct.blob.core.windows.net/dir/t", {"account_key": KEY}),
+    ]
+    assert {store.shared_uri for store in stores} == {"az://acct/cont/dir/t"}

@@ -5,7 +5,8 @@ import pytest
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.locations import BACKENDS, REFUSED, in_one_spelling, open_store
+from lance_stream.storage.locations import in_one_spelling, open_store
+from lance_stream.storage.protocols import PROTOCOLS, REFUSED
 
 
 def root_of(location: str | Path) -> str:
@@ -76,7 +77,7 @@ def test_relative_paths_without_directory_are_refused(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     for location in ("t", "~nobody_of_this_name/t"):
-        with pytest.raises(InvalidInputError, match="Give an absolute path"):
+        with pytest.raises(InvalidInputError, match="give an absolute path"):
             open_store(location)
 
 
@@ -111,7 +112,7 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
         ("dbfs:///mnt/t", "s3://, abfss:// or gs://"),
         ("dbfs:/mnt/t", "s3://, abfss:// or gs://"),  # as Hadoop writes it: no local directory
         ("hdfs:/t", "s3://, abfss:// or gs://"),
-        ("part:/t", "no store of that protocol"),
+        ("part:/t", "its protocol is unknown"),
         ("https://minio.example/bucket/t", "endpoint_url"),
     ],
 )
@@ -134,7 +135,7 @@ def test_an_unknown_protocol_is_refused_by_name() -> None:
 
 
 def test_supported_protocols_are_not_refused() -> None:
-    assert not BACKENDS.keys() & REFUSED.keys()
+    assert not PROTOCOLS.keys() & REFUSED.keys()
 
 
 def test_flushing_files_is_an_option() -> None:

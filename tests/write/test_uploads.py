@@ -8,7 +8,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CommitUncertainError
-from lance_stream.storage import locations
+from lance_stream.storage import protocols
 from lance_stream.storage.objects.object_requests import RefusedError
 from tests.contracts.object_service import ObjectService
 
@@ -29,7 +29,9 @@ class Service(ObjectService):
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     service = Service()
-    monkeypatch.setitem(locations.BACKENDS, "test", lambda _rest, _options: service.store("u"))
+    monkeypatch.setitem(
+        protocols.PROTOCOLS, "test", protocols.Service("test", lambda *_: service.store("u"))
+    )
     return service
 
 

@@ -26,8 +26,8 @@ from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.options.names import take_settings
+from lance_stream.storage.protocols import DYNAMODB
 
-_DDB_SCHEME: Final = "s3+ddb"
 _DDB_QUERY: Final = "ddbTableName"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -55,10 +55,10 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
     given = take_settings(options, "manifest store")
     endpoint = given.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT") or None
     text = given.get("manifest_store")
-    if isinstance(uri, str) and uri.lower().startswith(f"{_DDB_SCHEME}:"):
+    if isinstance(uri, str) and uri.lower().startswith(f"{DYNAMODB}:"):
         if text:
             raise InvalidInputError(
-                f"the table's URI names a manifest store, by {_DDB_SCHEME}://, and so does the "
+                f"the table's URI names a manifest store, by {DYNAMODB}://, and so does the "
                 "storage option manifest_store: leave one of them out"
             )
         plain, table = _split_ddb(uri)
@@ -91,7 +91,7 @@ def place_of_files(uri: str) -> str:
         uri: A user's URI, or the one of a base path in a manifest: for a clone, the reference
             writes there the URI with which the cloned table was opened.
     """
-    return _split_ddb(uri)[0] if uri.lower().startswith(f"{_DDB_SCHEME}:") else uri
+    return _split_ddb(uri)[0] if uri.lower().startswith(f"{DYNAMODB}:") else uri
 
 
 class _Uri(NamedTuple):
@@ -114,8 +114,8 @@ def _split_ddb(uri: str) -> tuple[str, str]:
     queries = _queries(uri)
     if [key for key, _ in queries] != [_DDB_QUERY] or not queries[0][1]:
         raise InvalidInputError(
-            f"a URI of the scheme {_DDB_SCHEME}:// has exactly one query, {_DDB_QUERY}, which "
-            f"names the table of DynamoDB: {_DDB_SCHEME}://bucket/path?{_DDB_QUERY}=T"
+            f"a URI of the scheme {DYNAMODB}:// has exactly one query, {_DDB_QUERY}, which "
+            f"names the table of DynamoDB: {DYNAMODB}://bucket/path?{_DDB_QUERY}=T"
         )
     return urlunsplit(("s3", parts.netloc, parts.path, "", "")), queries[0][1]
 

@@ -35,7 +35,7 @@ from lance_stream.maintenance.indices.building import (
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.storage.lance_options import in_lances_words
+from lance_stream.storage.lance_options import lance_location
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 
@@ -82,7 +82,7 @@ def update_indices(
     wanted = None if names is None else as_names(names, "names")
     check_pylance()
     check_may_write(table.manifest)
-    in_lances_words(table.store)
+    lance_location(table.store)
 
     def attempt() -> UpdatedIndices:
         newest = newest_of_same(table)
@@ -168,7 +168,7 @@ def request_of(table: TableVersion, names: Sequence[str], *, retrain: bool = Fal
         UnsupportedFeatureError: It does not know the store.
         InvalidInputError: A setting of the store has no counterpart there.
     """
-    place = in_lances_words(table.store)
+    place = lance_location(table.store)
     return BuildRequest(place.uri, place.storage_options, table.version, tuple(names), retrain)
 
 

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.storage.protocols import service_of
 
 _log = logging.getLogger(__name__)
 
@@ -51,13 +52,6 @@ class _Place(NamedTuple):
     store: str
     container: str
     host: str
-
-
-_STORE_OF: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("s3", "s3a", "s3n", "s3+ddb"), "s3"),
-    **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl", "wasb", "wasbs"), "azure"),
-    **dict.fromkeys(("gs", "gcs"), "google"),
-}
 
 
 def store_of(location: str) -> str:
@@ -316,7 +310,8 @@ def _of_google(settings: Mapping[str, str]) -> _Options:
 
 def _place(location: str) -> _Place:
     scheme, separator, rest = location.partition("://")
-    store = _STORE_OF.get(scheme.lower(), "local") if separator else "local"
+    service = service_of(scheme.lower()) if separator else None
+    store = "local" if service is None or service.is_of_one_machine else service.name
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     container, _, host = authority.partition("@")
     return _Place(store, container, host if store == "azure" else "")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lance_stream.storage.engine.answers import Dialect
-from lance_stream.storage.engine.azure_login import Login, Nobody
+from lance_stream.storage.engine.azure_login import Anonymous, Login
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials
 from lance_stream.storage.objects.object_requests import ObjectRequests, Patience
@@ -119,6 +119,19 @@ class AzureSettings(ObstoreService):
         """Whether the service keeps conditions."""
         return True
 
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """The account, and where it is reached."""
+        return "azure", self.account, self.endpoint
+
+    def shared_uri(self, container: str) -> str:
+        """Return the URI of a container: by its account, whatever its host."""
+        return f"az://{self.account}/{_name_of(container)}"
+
+    def lance_credentials(self) -> Mapping[str, str]:
+        """Return the credentials by pylance's names."""
+        return self.login.lance_options()
+
     def client_options(self) -> Mapping[str, Any]:
         """Return how it is connected to, in obstore's words."""
         return connection_options(self.endpoint, self.any_certificate, self.proxy_url)
@@ -141,7 +154,7 @@ class AzureSettings(ObstoreService):
             "endpoint": self.endpoint,
             "use_emulator": False,
             "use_fabric_endpoint": False,
-            "skip_signature": isinstance(self.login, Nobody),
+            "skip_signature": self.login == Anonymous(),
             "disable_tagging": True,
         }
 
@@ -150,6 +163,6 @@ class AzureSettings(ObstoreService):
         return f"the container {_name_of(container)!r} of Azure Blob Storage at {self.endpoint}"
 
 
-def _name_of(place: str) -> str:
+def _name_of(container: str) -> str:
     """Return the container's name from its form in a URI: container@host."""
-    return place.partition("@")[0]
+    return container.partition("@")[0]

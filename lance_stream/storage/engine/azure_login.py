@@ -30,9 +30,13 @@ class Login(Protocol):
         """Return what proves it."""
         ...
 
+    def lance_options(self) -> Mapping[str, str]:
+        """Return the credentials by pylance's names; none if pylance has to find them itself."""
+        ...
+
     @property
-    def travels_openly(self) -> bool:
-        """Whether who reads a request could use what proves it."""
+    def is_bearer(self) -> bool:
+        """Whether whoever reads a request could use its credentials."""
         ...
 
 
@@ -47,7 +51,7 @@ class SharedKey:
 
     account: str
     key: str = field(repr=False)
-    travels_openly = False
+    is_bearer = False
 
     def __post_init__(self) -> None:
         try:
@@ -62,13 +66,17 @@ class SharedKey:
         """Return the key."""
         return GivenCredentials({"access_key": self.key})
 
+    def lance_options(self) -> Mapping[str, str]:
+        """Return the key by pylance's name."""
+        return {"account_key": self.key}
+
 
 @dataclass(frozen=True)
 class SharedAccess:
     """A shared access signature: what follows the "?" of the URL that was handed out."""
 
     query: str = field(repr=False)
-    travels_openly = True
+    is_bearer = True
 
     def __post_init__(self) -> None:
         if "sig" not in dict(self._parts()):
@@ -81,6 +89,10 @@ class SharedAccess:
         """Return the signature."""
         return GivenCredentials({"sas_token": self._parts()})
 
+    def lance_options(self) -> Mapping[str, str]:
+        """Return the signature by pylance's name."""
+        return {"sas_token": self.query}
+
     def _parts(self) -> list[tuple[str, str]]:
         return parse_qsl(self.query.removeprefix("?"), keep_blank_values=True)
 
@@ -90,11 +102,15 @@ class BearerToken:
     """A token of Microsoft Entra for https://storage.azure.com, which is not renewed."""
 
     token: str = field(repr=False)
-    travels_openly = True
+    is_bearer = True
 
     def connect(self) -> Credentials:
         """Return the token."""
         return GivenCredentials({"token": self.token})
+
+    def lance_options(self) -> Mapping[str, str]:
+        """Return the token by pylance's name."""
+        return {"bearer_token": self.token}
 
 
 @dataclass(frozen=True)
@@ -121,7 +137,7 @@ class Identity:
     token_file: str | None = None
     object_id: str | None = None
     resource_id: str | None = None
-    travels_openly = True
+    is_bearer = True
 
     def connect(self) -> Credentials:
         """Return the object that fetches and renews tokens.
@@ -137,16 +153,34 @@ class Identity:
                 "pip install 'lance-stream[azure]'. Or give an account key or a SAS token"
             ) from None
 
+    def lance_options(self) -> Mapping[str, str]:
+        """Return the identity by pylance's names."""
+        options = {
+            "tenant_id": self.tenant,
+            "client_id": self.client,
+            "client_secret": self.secret,
+            "authority_host": self.authority,
+            "federated_token_file": self.token_file,
+            "object_id": self.object_id,
+            "msi_resource_id": self.resource_id,
+            "use_azure_cli": "true" if self.kind == "cli" else None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
 
 @dataclass(frozen=True)
-class Nobody:
+class Anonymous:
     """Requests without an identity, for public containers."""
 
-    travels_openly = False
+    is_bearer = False
 
     def connect(self) -> Credentials:
         """Return no credentials."""
         return GivenCredentials({"token": ""})
+
+    def lance_options(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
 
 
 class AzureCredentials(RenewedCredentials):

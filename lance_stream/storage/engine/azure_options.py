@@ -23,10 +23,10 @@ from urllib.parse import unquote, urlsplit
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.azure import MOST_AT_ONCE, AzureSettings
 from lance_stream.storage.engine.azure_login import (
+    Anonymous,
     BearerToken,
     Identity,
     Login,
-    Nobody,
     SharedAccess,
     SharedKey,
 )
@@ -289,7 +289,7 @@ def _login(
     if token := _text(taken, "bearer_token"):
         return BearerToken(token)
     if _flag(taken, "anonymous"):
-        return Nobody()
+        return Anonymous()
     if emulator:
         return SharedKey(account, _EMULATOR_KEY)
     return _identity(taken)
@@ -325,7 +325,7 @@ def _check_openness(endpoint: str, login: Login, taken: Mapping[str, Any]) -> No
     """
     url = urlsplit(endpoint)
     is_near = url.hostname in ("localhost", "127.0.0.1", "::1")
-    is_seen = url.scheme == "http" and login.travels_openly and not is_near
+    is_seen = url.scheme == "http" and login.is_bearer and not is_near
     if is_seen and not _flag(taken, "allow_http"):
         raise InvalidInputError(
             f"{endpoint} is plain HTTP, and everybody on the way could read the token that goes "

@@ -1,5 +1,6 @@
 """How a service is connected to, in obstore's words: the same for all of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,41 @@ class ObstoreService(Service):
         with brought_by(self.extra, self.purpose):
             from lance_stream.storage.engine.requests import EngineRequests
         return EngineRequests(self, container)
+
+    def lance_options(self, container: str) -> Mapping[str, str]:
+        """Return the settings of a bucket by pylance's names; see `Store.lance_options`.
+
+        pylance and obstore are built on the same library, so most settings have the same names and
+        values. Credentials that are not given are left to pylance, which looks where our libraries
+        look, too: in the environment and on the machine.
+        """
+        client = self.client_options()
+        for option, reason in _UNKNOWN_TO_PYLANCE.items():
+            if option in client:
+                raise InvalidInputError(reason)
+        settings = {
+            **{name: client[name] for name in _CLIENT_OF_PYLANCE if name in client},
+            **self.config(container),
+            **self.lance_credentials(),
+        }
+        return {name: _as_text(value) for name, value in settings.items()}
+
+
+_CLIENT_OF_PYLANCE: Final = ("allow_http", "allow_invalid_certificates", "proxy_url")
+_UNKNOWN_TO_PYLANCE: Final = {
+    "root_certificate": (
+        "pylance, which builds indices, does not accept a file of certificates: add the authority "
+        "to those of the machine (SSL_CERT_FILE)"
+    ),
+    "default_headers": (
+        "pylance, which builds indices, cannot name a project that pays for its requests: leave "
+        "out the storage option requester_pays"
+    ),
+}
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def connection_options(

@@ -78,6 +78,19 @@ class GoogleSettings(ObstoreService):
         """Whether the service keeps conditions."""
         return True
 
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """The service, and where it is reached."""
+        return "google", self.endpoint
+
+    def shared_uri(self, container: str) -> str:
+        """Return the URI of a bucket."""
+        return f"gs://{container}"
+
+    def lance_credentials(self) -> Mapping[str, str]:
+        """Return the credentials by pylance's names."""
+        return self.login.lance_options()
+
     def client_options(self) -> Mapping[str, Any]:
         """Return how it is connected to, in obstore's words."""
         options = connection_options(self.endpoint, self.any_certificate, self.proxy_url)

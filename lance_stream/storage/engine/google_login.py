@@ -52,6 +52,18 @@ class Login:
         with brought_by("gcs", "credentials of Google Cloud Storage"):
             return GoogleCredentials(self)
 
+    def lance_options(self) -> Mapping[str, str]:
+        """Return the credentials by pylance's names; none if pylance has to find them itself."""
+        name = _OF_PYLANCE.get(self.kind)
+        return {} if name is None else {name: self.value}
+
+
+_OF_PYLANCE: Final = {
+    "token": "google_storage_token",
+    "file": "google_service_account",
+    "key": "google_service_account_key",
+}
+
 
 class GoogleCredentials(RenewedCredentials):
     """An access token, renewed before it ends.

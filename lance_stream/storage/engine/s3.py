@@ -9,6 +9,7 @@ An endpoint that begins with http:// is accepted: s3fs only needs the URL; Lance
 contradiction, and refused.
 """
 
+import asyncio
 import base64
 import os
 from collections.abc import Mapping
@@ -156,6 +157,25 @@ class S3Settings(ObstoreService):
         host = urlsplit(self._endpoint() or "").hostname
         is_aws = host is None or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
         return True if self.creates_once is None and is_aws else self.creates_once
+
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """The service, and where it is reached."""
+        return "s3", self.endpoint
+
+    def shared_uri(self, container: str) -> str:
+        """Return the URI of a bucket."""
+        return f"s3://{container}"
+
+    def lance_credentials(self) -> Mapping[str, str]:
+        """Return the keys by pylance's names; those of a profile are looked up."""
+        if self.anonymous or (self.key is None and self.profile is None):
+            return {}
+        credentials = self.credentials()
+        asyncio.run(credentials.ready())
+        keys = credentials()
+        names = ("access_key_id", "secret_access_key", "token")
+        return {name: keys[name] for name in names if keys.get(name)}
 
     def client_options(self) -> Mapping[str, Any]:
         """Return how it is connected to, in obstore's words."""

@@ -28,6 +28,19 @@ class Service(ABC):
     def is_sure_to_create_once(self) -> bool | None:
         """Whether the service keeps conditions; None if that is to be found out."""
 
+    @property
+    @abstractmethod
+    def service(self) -> tuple[str | None, ...]:
+        """The service and account; see `Store.service`."""
+
+    @abstractmethod
+    def shared_uri(self, container: str) -> str:
+        """Return the URI of a bucket that is the same for every program."""
+
+    @abstractmethod
+    def lance_credentials(self) -> Mapping[str, str]:
+        """Return the credentials by pylance's names; none if pylance has to find them itself."""
+
     @abstractmethod
     def client_options(self) -> Mapping[str, Any]:
         """Return how it is connected to, in obstore's words."""

@@ -12,7 +12,7 @@ The engine reports a request's outcome by what it raises:
 Keys are the service's own: the full name of an object in its bucket or container.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -182,6 +182,19 @@ class ServiceSettings(Protocol):
     @property
     def scheme(self) -> str:
         """The scheme of the service's URIs."""
+        ...
+
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """The service and account; see `Store.service`."""
+        ...
+
+    def shared_uri(self, container: str) -> str:
+        """Return the URI of a bucket that is the same for every program; see `Store.shared_uri`."""
+        ...
+
+    def lance_options(self, container: str) -> Mapping[str, str]:
+        """Return the settings of a bucket by pylance's names; see `Store.lance_options`."""
         ...
 
     @property

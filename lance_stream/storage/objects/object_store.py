@@ -10,9 +10,17 @@ become the object in one last request.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -95,6 +103,27 @@ class ObjectStore:
     def uri(self) -> str:
         """The root as a URI."""
         return f"{self.settings.scheme}://{self.container}/{quote(self.root)}"
+
+    @property
+    def service(self) -> tuple[str | None, ...]:
+        """The service and account, whatever the bucket."""
+        return self.settings.service
+
+    @property
+    def shared_uri(self) -> str:
+        """The root as a URI, by the names that all programs know."""
+        return f"{self.settings.shared_uri(self.container)}/{quote(self.root)}"
+
+    def at_root(self, root: str) -> "ObjectStore":
+        """Return the files below another prefix of the bucket."""
+        return replace(self, root=root)
+
+    def local_path(self, _path: str) -> None:
+        """Nothing is on a disk."""
+
+    def lance_options(self) -> Mapping[str, str]:
+        """Return the settings by pylance's names."""
+        return self.settings.lance_options(self.container)
 
     @property
     def lists_in_order(self) -> bool:

@@ -149,9 +149,6 @@ AZURE: Final[_Names] = {
 }  # fmt: skip
 """Names of adlfs and of Lance's Azure Blob Storage."""
 
-AZURE_PROTOCOLS: Final = ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs")
-"""The first parts of URIs of Azure Blob Storage."""
-
 AZURE_ACCOUNT: Final = (
     "account_name", "account_key", "connection_string", "sas_token", "endpoint", "account_host",
 )  # fmt: skip

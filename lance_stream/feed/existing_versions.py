@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from lance_stream.commit.version_log import Look, VersionLog
+from lance_stream.commit.version_log import ExternalVersions, Look, VersionLog
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.positions import Position, joined_marks
 from lance_stream.snapshot.opening import checkout
@@ -31,7 +31,7 @@ MAX_RECENT_FRAGMENTS: Final = 400_000
 _LEAST_RECENT: Final = 4
 
 
-class VersionsLeft:
+class ExistingVersions:
     """The versions that a table has at one moment.
 
     Args:
@@ -69,15 +69,15 @@ class VersionsLeft:
         ] or self._listed
         self._is_all = not after
 
-    def read_ahead(self, first: int, last: int) -> None:
-        """Read manifests that will be needed, side by side.
+    def prefetch(self, first: int, last: int) -> None:
+        """Read manifests that will be needed concurrently.
 
         Args:
             first: The first version.
             last: The last one; fewer are read if they are large.
         """
         first = max(first, 1)
-        self._log.read_ahead(
+        self._log.prefetch(
             [version for version in self._after(first - 1) if first <= version <= last]
         )
 
@@ -118,17 +118,6 @@ class VersionsLeft:
         if num_delivered:
             mark = joined_marks(mark, self.mark(version + 1))
         return Position(version, num_delivered, mark=mark)
-
-
-def read_ahead(table: TableVersion, versions: Sequence[int]) -> None:
-    """Read manifests that will be needed side by side, if the table's log caches them.
-
-    Args:
-        table: Any version; one of a `VersionsLeft` has a log that does.
-        versions: Which versions; some may have been removed.
-    """
-    if isinstance(table.log, _RecentVersions):
-        table.log.read_ahead(versions)
 
 
 class _RecentVersions(VersionLog):
@@ -202,6 +191,19 @@ class _RecentVersions(VersionLog):
         """Whether `Store.create_once` is reliable."""
         return self._log.creates_names_once
 
+    @property
+    def external(self) -> ExternalVersions | None:
+        """The versions, if they are published in a manifest store."""
+        return self._log.external
+
+    def for_store(self, store: Store) -> VersionLog:
+        """Return the history of another table that is published in the same way."""
+        return self._log.for_store(store)
+
+    def claiming(self) -> VersionLog:
+        """Return the history, whose versions may follow any."""
+        return self._log.claiming()
+
     def check_may_follow(self, newest: Manifest | None) -> None:
         """Check that this log may publish versions after one."""
         self._log.check_may_follow(newest)
@@ -218,8 +220,8 @@ class _RecentVersions(VersionLog):
         """Return which of some staged manifests are no longer needed."""
         return self._log.obsolete_staged_files(paths)
 
-    def read_ahead(self, versions: Sequence[int]) -> None:
-        """Read manifests side by side, as many as fit the cache; some may have been removed."""
+    def prefetch(self, versions: Sequence[int]) -> None:
+        """Read manifests concurrently, as many as fit the cache; see `VersionLog.prefetch`."""
         room = MAX_RECENT_FRAGMENTS // max(len(self._seen.newest.fragments), 1)
         missing = [version for version in versions if version not in self._recent]
         missing = missing[: max(min(room, MAX_RECENT) - _LEAST_RECENT, 0)]

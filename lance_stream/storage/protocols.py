@@ -1,0 +1,185 @@
+"""The protocols of locations: one table, with what opens each and what it needs.
+
+    ""  file                                   a local disk
+    memory                                     the memory of this process
+    s3  s3a  s3n                               S3; the latter two as Spark users write them
+    gs  gcs                                    Google Cloud Storage
+    az  abfs  abfss  azure  adl  wasb  wasbs   Azure Blob Storage
+
+A store is imported when it is opened: a process imports those of its tables and no others.
+
+To add a store, write its class, list the names of its options in `options.names`, and add a row
+here.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from lance_stream.errors import InvalidInputError
+from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.options.names import as_flag, take_settings
+from lance_stream.storage.store import Store
+
+Opener = Callable[[str, str, Mapping[str, Any]], Store]
+"""Returns a store, given the protocol, what follows its ":", and the storage options."""
+
+_NEVER: Final = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What holds the files of some protocols.
+
+    Attributes:
+        name: Its key in `options.names.STORES`.
+        open: Opens a store.
+        extra: The extra of this package that installs its library; None if it needs none.
+        scheme: The protocol that other programs know it by; None if they know each of ours.
+        is_of_one_machine: Whether each machine, or process, has its own.
+    """
+
+    name: str
+    open: Opener
+    extra: str | None = None
+    scheme: str | None = None
+    is_of_one_machine: bool = False
+
+
+def _open_path(_protocol: str, path: str, options: Mapping[str, Any]) -> Store:
+    durable = take_settings(options, "local").get("durable", False)
+    if str(durable).strip().lower() == _NEVER:
+        return LocalStore(absolute_path(path), volatile=True)
+    return LocalStore(absolute_path(path), durable=as_flag("durable", durable, also=[_NEVER]))
+
+
+def absolute_path(path: str) -> str:
+    """Return a path in a form that is the same for every process on this machine.
+
+    Raises:
+        InvalidInputError: The directory that it is relative to does not exist.
+    """
+    try:
+        whole = path if path.startswith("/") else Path(path).expanduser().absolute()
+        return os.path.normpath(whole)
+    except (RuntimeError, FileNotFoundError) as error:
+        raise InvalidInputError(
+            f"{path!r} is relative to a home or working directory that does not exist ({error}): "
+            "give an absolute path"
+        ) from error
+
+
+def _open_file_uri(protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise InvalidInputError(
+                f"the URI 'file:{rest}' names the host {host!r}: file:///{rest[2:]} is the file of "
+                "that path on this machine"
+            )
+        rest = f"/{path}"
+    if not rest.startswith("/"):
+        raise InvalidInputError(f"the path of the URI 'file:{rest}' is not absolute")
+    return _open_path(protocol, unquote(rest), options)
+
+
+def _open_memory(_protocol: str, rest: str, _options: Mapping[str, Any]) -> Store:
+    root = "/" + "/".join(part for part in rest.split("/") if part not in ("", "."))
+    if root == "/" or ".." in root.split("/"):
+        raise InvalidInputError(f"'memory:{rest}' is not the URI of a dataset in memory")
+    from lance_stream.storage.memory_store import MemoryStore
+
+    return MemoryStore(root)
+
+
+def _open_s3(_protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
+    from lance_stream.storage.engine.s3 import s3_settings
+    from lance_stream.storage.objects.object_store import ObjectStore
+
+    bucket, root = split_bucket(f"s3:{rest}")
+    return ObjectStore(s3_settings(options), bucket, root)
+
+
+def _open_google(_protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
+    from lance_stream.storage.engine.google import google_settings
+    from lance_stream.storage.objects.object_store import ObjectStore
+
+    bucket, root = split_bucket(f"gs:{rest}")
+    return ObjectStore(google_settings(options), bucket, root)
+
+
+def _open_azure(protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
+    from lance_stream.storage.engine.azure_options import open_azure
+
+    return open_azure(protocol, rest, options)
+
+
+def split_bucket(uri: str) -> tuple[str, str]:
+    """Return the bucket of a URI, and the unescaped path in it.
+
+    Raises:
+        InvalidInputError: There is no bucket or no path, or the path cannot be a dataset's.
+    """
+    bucket, _, escaped = uri.partition("://")[2].partition("/")
+    problem = None
+    if not bucket or not escaped.strip("/"):
+        problem = "it has to name a bucket and a path in it"
+    elif "?" in escaped or "#" in escaped:
+        problem = 'it has a query or a fragment; write "?" as %3F and "#" as %23 in a path'
+    path = unquote(escaped.strip("/"))
+    if problem is None and {"", ".", ".."} & set(path.split("/")):
+        problem = 'its path has an empty part, "." or ".."'
+    if problem is None and ("\0" in path or "\N{REPLACEMENT CHARACTER}" in path):
+        problem = "its escapes are not valid UTF-8"
+    if problem is not None:
+        raise InvalidInputError(f"{uri!r} is not the URI of a dataset: {problem}")
+    return bucket, path
+
+
+_S3: Final = Service("s3", _open_s3, extra="s3", scheme="s3")
+_GOOGLE: Final = Service("google", _open_google, extra="gcs", scheme="gs")
+_AZURE: Final = Service("azure", _open_azure, extra="azure")
+
+PROTOCOLS: Final[Mapping[str, Service]] = {
+    "": Service("local", _open_path, is_of_one_machine=True),
+    "file": Service("local", _open_file_uri, is_of_one_machine=True),
+    "memory": Service("memory", _open_memory, is_of_one_machine=True),
+    **dict.fromkeys(("s3", "s3a", "s3n"), _S3),
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+    **dict.fromkeys(("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"), _AZURE),
+}
+"""The protocols that are supported, in lower case; "" is a path without one."""
+
+DYNAMODB: Final = "s3+ddb"
+"""The protocol of a whole dataset: its files are on S3, its versions in DynamoDB."""
+
+REFUSED: Final[Mapping[str, str]] = {
+    DYNAMODB: "its versions are in DynamoDB, and it is the URI of a whole dataset",
+    **dict.fromkeys(
+        ("hdfs", "webhdfs", "swebhdfs", "viewfs"),
+        "Hadoop's file system is not supported. Keep the table in an object store, s3://, abfss:// "
+        "or gs:// (Apache Ozone and MinIO speak S3's protocol, too), or on a shared disk",
+    ),
+    "dbfs": "it does not promise that a file is created only once, which commits depend on. Name "
+    "the object store beneath it: s3://, abfss:// or gs://",
+    **dict.fromkeys(
+        ("http", "https"),
+        "a web server accepts no writes. If it is an object store, name the bucket, "
+        "s3://bucket/path, and the server in the storage option endpoint_url",
+    ),
+}
+"""Protocols that are refused on purpose, and why."""
+
+
+def service_of(protocol: str) -> Service | None:
+    """Return the service of a protocol in lower case; None for a protocol that is not ours."""
+    return _S3 if protocol == DYNAMODB else PROTOCOLS.get(protocol)
+
+
+def usual_protocol(protocol: str) -> str:
+    """Return the protocol that other programs know for one of ours: "s3" for "s3a"."""
+    service = PROTOCOLS.get(protocol)
+    return protocol if service is None or service.scheme is None else service.scheme
