@@ -33,7 +33,8 @@ _CONF_DIR = Path(__file__).parent / "spark" / "conf"
 
 @pytest.fixture(scope="session", autouse=True)
 def no_compiled_loops() -> Iterator[None]:
-    """Load none: whether a process has worked enough for them must not decide about a test."""
+    """Use none, nor in processes that tests start: whether numba is installed decides no test."""
+    os.environ["NUMBA_DISABLE_JIT"] = "1"  # numba, imported by now, reads it at its import
     with compiled.loops.replaced(None):
         yield
 

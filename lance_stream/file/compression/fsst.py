@@ -68,12 +68,6 @@ BATCH_BYTES = 1 << 20
 
 _STRIDE = 2654435761
 
-_SAVED_PER_CODE = 5
-"""The nanoseconds that compiled decoding saves per code."""
-
-_SAVED_PER_BYTE = 8
-"""The nanoseconds that compiled encoding saves per byte."""
-
 _ENDS_AFTER_ESCAPE = "an FSST value ends after an escape, without its byte"
 _CODE_WITHOUT_SYMBOL = "an FSST code has no symbol"
 
@@ -165,7 +159,7 @@ def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
 
 def _codes(bounds: Places, data: Bytes, matcher: Matcher, terminator: int) -> tuple[Bytes, Places]:
     """Return the codes of all pieces, and the bytes of each."""
-    kernels = loops.get(int(bounds[-1]) * _SAVED_PER_BYTE)
+    kernels = loops.get()
     if kernels is not None:
         return _codes_by_loop(kernels, bounds, data, matcher, terminator)
     codes, counts = [], []
@@ -216,7 +210,7 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
     if not table.is_on or block.offsets[-1] == 0:
         return block
     codes = block.data[: int(block.offsets[-1])]
-    kernels = loops.get(len(codes) * _SAVED_PER_CODE)
+    kernels = loops.get()
     if kernels is not None and block.offsets[0] == 0:
         return _decoded_by_loop(kernels, block, codes, table)
     escapes = _escapes(codes)

@@ -27,9 +27,6 @@ Places = npt.NDArray[np.int64]
 Symbols = npt.NDArray[np.uint64]
 """Up to 8 bytes each, the first one the least significant, padded with zeros."""
 
-_SAVED_PER_BYTE = 8
-"""The nanoseconds that the compiled loop saves per byte."""
-
 SLOT_BITS = 12
 SPREAD = np.uint32(2971215073)
 _FIRST_3 = np.uint64(0xFFFFFF)
@@ -106,7 +103,7 @@ class Matcher:
             escape has one byte.
         """
         found = np.zeros(len(strings.data), np.uint16)
-        kernels = loops.get(len(strings.data) * _SAVED_PER_BYTE)
+        kernels = loops.get()
         if kernels is not None and len(strings.starts):
             terminator = int(strings.data[strings.stops[0]])
             kernels.match(*strings, terminator, *self.tables, found)

@@ -63,9 +63,6 @@ such widths: unpacking a width by rows has a fixed cost, shared by many chunks."
 _LOOP_WORD_BYTES = (4, 8)
 """Narrower words are unpacked as fast by numpy."""
 
-_SAVED_PER_PACKED = 4
-"""The nanoseconds that the compiled loop saves per packed value."""
-
 _RARE_CHUNKS = 32
 """We write no width for fewer chunks if a wider one costs little."""
 
@@ -235,7 +232,7 @@ def _packed_by_loop(words: Words, starts: Counts, widths: Counts, packed: Words)
     """
     if words.itemsize not in _LOOP_WORD_BYTES or not words.flags.aligned:
         return False
-    kernels = loops.get(len(words) * _SAVED_PER_PACKED)
+    kernels = loops.get()
     if kernels is None:
         return False
     kernels.pack(_filled(words), starts, widths, packed)
@@ -388,7 +385,7 @@ def _unpacked_by_loop(
     if word.itemsize not in _LOOP_WORD_BYTES or not _is_aligned(buffer, word):
         return False
     words = buffer.data.view(word)
-    kernels = loops.get(values.size) if words.flags.aligned else None
+    kernels = loops.get() if words.flags.aligned else None
     if kernels is None:
         return False
     check_chunks([buffer], num_values)  # for the loop checks no bounds

@@ -91,9 +91,6 @@ more, since a symbol has 8 bytes at most; of random letters, too, whose codes zs
 FSST_BONUS = 1.1
 """FSST may be this much larger than zstd, because it is faster to read: above all single rows."""
 
-_SAVED_PER_BYTE = 2
-"""The nanoseconds that compiled FSST saves per byte, compared with zstd."""
-
 _CHUNK_VALUES = (4096, 256, 16, 2)
 _NUM_SAMPLES = 4
 _SAMPLE_BYTES = 8 * 1024
@@ -149,7 +146,7 @@ def _smaller_fsst(block: VariableWidthBlock, part: float) -> Trained | None:
     """
     total = int(block.offsets[-1])
     least, most = PART_FOR_FSST
-    if not least <= part < most or loops.get(total * _SAVED_PER_BYTE) is None:
+    if not least <= part < most or loops.get() is None:
         return None
     choice = trained(block)
     if choice is None:

@@ -56,8 +56,6 @@ PLAIN_RUNS = Rle.of(BITS_PER_LEVEL)
 
 _BYTES_PER_LEVEL = 2
 _RUN_BYTES = 3
-_SAVED_PER_LEVEL = 5
-"""The nanoseconds that compiled unpacking saves per level."""
 
 
 def decode_level_chunks(
@@ -309,7 +307,7 @@ def _unpacked_by_loop(
     if not words.flags.aligned or (buffer.starts % _BYTES_PER_LEVEL).any():
         return None
     total = int(num_levels.sum())
-    kernels = loops.get(total * _SAVED_PER_LEVEL)
+    kernels = loops.get()
     if kernels is None:
         return None
     levels = np.empty(total, np.uint16)
