@@ -141,17 +141,14 @@ class QuarantineBatch:
             return
         target = open_table(self.table_uri, storage_options=dict(self.storage_options))
         entry = ledger_entries.read_entry(target.manifest.config, self.app_id)
-        if entry is None or entry.batch_id <= self.batch_id:
-            is_own = entry is not None and entry.batch_id == self.batch_id
-            attempt = entry.quarantined if entry is not None and is_own else ""
-            named = (
-                None
-                if entry is None
-                else entry.last_quarantined
-                if is_own
-                else (entry.newest_quarantined)
-            )
-            _drop_others(table, self.app_id, self.batch_id, attempt, is_first=named is None)
+        attempt, named = "", None
+        if entry is not None:
+            if entry.batch_id > self.batch_id:
+                return
+            named = entry.newest_quarantined
+            if entry.batch_id == self.batch_id:
+                attempt, named = entry.quarantined, entry.last_quarantined
+        _drop_others(table, self.app_id, self.batch_id, attempt, is_first=named is None)
 
 
 def set_aside(

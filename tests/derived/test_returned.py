@@ -27,6 +27,12 @@ POINT = pa.struct([("a", pa.int64()), ("b", pa.float32())])
 PAIR = pa.struct([("p", POINT), ("q", POINT)])
 
 
+class WithColumns(dict[str, Any]):
+    """A mapping with an attribute that frames have, too."""
+
+    columns = ("o", "n")
+
+
 def returned(values: Any, kind: pa.DataType) -> list[Any]:
     batch = as_outputs(values, pa.schema([("o", kind)]), len(values))
     batch.validate(full=True)
@@ -84,6 +90,8 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         (pd.Series(pd.to_datetime(["2020-01-01", None])), pa.timestamp("ns"), [FIRST, None]),
         (pd.Series([{"a": 1}, None]), pa.struct([("a", pa.int64())]), [{"a": 1}, None]),
         ([pd.NA, pd.NaT, 1], pa.int64(), [None, None, 1]),
+        ([[FIRST, pd.NaT]], pa.list_(pa.timestamp("ns")), [[FIRST, None]]),
+        ([{"a": pd.NaT}], pa.struct([("a", pa.timestamp("us"))]), [{"a": None}]),
         ([NANOS], pa.timestamp("ns"), [NANOS]),
         (pd.Series([NANOS]), pa.timestamp("ns"), [NANOS]),
         ([pd.Timedelta(1, "ns")], pa.duration("ns"), [pd.Timedelta(1, "ns")]),
@@ -141,6 +149,7 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         (pa.array([1.5, None]), pa.float32(), [1.5, None]),
         (pa.chunked_array([[1], [2]]), pa.int8(), [1, 2]),
         ([np.array([1.0, 2.0], np.float32)], pa.list_(pa.float32(), 2), [[1, 2]]),
+        (WithColumns(o=[1, 2], n=[3, 4]), pa.int8(), [1, 2]),
     ],
 )
 def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected: list[Any]) -> None:

@@ -258,19 +258,31 @@ def test_a_commit_deletes_rows_of_other_attempts(uri: str) -> None:
     assert [(json.loads(row)["x"], state) for _, row, state in states_of(uri)] == [(302, "ready")]
 
 
+def test_attempts_that_outlive_a_crash_are_never_replayed(uri: str) -> None:
+    """The driver crashed between its commit and the deletion of the rows of its first attempt."""
+    take_in(uri, 0, bad(1), commits=False)
+    take_in(uri, 0, bad(2))
+    take_in(uri, 1, bad(3))
+    states = {json.loads(row)["x"]: state for _, row, state in states_of(uri)}
+    assert states == {301: "stale", 302: "ready", 303: "ready"}
+
+
 @pytest.mark.parametrize(
-    ("committed", "remaining"), [("bad", [302]), ("good", []), ("later", [301, 302])]
+    ("committed", "remaining"),
+    [("bad", [302]), ("good", []), ("later", [301, 302]), ("forgotten", [])],
 )
 def test_repeated_batches_keep_the_named_attempt(
     uri: str, committed: str, remaining: list[int]
 ) -> None:
     """A sink finds that the table has the batch, and cannot tell who has written it."""
     take_in(uri, 0, bad(1), commits=False)
-    take_in(uri, 0, bad(2), commits=committed == "bad")
+    take_in(uri, 0, bad(2), commits=committed in {"bad", "forgotten"})
     if committed == "good":  # by a sink without a quarantine
         append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(0))
     if committed == "later":
         append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(1))
+    if committed == "forgotten":
+        lance_stream.open_dataset(uri).update_config({"lance_stream.ledger.app": None})
     QuarantineBatch(quarantine_uri(uri), {}, uri, "app", 0).keep_committed()
     assert [json.loads(row)["x"] for _, row, _ in states_of(uri)] == remaining
 
@@ -516,11 +528,22 @@ def test_nothing_in_quarantine_is_nothing_to_do(uri: str) -> None:
     assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
 
 
-def test_another_table_is_no_quarantine(uri: str) -> None:
-    lance_stream.create_dataset(quarantine_uri(uri), pa.schema([("a", pa.int64())]))
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("a", "'app_id' is none of its columns"), ("app_id", "'app_id' has another type")],
+)
+def test_another_table_is_no_quarantine(uri: str, name: str, problem: str) -> None:
+    lance_stream.create_dataset(quarantine_uri(uri), pa.schema([(name, pa.int64())]))
     for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
-        with pytest.raises(InvalidInputError, match="is not a quarantine"):
+        with pytest.raises(InvalidInputError, match=f"is not a quarantine: {problem}"):
             act(uri)
+
+
+def test_few_columns_of_a_quarantine_may_be_null(uri: str) -> None:
+    """A reason may concern no single column, and most rows were never replayed."""
+    take_in(uri, 0, bad(1))
+    schema = lance_stream.open_dataset(quarantine_uri(uri)).schema
+    assert {field.name for field in schema if field.nullable} == {"column", "replay"}
 
 
 def test_the_quarantine_itself_names_its_table(uri: str) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +15,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import data_file_name
+from lance_stream.upsert import key_bounds
 from lance_stream.upsert.file_columns import file_column
 from lance_stream.upsert.key_bounds import (
     UNKNOWN,
@@ -271,6 +272,44 @@ def test_bounds_of_removed_files_are_dropped() -> None:
     assert column.num_known == 10
     lookup = KeyLookup([pa.array([4995])])
     assert np.flatnonzero(KeyBounds([column]).may_hold(left, lookup)).tolist() == [5]
+
+
+def learned(numbers: Iterable[int]) -> list[FileBounds]:
+    """Return the bounds of files of one row each."""
+    (field,) = key_fields(pa.int64())
+    file_bounds: list[FileBounds] = []
+    for number in numbers:
+        learner = BoundsLearner(fragment_of(number, (field,), 1), [field])
+        learner.see([pa.array([number])])
+        file_bounds += learner.file_bounds()
+    return file_bounds
+
+
+def test_bounds_that_are_learned_again_change_nothing() -> None:
+    """Scans that run at once learn the same files, and saving counts the work behind them."""
+    types = (pa.int64(), pa.int64())
+    bounds, _, file_bounds = file_bounds_of(types, [[(0, 1), (9, 1)], [(5, 2)]])
+    for _ in range(2):
+        bounds.learn(file_bounds)
+        for column in bounds.columns:
+            work = 3 + 2 * key_bounds._ROWS_FOR_A_FILE
+            assert (column.num_known, column.unsaved_work, len(column._lows)) == (2, work, 3)
+
+
+def test_what_is_remembered_is_at_most_twice_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams that update a table for months replace its files again and again."""
+    monkeypatch.setattr(key_bounds, "_FORGET_FROM", 1)
+    fragments = FragmentList.of(many_files(7))
+    column = ColumnBounds(key_fields(pa.int64())[0])
+    table = FragmentList.of([fragments[0], fragments[6]])
+    for num_learned, num_left in ((5, 5), (6, 1)):
+        column.add(learned(range(num_learned)))
+        is_unknown = column.rows_of(fragments) == UNKNOWN
+        assert is_unknown.tolist() == [number >= num_learned for number in range(7)]
+        assert (column.rows_of(table) == UNKNOWN).tolist() == [False, True]
+        assert len(column._row_of_fragment) == num_left
+        column.forget_others(table)
+        assert (column.num_known, len(column._lows)) == (num_left, num_left + 1)
 
 
 def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,20 @@ def test_conditions_see_parts_of_structs(ds: Dataset) -> None:
     assert prices(after.upsert(rows({1: 7}, "2"), "id", when_matched=condition))[1] == 5
 
 
+def test_conditions_see_the_types_that_are_stored(ds: Dataset) -> None:
+    """A column that is all null has no parts of its own, but the table knows them."""
+    data = rows({1: 5, 4: 40}).set_column(2, "place", pa.nulls(2))
+    condition = "source.place.zip IS NULL AND target.place.zip = '1'"
+    assert prices(ds.upsert(data, "id", when_matched=condition)) == {1: 5, 2: 20, 3: 30, 4: 40}
+
+
+def test_conditions_see_the_types_of_columns_that_are_left_out(ds: Dataset) -> None:
+    """The table has a column of that name, too, of another type."""
+    data = rows({1: 5, 2: 6}).set_column(2, "place", pa.array([1, 2]))
+    after = ds.upsert(data, "id", except_columns="place", when_matched="source.place > 1")
+    assert prices(after) == {1: 10, 2: 6, 3: 30}
+
+
 def test_names_and_times_mean_what_they_mean_in_filters(ds: Dataset) -> None:
     """Names in any case, and one current time for all rows."""
     condition = "SOURCE.Price > target.PRICE AND current_timestamp() > TIMESTAMP '2020-01-01'"
