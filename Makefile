@@ -18,7 +18,6 @@ ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot exp
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 HISTORIES   := histories oracle.three_writers faults.store_histories faults.replaced_histories \
 	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
-	upsert.concurrent_histories \
 	oracle.column_histories oracle.cleanup_histories oracle.index_histories oracle.filter_histories \
 	derived.histories commit.group_histories
 MINUTES     ?= 10

@@ -26,6 +26,7 @@ MODULES = (
     "actions.indices",
     "actions.others",
     "actions.beside",
+    "actions.threads",
     "checks.rows",
     "checks.feed",
     "checks.replicas",

@@ -21,6 +21,8 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "upsert.key_index._MANY_CHUNKS": [1, None],
     "upsert.remembered_keys.LEAST_SAVED_ROWS": [20, 50, None],
     "upsert.remembered_keys.LEAST_SHARED_ROWS": [1, None],
+    "upsert.remembered_keys.MOST_SAVED_ROWS": [40, None],
+    "upsert.remembered_keys.MOST_MERGED_KEYS": [200, None],
     "upsert.known_key_bounds.LEAST_UNSAVED_WORK": [1, None],
     "upsert.sorted_words.MANY_WORDS": [1, None],
     "upsert.matching._FEW_OF": [0, 3, None],
