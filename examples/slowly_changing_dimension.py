@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 import lance_stream
-from lance_stream.spark import lance_sink, register
+from lance_stream.spark import auto_cdc_sink, register
 
 CUSTOMERS = pa.schema(
     [
@@ -46,11 +46,11 @@ def keep_history(spark: SparkSession, table: str, history: str, checkpoint: str)
         f.col("_commit_version").alias("version"),  # two versions may have the same time
         (f.col("_change_type") != "delete").alias("brings"),  # a version may replace a row
     )
-    sink = lance_sink(
+    sink = auto_cdc_sink(
         history,
-        mode="scd2",
         keys="id",
         sequence_by=["time", "version", "brings"],
+        stored_as_scd_type=2,
         apply_as_deletes="NOT brings",
         column_list=CUSTOMERS.names,
     )

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import MISSING, fields
-from itertools import product
 from typing import Any, Final
 
 import click
@@ -24,59 +23,24 @@ from lance_stream import errors
 from lance_stream.cli.commands import PROGRAM, make_program
 from lance_stream.cli.main import main
 from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.spark import SinkCommit, lance_sink
-from lance_stream.spark.arguments import options
+from lance_stream.spark import SinkCommit, auto_cdc_sink, lance_sink
+from lance_stream.spark.arguments import reader_options
+from lance_stream.spark.arguments.reader_options import ReaderOptions
+from lance_stream.spark.arguments.table import Option, Row, as_option, rows_of
+from lance_stream.spark.arguments.writer_arguments import BATCH, STREAM, WriterArguments
 from lance_stream.storage.options.names import STORES
 
-_VALUES: Final = (
-    "true", "false", "2", "2026-11-05T14:00:00", "netChanges", "add_columns", "upsert",
-    "quarantine", "7 days", '{"region": "x"}', "s3://bucket/x", "x",
-)  # fmt: skip
-"""Values of which each option accepts one that is not its default."""
-
-_DOORS: Final[Mapping[str, tuple[bool, Mapping[str, str]]]] = {
-    "load": (False, {}),
-    "feed, batch": (False, {"readChangeFeed": "true", "startingVersion": "1"}),
-    "appended rows, stream": (True, {}),
-    "feed, stream": (True, {"readChangeFeed": "true"}),
-}
-"""The ways to read: whether it is a stream, and the options that select it."""
-
 _WORDS: Final[Mapping[str, str]] = {
-    "_text": "text",
-    "_location": "a path or URI",
-    "_columns": "names separated by commas, or a JSON list of names",
-    "_locations": "a location, or a JSON list of them",
-    "_json_object": "a JSON object",
-    "_secret_json_object": "a JSON object",
-    "_timestamp": "a time in ISO 8601, in UTC if it has no zone",
+    "text": "text",
+    "location": "a path or URI",
+    "columns": "names separated by commas, or a JSON list of names",
+    "names": "names separated by commas, or a JSON list of names",
+    "trusted_locations": "a location, or a JSON list of them",
+    "json_object": "a JSON object",
+    "secret_json_object": "a JSON object",
+    "timestamp": "a time in ISO 8601, in UTC if it has no zone",
 }
-_MEANINGS: Final[Mapping[str, str]] = {
-    "path": "The location of the table; the argument of `load`, `save` and `start`.",
-    "storageOptions": "Settings of the store, without secrets: Spark shows them in plans.",
-    "secretStorageOptions": "Settings of the store; Spark shows them nowhere.",
-    "trustedLocations": "Locations below which the table may name files elsewhere.",
-    "schemaEvolution": "How rows may change the columns, as for `lance_sink`.",
-    "mode": "What the rows mean, as for `lance_sink`; by default what Spark's mode says.",
-    "versionAsOf": "The number of the version to read; by default the newest.",
-    "timestampAsOf": "Reads the newest version committed at or before this time.",
-    "tag": "Reads the version that the tag names.",
-    "branch": "The branch to read or write, which has to exist; by default the main one.",
-}
-"""What options mean that share an attribute, or whose attribute is described for programmers."""
-
-_BY_KEY: Final = {"mode": "upsert", "on": "id"}
-_FITTING: Final[Sequence[Mapping[str, str]]] = (
-    {},
-    {"txnAppId": "x", "txnVersion": "1"},
-    _BY_KEY,
-    {**_BY_KEY, "sequenceBy": "lsn", "deleteWhen": "op = 'd'"},
-    {"badRows": "quarantine"},
-    {"badRows": "quarantine", "txnAppId": "x", "txnVersion": "1"},
-)
-"""Options of a writer that others need beside them."""
-
-_OF_SPARK: Final = ("checkpointLocation", "queryName", "paths")
+"""What the value of an option has to be, by the function that parses its text or checks it."""
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -91,97 +55,66 @@ def _cell(text: str) -> str:
 
 def read_options() -> str:
     """Return the options of `spark.read` and `spark.readStream`, and where each is accepted."""
-    known = options._OPTIONS
-    meanings = attributes_of(options.SourceOptions)
-    rows = []
-    for option in known.values():
-        if option.name in _OF_SPARK:
-            continue
-        doors = [name for name in _DOORS if _is_accepted(option, name)]
-        where = "all" if len(doors) == len(_DOORS) else "; ".join(doors)
-        rows.append(_option_row(option, options.SourceOptions, meanings, where))
-    return markdown_table(("option", "", "value; default", "in"), rows)
+    return _options(ReaderOptions, reader_options.CALLERS)
 
 
 def write_options() -> str:
     """Return the options of `df.write` and `df.writeStream`."""
-    meanings = attributes_of(options.WriteOptions)
-    rows = [
-        _option_row(option, options.WriteOptions, meanings, _writers_of(option))
-        for option in options._WRITE_OPTIONS.values()
-        if option.name not in _OF_SPARK
-    ]
+    return _options(WriterArguments, (BATCH, STREAM))
+
+
+def _options(table: type, callers: Sequence[str]) -> str:
+    rows = []
+    for row in rows_of(table).values():
+        accepted = [caller for caller in callers if not row.callers or caller in row.callers]
+        where = "all" if len(accepted) == len(callers) else "; ".join(accepted)
+        for option in row.options:
+            value, default = value_of(row, option), _default_of(row, option)
+            shown = f"{value}; {default}" if default else value
+            rows.append([f"`{option.name}`", _as_code(option.help or row.help), shown, where])
     return markdown_table(("option", "", "value; default", "in"), rows)
 
 
-def _option_row(option: Any, cls: type, meanings: Mapping[str, str], where: str) -> list[str]:
-    meaning = _MEANINGS.get(option.name) or meanings[option.attribute]
-    meaning = re.sub(r"; None (?:means|for|if they are) ", "; by default ", meaning)
-    default = _default_of(option, cls)
-    value = f"{value_of(option)}; {default}" if default else value_of(option)
-    return [f"`{option.name}`", meaning, value, where]
-
-
-def value_of(option: Any) -> str:
+def value_of(row: Row, option: Option) -> str:
     """Return what an option's value has to be, in the words of its own error."""
-    if option.parse.__name__ in _WORDS:
-        return _WORDS[option.parse.__name__]
-    said = None
+    for function in (option.parse, row.check):
+        words = _WORDS.get(getattr(function, "__name__", ""))
+        if words is not None and words != "text":
+            return words
     try:
-        option.parse(option.name, "\0")
+        value = option.value("\0")
+        if row.check is not None:
+            row.check(as_option(option.name), value)
     except InvalidInputError as error:
-        said = re.search(r"must be (.*?), not ", str(error))
-    return "text" if said is None else said[1]
+        expected = re.search(r"must be (.*?), not ", str(error))
+        return "text" if expected is None else expected[1]
+    return "text"
 
 
-def _default_of(option: Any, cls: type) -> str:
-    for field in fields(cls):
-        if field.name != option.attribute or field.default in (MISSING, None, ()):
-            continue
-        for text in ("true", "false", "none", str(field.default)):
-            with suppress(LanceStreamError):
-                if option.parse(option.name, text) == field.default:
-                    return f"`{text}`"
+def _default_of(row: Row, option: Option) -> str:
+    if row.default in (MISSING, None, (), {}) or len(row.options) > 1:
+        return ""
+    for text in ("true", "false", "none", str(row.default)):
+        with suppress(LanceStreamError):
+            if option.value(text) == row.default:
+                return f"`{text}`"
     return ""
-
-
-def _is_accepted(option: Any, door: str) -> bool:
-    """Return whether a way of reading accepts an option, tried with a value that is no default."""
-    is_stream, selected = _DOORS[door]
-    given = {"path": "t", **selected}
-    if option.name in ("path", *selected):
-        return True
-    if option.name == "readChangeFeed":
-        return "feed" in door
-    alone = {"startingTimestamp": "startingVersion"}.get(option.name)
-    given.pop(alone or "", None)
-    for value in _VALUES:
-        with suppress(InvalidInputError):
-            parsed = options.parse_options({**given, option.name: value})
-            if parsed == options.parse_options(given):
-                continue  # the default
-            (options.check_for_stream if is_stream else options.check_for_batch)(parsed)
-            return True
-    return False
-
-
-def _writers_of(option: Any) -> str:
-    """Return which writers accept an option."""
-    accepted = []
-    for streaming, name in ((False, "batch"), (True, "stream")):
-        for value, more in product(_VALUES, _FITTING):
-            with suppress(InvalidInputError):
-                options.parse_write_options({"path": "t", **more, option.name: value}, streaming)
-                accepted.append(name)
-                break
-    return "all" if len(accepted) == 2 else "; ".join(accepted)
 
 
 def sink_arguments() -> str:
     """Return the arguments of `lance_sink`."""
-    meanings = section_of(lance_sink, "Args")
+    return _parameters(lance_sink)
+
+
+def auto_cdc_arguments() -> str:
+    """Return the arguments of `auto_cdc_sink`."""
+    return _parameters(auto_cdc_sink)
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    meanings = section_of(function, "Args")
     rows = []
-    for name, parameter in inspect.signature(lance_sink).parameters.items():
+    for name, parameter in inspect.signature(function).parameters.items():
         default = "" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
         rows.append([f"`{name}`", default, meanings[name]])
     return markdown_table(("argument", "default", ""), rows)
@@ -314,6 +247,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "read options": read_options,
     "write options": write_options,
     "sink arguments": sink_arguments,
+    "auto cdc arguments": auto_cdc_arguments,
     "metrics": metrics,
     "errors": error_classes,
     "storage options": storage_options,

@@ -141,10 +141,10 @@ def list_fragments(uri: str) -> object:
 
 def scan_plan(uri: str) -> object:
     """Plan Spark's tasks for a scan, and pickle each of them."""
-    from lance_stream.spark.arguments.options import SourceOptions
+    from lance_stream.spark.arguments.reader_options import ReaderOptions
     from lance_stream.spark.source.table_reader import TableReader
 
-    asked = SourceOptions(uri, columns=("key",), only_by_tasks=True)
+    asked = ReaderOptions(uri, columns=("key",), only_by_tasks=True)
     tasks = TableReader(asked, None, SCHEMA).partitions()
     sizes = [len(pickle.dumps(task)) for task in tasks]
     return {"tasks": len(sizes), "bytes": sum(sizes), "largest": max(sizes)}

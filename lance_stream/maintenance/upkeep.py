@@ -19,7 +19,7 @@ class Upkeep:
     """Compacts a table and keeps its indices up to date. Pickles as if it were new.
 
     Args:
-        compact_every: When a compaction begins, as in `BackgroundCompaction`; None for never.
+        compact: When a compaction begins, as in `BackgroundCompaction`; None for never.
         fresh_indices: When indices are brought up to date; None for never.
 
     Attributes:
@@ -27,15 +27,11 @@ class Upkeep:
         indexing: What brings indices up to date; None for nothing.
     """
 
-    def __init__(
-        self, compact_every: int | str | None, fresh_indices: RefreshPolicy | None
-    ) -> None:
-        self._given = compact_every, fresh_indices
+    def __init__(self, compact: int | str | None, fresh_indices: RefreshPolicy | None) -> None:
+        self._given = compact, fresh_indices
         self._turns = Turns()
         self.compaction = (
-            None
-            if compact_every is None
-            else BackgroundCompaction(compact_every, turns=self._turns)
+            None if compact is None else BackgroundCompaction(compact, turns=self._turns)
         )
         self.indexing = (
             None if fresh_indices is None else BackgroundIndexing(fresh_indices, self._turns)

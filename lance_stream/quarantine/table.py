@@ -80,12 +80,11 @@ def open_quarantine(
             problem = "is none of its columns" if wanted.name not in columns else "has another type"
             raise InvalidInputError(
                 f"the table {uri} is not a quarantine: {wanted.name!r} {problem}. Bad rows are set "
-                "aside in a table of their own: give another location, quarantine_uri=..."
+                "aside in a table of their own: give another location"
             )
     if not table.has_stable_row_ids:
         raise InvalidInputError(
-            f"the table {uri} is not a quarantine: it has no stable row ids. Give another "
-            "location, quarantine_uri=..."
+            f"the table {uri} is not a quarantine: it has no stable row ids. Give another location"
         )
     of = table.manifest.config.get(TABLE_KEY, "")
     if table_uri is not None and not _is_same(

@@ -1,6 +1,6 @@
 """The integration with Spark: a sink for streams, the format "lance", and upkeep by tasks.
 
-    from lance_stream.spark import lance_sink, lance_sinks, load_changes, register
+    from lance_stream.spark import auto_cdc_sink, lance_sink, lance_sinks, load_changes, register
     from lance_stream.spark import cleanup_table, compact_table, derive
 
 One folder for each question, in the order in which they build on each other:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lance_stream.spark.jobs.derived_columns import derive
     from lance_stream.spark.jobs.maintenance import cleanup_table, compact_table
     from lance_stream.spark.registration import register
+    from lance_stream.spark.sink.auto_cdc_sink import auto_cdc_sink
     from lance_stream.spark.sink.lance_sink import LanceSink, lance_sink
     from lance_stream.spark.sink.reports import SinkCommit
     from lance_stream.spark.sink.several import LanceSinks, lance_sinks
@@ -39,6 +40,7 @@ __all__ = [
     "LanceSinks",
     "LanceSource",
     "SinkCommit",
+    "auto_cdc_sink",
     "cleanup_table",
     "compact_table",
     "derive",
@@ -54,6 +56,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
         "LanceSinks": "lance_stream.spark.sink.several",
         "LanceSource": "lance_stream.spark.source.lance_source",
         "SinkCommit": "lance_stream.spark.sink.reports",
+        "auto_cdc_sink": "lance_stream.spark.sink.auto_cdc_sink",
         "cleanup_table": "lance_stream.spark.jobs.maintenance",
         "compact_table": "lance_stream.spark.jobs.maintenance",
         "derive": "lance_stream.spark.jobs.derived_columns",

@@ -297,6 +297,7 @@ def _of_others(own: Store, location: str) -> str:
 
 def _way_out(location: str) -> str:
     return (
-        f"If you trust it, set trusted_locations=[{location[:_SHOWN]!r}] (in Spark by the "
-        "option trustedLocations, on the command line by --trusted-location)"
+        f"If you trust it, set trusted_locations=[{location[:_SHOWN]!r}] (for a sink in its "
+        "storage_options, in Spark by the option trustedLocations, on the command line by "
+        "--trusted-location)"
     )

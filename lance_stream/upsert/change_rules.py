@@ -10,7 +10,7 @@ incoming rows with the stored sequence. If it is not stored as one column alread
 several, or because the user leaves it out, the table has it in the column `__SEQUENCE`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -92,6 +92,37 @@ class ChangeRules:
                 "out of the columns that are tracked, or not"
             )
 
+    @property
+    def identity(self) -> dict[str, object]:
+        """What tells these rules from others; not how long deletes are remembered."""
+        tracked = self.track_history_column_list
+        return {
+            "keys": sorted(self.keys),
+            "sequence_by": self.sequence_by,
+            "apply_as_deletes": self.apply_as_deletes,
+            "column_list": self.column_list and sorted(self.column_list),
+            "except_column_list": sorted(self.except_column_list),
+            "tracked": tracked and sorted(tracked),
+            "untracked": sorted(self.track_history_except_column_list),
+        }
+
+    def renamed(self, names: Callable[[Iterable[str]], tuple[str, ...]]) -> "ChangeRules":
+        """Return the same rules with other names of columns.
+
+        Args:
+            names: Returns the names of some columns.
+        """
+        stored, tracked = self.column_list, self.track_history_column_list
+        return replace(
+            self,
+            keys=names(self.keys),
+            sequence_by=names(self.sequence_by),
+            column_list=None if stored is None else names(stored),
+            except_column_list=names(self.except_column_list),
+            track_history_column_list=None if tracked is None else names(tracked),
+            track_history_except_column_list=names(self.track_history_except_column_list),
+        )
+
     def without_list(self, columns: Sequence[str]) -> "ChangeRules":
         """Return the same rules with the columns that are not stored, given all columns.
 
@@ -127,9 +158,20 @@ class ChangeRules:
         excepted = self.except_column_list
         if self.is_history and self.adds_sequence:
             excepted = (*excepted, SEQUENCE)
-        return upsert_rules(
-            UpsertRules(self.keys, by, self.apply_as_deletes, excepted, tombstones=self.tombstones),
-            history_rules(self) if self.is_history else None,
+        age = self.tombstones
+        if age is None and (self.is_history or self.apply_as_deletes is not None):
+            age = FOR_GOOD
+        history = HistoryRules(
+            self.track_history_column_list, self.track_history_except_column_list
+        )
+        return UpsertRules(
+            self.keys,
+            by,
+            self.apply_as_deletes,
+            excepted,
+            tombstones=age,
+            deletes_win=True,
+            history=history if self.is_history else None,
         )
 
     def with_sequence(self, data: pa.Table) -> pa.Table:
@@ -156,24 +198,6 @@ class ChangeRules:
 
 def _is_indexed(values: pa.Array) -> bool:
     return bool(pa.types.is_dictionary(values.type))
-
-
-def history_rules(rules: ChangeRules) -> HistoryRules:
-    """Return what the rules say about a history."""
-    return HistoryRules(rules.track_history_column_list, rules.track_history_except_column_list)
-
-
-def upsert_rules(rules: UpsertRules, history: HistoryRules | None) -> UpsertRules:
-    """Return the rules of an upsert as those of changes: deletes win, and are remembered for good.
-
-    Args:
-        rules: Of the upsert.
-        history: Those of a history; None for type 1.
-    """
-    age = rules.tombstones
-    if age is None and (history is not None or rules.delete_when is not None):
-        age = FOR_GOOD
-    return replace(rules, tombstones=age, deletes_win=True, history=history)
 
 
 def check_not_reserved(columns: Sequence[str]) -> None:

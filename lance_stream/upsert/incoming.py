@@ -340,7 +340,7 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         raise InvalidInputError(
             f"the rows of the table are ordered by its column {SEQUENCE} (scd1), which rows "
             f"ordered by {rules.sequence_by!r} alone do not set: a change that is older than one "
-            "of them could replace it later. Use apply_scd1, or mode='scd1' of the sink, with the "
+            "of them could replace it later. Use apply_scd1, or auto_cdc_sink, with the "
             "sequence_by and except_column_list that the table was written with; or upsert without "
             "sequence_by, to correct rows until their next change"
         )
@@ -352,7 +352,7 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         raise InvalidInputError(
             f"the table is a history (scd2), with {START_AT} and {END_AT}: an upsert of rows "
             "without them would change all rows of a key, past ones, too. Use apply_scd2, or "
-            f"mode='scd2' of the sink; to change rows of the past, give {START_AT} and name it in "
+            f"auto_cdc_sink; to change rows of the past, give {START_AT} and name it in "
             "`on`, or use update or delete with a condition"
         )
     if rules.history is None:

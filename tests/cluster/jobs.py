@@ -34,7 +34,7 @@ class Mode:
 
 
 MODES: Mapping[str, Mode] = {
-    "append": Mode(events.appended, {"compact_every": 3}),
+    "append": Mode(events.appended, {"compact": 3}),
     "upsert": Mode(events.upserted, {"mode": "upsert", **_BY_KEY}),
     "overwrite": Mode(events.overwritten, {"mode": "overwrite", "any_output_mode": True}),
     "apply_changes": Mode(
@@ -49,7 +49,7 @@ EVERY_MODE: Mapping[str, Mode] = {
     "scd2": Mode(
         events.history,
         {
-            "mode": "scd2",
+            "stored_as_scd_type": 2,
             "keys": ["key"],
             "sequence_by": "seq",
             "apply_as_deletes": "op = 'd'",

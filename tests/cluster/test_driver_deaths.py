@@ -25,7 +25,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     """
     site.add_events(seed=11, num_batches=NUM_BATCHES)
     site.add_upserted("changes")
-    arguments = {"storage_options": PATIENT, "compact_every": None}
+    arguments = {"storage_options": PATIENT, "compact": None}
     streams = [stream_job(mode, site.folder, **arguments) for mode in STREAMS[:2]]
     streams.append(stream_job(STREAMS[2], site.folder, "changes", **arguments))
     jobs = [{"kind": "together", "lines": [[stream] for stream in streams]}]

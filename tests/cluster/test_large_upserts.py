@@ -36,7 +36,7 @@ NUM_BATCHES = len(STEPS) + 2
 
 def jobs_of(site: Site) -> list[dict[str, Any]]:
     """Return the job of all streams at once, each batch a large one."""
-    arguments = {"storage_options": PATIENT, "compact_every": None}
+    arguments = {"storage_options": PATIENT, "compact": None}
     streams = [
         stream_job(mode, site.folder, "changes" if mode == "apply_changes" else "", **arguments)
         for mode in STREAMS

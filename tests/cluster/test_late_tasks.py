@@ -28,7 +28,7 @@ LOSES_WORKERS_SOON = {
     "spark.executor.heartbeatInterval": "2s",
 }
 SHARED = {"kind": "share_work"}
-ARGUMENTS = {"storage_options": PATIENT, "compact_every": None}
+ARGUMENTS = {"storage_options": PATIENT, "compact": None}
 
 
 def test_slow_tasks_are_attempted_twice(site: Site) -> None:

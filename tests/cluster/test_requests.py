@@ -36,7 +36,7 @@ def requests_with(site: Site, num_executors: int) -> dict[str, Counter[str]]:
     site.proxy.clear()
     upsert = f"{own.folder}/upsert"
     jobs: list[dict[str, Any]] = [
-        *(stream_job(mode, own.folder, compact_every=None) for mode in STREAMS),
+        *(stream_job(mode, own.folder, compact=None) for mode in STREAMS),
         {"kind": "feed", "name": "feed", "table": upsert, "ranges": RANGES},
         {"kind": "compact", "table": upsert, "target_rows": 1000},
         {"kind": "cleanup", "table": upsert, "retain_versions": 1},

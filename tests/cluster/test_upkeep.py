@@ -90,7 +90,7 @@ def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
     The files that the upsert has read are compacted away and deleted meanwhile.
     """
     site.add_events(seed=12)
-    arguments = {"storage_options": PATIENT, "compact_every": None}
+    arguments = {"storage_options": PATIENT, "compact": None}
     streams = [stream_job(mode, site.folder, **arguments) for mode in ("append", "upsert")]
     go = site.driver.folder / "go"
     tables = [f"{site.folder}/{mode}" for mode in ("append", "upsert")]

@@ -13,7 +13,8 @@ from lance_stream.cli import main as program
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_predicate, parse_value
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
-from lance_stream.spark.arguments.options import parse_options, parse_write_options
+from lance_stream.spark.arguments.reader_options import parse_reader_options
+from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.source.table_reader import open_asked, schema_of_table
@@ -106,7 +107,7 @@ def ds(tmp_path: Path) -> Dataset:
 
 
 def _filtered(ds: Dataset, condition: str, **options: str) -> None:
-    asked = parse_options({"path": ds.uri, "filter": condition, **options})
+    asked = parse_reader_options({"path": ds.uri, "filter": condition, **options})
     if options:
         schema_of_changes(open_for_changes(asked), asked)
     else:
@@ -115,7 +116,7 @@ def _filtered(ds: Dataset, condition: str, **options: str) -> None:
 
 def _checked(ds: Dataset, condition: str, **options: str) -> None:
     """Plan what a batch of the format checks."""
-    asked = parse_write_options({"path": ds.uri, "expect": condition, **options}, False)
+    asked = parse_writer_options({"path": ds.uri, "expect": condition, **options}, False)
     columns = spark_schema(carrier_schema(ROWS))
     job = plan_upsert(asked, columns) if options else plan(asked, columns, overwrite=False)
     assert plan_checks(asked, job, columns, case_sensitive=False) is not None

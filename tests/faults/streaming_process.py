@@ -48,7 +48,7 @@ OF_CHANGES = {
     "keys": ["id"],
     "sequence_by": "seq",
     "apply_as_deletes": "op = 'd'",
-    "compact_every": 3,
+    "compact": 3,
 }
 
 QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
@@ -61,7 +61,7 @@ QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
             "sequence_by": "seq",
             "delete_when": "op = 'd'",
             "except_columns": ["op"],
-            "compact_every": 4,
+            "compact": 4,
         },
     ),
     "format": (
@@ -74,8 +74,11 @@ QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
             "exceptColumns": "op",
         },
     ),
-    "scd1": (files, {"mode": "scd1", "except_column_list": ["op"], **OF_CHANGES}),
-    "scd2": (files, {"mode": "scd2", "except_column_list": ["op", "seq"], **OF_CHANGES}),
+    "scd1": (files, {"stored_as_scd_type": 1, "except_column_list": ["op"], **OF_CHANGES}),
+    "scd2": (
+        files,
+        {"stored_as_scd_type": 2, "except_column_list": ["op", "seq"], **OF_CHANGES},
+    ),
     "several": (files, {}),
     "replica": (changes, {"mode": "apply_changes", "on": "id"}),
     "log": (logged_changes, {}),
@@ -85,7 +88,7 @@ QUERIES: Mapping[str, tuple[Callable[[Any, Path], Any], dict[str, Any]]] = {
 
 def written(rows: Any, name: str, tables: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """Return the writer of a query's rows to its table."""
-    from lance_stream.spark import lance_sink, lance_sinks
+    from lance_stream.spark import auto_cdc_sink, lance_sink, lance_sinks
 
     if name == "several":
         folder = tables["uri"]
@@ -97,7 +100,8 @@ def written(rows: Any, name: str, tables: Mapping[str, Any], arguments: Mapping[
         return rows.writeStream.foreachBatch(both)
     uri, options = f"{tables['uri']}/{name}", tables["options"]
     if name != "format":
-        sink = lance_sink(uri, storage_options=options, **arguments)
+        make_sink = auto_cdc_sink if name.startswith("scd") else lance_sink
+        sink = make_sink(uri, storage_options=options, **arguments)
         return rows.writeStream.foreachBatch(sink)
     secrets = {"secretStorageOptions": json.dumps(options)}
     return rows.writeStream.format("lance").options(path=uri, **secrets, **arguments)

@@ -13,7 +13,8 @@ from lance_stream._proto import table_pb2
 from lance_stream.cli.main import main
 from lance_stream.errors import CorruptDataError, LanceStreamError, UntrustedLocationError
 from lance_stream.read import blob_places
-from lance_stream.spark.arguments.options import parse_options, parse_write_options
+from lance_stream.spark.arguments.reader_options import parse_reader_options
+from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.storage.locations import open_store
 from tests.dataset.manifest_edits import join_manifest, split_manifest
 from tests.hostile.attack import Canary
@@ -151,7 +152,10 @@ def test_trusted_locations_can_be_stated_each_way(
     ds = lance_stream.open_dataset(uri, trusted_locations=[trusted])
     assert ds.table.storage_options["trusted_locations"] == (trusted,)
     for text in (trusted, json.dumps([trusted])):
-        for parse in (parse_options, lambda each: parse_write_options(each, streaming=False)):
+        for parse in (
+            parse_reader_options,
+            lambda each: parse_writer_options(each, streaming=False),
+        ):
             asked = parse({"path": uri, "trustedlocations": text})
             assert asked.storage_options["trusted_locations"] == (trusted,)
 

@@ -8,7 +8,9 @@ from types import ModuleType
 import pytest
 
 from lance_stream import errors
-from lance_stream.spark.arguments import options
+from lance_stream.spark.arguments.reader_options import ReaderOptions
+from lance_stream.spark.arguments.table import options_of
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
 
 ROOT = Path(__file__).parent.parent.parent
 MARKER = re.compile(r"^<!-- table: ([\w ]+) -->$", re.MULTILINE)
@@ -30,7 +32,9 @@ def rows_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-@pytest.mark.parametrize("name", ["read options", "write options", "sink arguments", "metrics"])
+@pytest.mark.parametrize(
+    "name", ["read options", "write options", "sink arguments", "auto cdc arguments", "metrics"]
+)
 def test_every_row_says_what_it_means(tables: ModuleType, name: str) -> None:
     header, _, *rows = rows_of(tables.TABLES[name]())
     assert len(rows) > 5
@@ -40,11 +44,11 @@ def test_every_row_says_what_it_means(tables: ModuleType, name: str) -> None:
 
 def test_every_option_is_in_its_table_and_accepted_somewhere(tables: ModuleType) -> None:
     for name, known in (
-        ("read options", options._OPTIONS),
-        ("write options", options._WRITE_OPTIONS),
+        ("read options", ReaderOptions),
+        ("write options", WriterArguments),
     ):
         rows = rows_of(tables.TABLES[name]())[2:]
-        expected = {entry.name for entry in known.values()} - set(tables._OF_SPARK)
+        expected = {option.name for option in options_of(known).values()}
         assert {row[0].strip("`") for row in rows} == expected
         assert [row[0] for row in rows if not row[3]] == []
 

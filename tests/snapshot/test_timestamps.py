@@ -17,7 +17,7 @@ from lance_stream.cli.output import moment, to_json
 from lance_stream.cli.read.values import rows_of
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.timestamps import in_utc, moment_at, nanos_of, parse_moment
-from lance_stream.spark.arguments.options import parse_options
+from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.session.session_options import SessionOptions
 
@@ -60,7 +60,7 @@ def test_naive_times_are_utc_everywhere(table: Any, capsys: pytest.CaptureFixtur
     for name in ("timestampAsOf", "startingTimestamp", "endingTimestamp"):
         options = {"path": table.uri, name: text}
         options |= {} if name == "timestampAsOf" else {"readChangeFeed": "true"}
-        parsed = parse_options(options)
+        parsed = parse_reader_options(options)
         found = parsed.version or parsed.starting_timestamp or parsed.ending_timestamp
         assert found == first
     moments = pa.table({"at": pa.array([first], pa.timestamp("us", "UTC"))})
@@ -87,7 +87,7 @@ def test_the_sql_functions_timestamp_ntz_is_utc(table: Any) -> None:
 @pytest.mark.parametrize("text", ENDS)
 def test_first_and_last_years_work_everywhere(table: Any, text: str) -> None:
     said = datetime.fromisoformat(text)
-    options = parse_options({"path": table.uri, "timestampAsOf": text})
+    options = parse_reader_options({"path": table.uri, "timestampAsOf": text})
     assert nanos_of(options.version) == nanos_of(said)
     if said.year == 1:
         with pytest.raises(NotFoundError, match=r"0001-01-01T00:00:00\+14:00"):
@@ -113,7 +113,7 @@ def test_moments_out_of_range_are_clamped() -> None:
     assert moment_at(-(10**30)) == datetime.min.replace(tzinfo=UTC)
     assert parse_moment(" 2026-11-05T14:00 ") == datetime(2026, 11, 5, 14, tzinfo=UTC)
     with pytest.raises(InvalidInputError, match="UTC if no zone is given"):
-        parse_options({"path": "x", "timestampAsOf": "yesterday"})
+        parse_reader_options({"path": "x", "timestampAsOf": "yesterday"})
 
 
 @pytest.mark.floors

@@ -221,9 +221,9 @@ def test_invalid_checks_are_refused(spark: Any, uri: str) -> None:
     for arguments, problem in (
         ({"expect": "x >"}, "SQL"),
         ({"bad_rows": "drop"}, "bad_rows must be"),
-        ({"quarantine_uri": "q.lance"}, "bad_rows"),
+        ({"bad_rows": {"quarantined": "q.lance"}}, "the location of the quarantine"),
         ({"bad_rows": "quarantine", "branch": "dev"}, "bad rows of a branch"),
-        ({"bad_rows": "quarantine", "quarantine_uri": uri}, "table itself"),
+        ({"bad_rows": {"quarantine": uri}}, "table itself"),
         ({"mode": "apply_changes", "on": "id", "expect": "x > 0"}, "build on each other"),
         ({"mode": "apply_changes", "on": "id", "bad_rows": "quarantine"}, "build on each other"),
     ):
@@ -326,23 +326,24 @@ def test_text_that_is_not_utf8_is_set_aside(spark: Any, uri: str) -> None:
 def test_a_quarantine_of_another_table_is_refused(spark: Any, uri: str, tmp_path: Path) -> None:
     df = spark.createDataFrame([(1,), (-1,)], "id bigint")
     shared = str(tmp_path / "bad.lance")
-    settings = {"app_id": "app", "expect": "id > 0", "bad_rows": "quarantine"}
-    lance_sink(uri, quarantine_uri=shared, **settings)(df, 0)
+    settings = {"app_id": "app", "expect": "id > 0"}
+    elsewhere = {"quarantine": shared}
+    lance_sink(uri, bad_rows=elsewhere, **settings)(df, 0)
     with pytest.raises(InvalidInputError, match="is the quarantine of"):
-        lance_sink(str(tmp_path / "other"), quarantine_uri=shared, **settings)(df, 0)
+        lance_sink(str(tmp_path / "other"), bad_rows=elsewhere, **settings)(df, 0)
     lance_stream.create_dataset(quarantine_uri(uri), TABLE)
     with pytest.raises(InvalidInputError, match="is not a quarantine"):
-        lance_sink(uri, **settings)(df, 1)
+        lance_sink(uri, bad_rows="quarantine", **settings)(df, 1)
     assert rows_of(uri) == [(1,)]
 
 
 def test_a_branch_has_a_quarantine_of_its_own(spark: Any, uri: str, tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(uri, pa.table({"id": [0]}))
     ds.branches.create("dev")
-    where = {"branch": "dev", "quarantine_uri": str(tmp_path / "dev_bad.lance")}
-    sink = lance_sink(uri, app_id="app", expect="id > 0", bad_rows="quarantine", **where)
+    elsewhere = {"quarantine": str(tmp_path / "dev_bad.lance")}
+    sink = lance_sink(uri, app_id="app", expect="id > 0", bad_rows=elsewhere, branch="dev")
     sink(spark.createDataFrame([(1,), (-1,)], "id bigint"), 0)
-    at = {"branch": "dev", "quarantine": where["quarantine_uri"]}
+    at = {"branch": "dev", **elsewhere}
     assert [batch.num_rows for batch in lance_stream.list_quarantine(uri, **at)] == [1]
     assert lance_stream.replay_quarantine(uri, fix={"id": "-id"}, **at).rows_replayed == 1
     assert lance_stream.open_dataset(uri, ("dev", None)).count_rows() == 3

@@ -226,7 +226,7 @@ def test_cached_batches_replay_identically(spark: Any, uri: str) -> None:
 def test_one_sink_serves_two_queries_at_once(file_stream: Any, uri: str) -> None:
     for number in range(3):
         file_stream.add(pa.table({"id": pa.array(range(number, number + 3), pa.int64())}))
-    sink = lance_sink(uri, compact_every=2)
+    sink = lance_sink(uri, compact=2)
     twice = [file_stream.start(sink, checkpoint) for checkpoint in ("one", "two")]
     for query in twice:
         query.awaitTermination()

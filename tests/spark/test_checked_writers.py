@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.arguments.options import parse_write_options
+from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.checked_rows import plan_checks
 from lance_stream.spark.writer.lance_writer import StreamWriter, plan
@@ -73,7 +73,7 @@ def write(
     made = []
     for _ in range(2):
         given = {"path": uri, "appId": "app", **options}
-        asked = parse_write_options(given, streaming=True)
+        asked = parse_writer_options(given, streaming=True)
         schema = spark_schema(carrier_schema(INCOMING))
         overwrite = asked.mode == "overwrite"
         job = plan(asked, schema, overwrite)
@@ -249,7 +249,7 @@ def test_batches_and_streams_of_spark(spark: Any, file_stream: Any, uri: str) ->
 )
 def test_invalid_options_are_refused(options: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
-        parse_write_options({"path": "t", **options}, streaming=False)
+        parse_writer_options({"path": "t", **options}, streaming=False)
 
 
 @pytest.mark.parametrize("mode", MODES)

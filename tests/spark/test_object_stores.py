@@ -67,7 +67,7 @@ def test_a_stream_round_trips_through_a_store(
     options = any_bucket.storage_options
     uri, replica = f"{any_bucket.uri}/some tables/customers.lance", f"{any_bucket.uri}/replica"
     register(spark, FORMAT, storage_options=options)
-    sink = lance_sink(uri, compact_every=2, storage_options=options, **CDC)
+    sink = lance_sink(uri, compact=2, storage_options=options, **CDC)
     for number in range(5):
         file_stream.add(changes(number))
     file_stream.run(sink)
@@ -212,7 +212,7 @@ def test_a_stream_writes_versions_to_dynamodb(
     options = {**s3_bucket.storage_options, **dynamodb_table.storage_options}
     uri = f"s3+ddb://{s3_bucket.name}/customers?ddbTableName={dynamodb_table.name}"
     register(spark, FORMAT, storage_options=options)
-    sink = lance_sink(uri, compact_every=2, storage_options=options, **CDC)
+    sink = lance_sink(uri, compact=2, storage_options=options, **CDC)
     for number in range(3):
         file_stream.add(changes(number))
     file_stream.run(sink)

@@ -9,13 +9,16 @@ import pytest
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink
-from lance_stream.spark.arguments.options import (
-    SourceOptions,
-    WriteOptions,
+from lance_stream.spark.arguments.reader_options import (
+    ReaderOptions,
     check_for_batch,
     check_for_stream,
-    parse_options,
-    parse_write_options,
+    parse_reader_options,
+)
+from lance_stream.spark.arguments.writer_arguments import (
+    STREAM,
+    WriterArguments,
+    parse_writer_options,
 )
 from lance_stream.spark.feed.table_function import _asked
 from lance_stream.spark.session.session_options import SessionOptions
@@ -25,28 +28,30 @@ UPSERT = {**PATH, "mode": "upsert", "on": "id"}
 
 
 def test_option_names_ignore_case() -> None:
-    options = parse_options({**PATH, "READCHANGEFEED": "TRUE", "startingversion": " 4 "})
-    assert options == SourceOptions("/data/events.lance", read_change_feed=True, starting_version=4)
+    options = parse_reader_options({**PATH, "READCHANGEFEED": "TRUE", "startingversion": " 4 "})
+    assert options == ReaderOptions("/data/events.lance", read_change_feed=True, starting_version=4)
 
 
 def test_columns_are_a_list_or_json() -> None:
-    assert parse_options({**PATH, "columns": "a, b"}).columns == ("a", "b")
-    assert parse_options({**PATH, "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
+    assert parse_reader_options({**PATH, "columns": "a, b"}).columns == ("a", "b")
+    assert parse_reader_options({**PATH, "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
 
 
 def test_timestamps_without_zone_are_utc() -> None:
-    moment = parse_options({**PATH, "timestampAsOf": "2026-11-05 14:00:00"}).version
+    moment = parse_reader_options({**PATH, "timestampAsOf": "2026-11-05 14:00:00"}).version
     assert moment == datetime(2026, 11, 5, 14, tzinfo=UTC)
-    moment = parse_options({**PATH, "timestampAsOf": "2026-11-05T14:00:00+05:30"}).version
+    moment = parse_reader_options({**PATH, "timestampAsOf": "2026-11-05T14:00:00+05:30"}).version
     assert moment == datetime(2026, 11, 5, 14, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
 
 def test_storage_option_names_keep_their_case() -> None:
-    options = parse_options({**PATH, "storageOptions": '{"endpointUrl": "http://here"}'})
+    options = parse_reader_options({**PATH, "storageOptions": '{"endpointUrl": "http://here"}'})
     assert options.storage_options == {"endpointUrl": "http://here"}
 
 
-@pytest.mark.parametrize("parse", [parse_options, partial(parse_write_options, streaming=False)])
+@pytest.mark.parametrize(
+    "parse", [parse_reader_options, partial(parse_writer_options, streaming=False)]
+)
 def test_secret_storage_options_are_merged(
     parse: Callable[[dict[str, str]], Any],
 ) -> None:
@@ -70,9 +75,9 @@ def test_secret_storage_options_are_merged(
 def test_visible_secrets_are_refused(text: str) -> None:
     """They belong in `secretStorageOptions`, which Spark redacts."""
     with pytest.raises(InvalidInputError, match="'secretStorageOptions'") as raised:
-        parse_options({**PATH, "storageOptions": text})
+        parse_reader_options({**PATH, "storageOptions": text})
     assert "shhh" not in str(raised.value)
-    assert parse_options({**PATH, "secretStorageOptions": text}).storage_options
+    assert parse_reader_options({**PATH, "secretStorageOptions": text}).storage_options
 
 
 @pytest.mark.parametrize("text", ['{"secret": "shhh"', '["shhh"]', "shhh"])
@@ -80,17 +85,17 @@ def test_invalid_storage_options_are_not_shown(text: str) -> None:
     """They may hold secrets."""
     for name in ("storageOptions", "secretStorageOptions"):
         with pytest.raises(InvalidInputError, match=f"{name}.*JSON object") as raised:
-            parse_options({**PATH, name: text})
+            parse_reader_options({**PATH, name: text})
         assert "shhh" not in str(raised.value)
 
 
 def test_misplaced_storage_options_are_explained() -> None:
     with pytest.raises(InvalidInputError, match=r"aws_secret_access_key.*secretStorageOptions"):
-        parse_options({**PATH, "aws_secret_access_key": "shhh"})
+        parse_reader_options({**PATH, "aws_secret_access_key": "shhh"})
 
 
 def test_latest_is_a_starting_version() -> None:
-    assert parse_options({**PATH, "startingVersion": "Latest"}).starting_version == "latest"
+    assert parse_reader_options({**PATH, "startingVersion": "Latest"}).starting_version == "latest"
 
 
 @pytest.mark.parametrize(
@@ -117,12 +122,12 @@ def test_latest_is_a_starting_version() -> None:
 )
 def test_invalid_values_name_their_option(name: str, text: str) -> None:
     with pytest.raises(InvalidInputError, match=name):
-        parse_options({**PATH, name.lower(): text})
+        parse_reader_options({**PATH, name.lower(): text})
 
 
 def test_unknown_options_get_a_suggestion() -> None:
     with pytest.raises(InvalidInputError, match=r"startingversoin.*startingVersion"):
-        parse_options({**PATH, "startingVersoin": "1"})
+        parse_reader_options({**PATH, "startingVersoin": "1"})
 
 
 def test_options_of_the_feed() -> None:
@@ -138,7 +143,7 @@ def test_options_of_the_feed() -> None:
         "maxBytesPerTrigger": "20",
         "consumer": "me",
     }
-    assert parse_options({**PATH, **given}) == SourceOptions(
+    assert parse_reader_options({**PATH, **given}) == ReaderOptions(
         "/data/events.lance",
         read_change_feed=True,
         starting_timestamp=datetime(2026, 1, 1, tzinfo=UTC),
@@ -155,28 +160,28 @@ def test_options_of_the_feed() -> None:
 
 def test_the_path_is_required() -> None:
     with pytest.raises(InvalidInputError, match="path"):
-        parse_options({})
+        parse_reader_options({})
 
 
 def test_a_tag_in_place_of_a_version_is_explained() -> None:
     with pytest.raises(InvalidInputError, match="not 'gold'; the version of a tag is read with"):
-        parse_options({**PATH, "versionAsOf": "gold"})
+        parse_reader_options({**PATH, "versionAsOf": "gold"})
 
 
 def test_version_options_exclude_each_other() -> None:
     with pytest.raises(InvalidInputError, match="one of them"):
-        parse_options({**PATH, "versionAsOf": "1", "tag": "gold"})
+        parse_reader_options({**PATH, "versionAsOf": "1", "tag": "gold"})
 
 
 def test_start_options_exclude_each_other() -> None:
     both = {"startingVersion": "1", "startingTimestamp": "2026-01-01"}
     with pytest.raises(InvalidInputError, match="startingVersion and startingTimestamp"):
-        parse_options({**PATH, **both})
+        parse_reader_options({**PATH, **both})
 
 
 def test_reversed_intervals_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"endingVersion \(3\)"):
-        parse_options(
+        parse_reader_options(
             {**PATH, "readChangeFeed": "true", "startingVersion": "4", "endingVersion": "3"}
         )
 
@@ -199,7 +204,7 @@ def test_reversed_intervals_are_refused() -> None:
 )
 def test_batches_refuse_options_they_ignore(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError):
-        check_for_batch(parse_options({**PATH, **options}))
+        check_for_batch(parse_reader_options({**PATH, **options}))
 
 
 @pytest.mark.parametrize(
@@ -215,13 +220,13 @@ def test_batches_refuse_options_they_ignore(options: dict[str, str]) -> None:
 )
 def test_streams_refuse_options_they_ignore(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError):
-        check_for_stream(parse_options({**PATH, **options}))
+        check_for_stream(parse_reader_options({**PATH, **options}))
 
 
 def test_streams_of_appends_may_omit_backfills() -> None:
-    check_for_stream(parse_options({**PATH, "columnBackfills": "false"}))
+    check_for_stream(parse_reader_options({**PATH, "columnBackfills": "false"}))
     with pytest.raises(InvalidInputError, match="columnBackfills"):
-        check_for_batch(parse_options({**PATH, "columnBackfills": "false"}))
+        check_for_batch(parse_reader_options({**PATH, "columnBackfills": "false"}))
 
 
 # --- writing
@@ -237,7 +242,7 @@ def test_a_writer_takes_options_of_its_own() -> None:
         "schemaevolution": "ADD_COLUMNS",
         "storageoptions": '{"durable": "true"}',
     }
-    assert parse_write_options(given, streaming=False) == WriteOptions(
+    assert parse_writer_options(given, streaming=False) == WriterArguments(
         "/data/events.lance",
         storage_options={"durable": "true"},
         txn_app_id="nightly",
@@ -247,8 +252,8 @@ def test_a_writer_takes_options_of_its_own() -> None:
         schema_evolution=("add_columns",),
     )
     stream = {**PATH, "appId": "mine", "checkpointLocation": "/c", "queryName": "q"}
-    options = parse_write_options({**stream, "schemaEvolution": "none"}, streaming=True)
-    assert options == WriteOptions("/data/events.lance", app_id="mine")
+    options = parse_writer_options({**stream, "schemaEvolution": "none"}, streaming=True)
+    assert options == WriterArguments("/data/events.lance", app_id="mine", caller=STREAM)
 
 
 @pytest.mark.parametrize(
@@ -284,15 +289,15 @@ def test_writers_refuse_options_they_ignore(
     options: dict[str, str], streaming: bool, match: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=match):
-        parse_write_options(options, streaming)
+        parse_writer_options(options, streaming)
 
 
 @pytest.mark.parametrize(
     "parse",
     [
-        parse_options,
-        lambda given: parse_write_options(given, True),
-        lambda given: parse_write_options(given, False),
+        parse_reader_options,
+        lambda given: parse_writer_options(given, True),
+        lambda given: parse_writer_options(given, False),
         lambda given: lance_sink(given["path"]),
         lambda given: _asked(SessionOptions(), (False, False), given["path"], 1, None, None),
     ],
@@ -307,23 +312,27 @@ def test_memory_tables_are_refused(
 
 def test_a_reader_refuses_options_of_a_writer() -> None:
     with pytest.raises(InvalidInputError, match="'txnVersion' is for writing"):
-        parse_options({**PATH, "txnVersion": "1"})
+        parse_reader_options({**PATH, "txnVersion": "1"})
 
 
 def test_a_reader_ignores_how_its_view_is_written() -> None:
     """By key, or to a table that does not exist; only if these options are valid."""
-    assert parse_options({**UPSERT, "skipUnchanged": "true"}) == parse_options(PATH)
-    assert parse_options({**PATH, "primaryKey": "id", "FILEVERSION": "2.1"}) == parse_options(PATH)
+    assert parse_reader_options({**UPSERT, "skipUnchanged": "true"}) == parse_reader_options(PATH)
+    assert parse_reader_options(
+        {**PATH, "primaryKey": "id", "FILEVERSION": "2.1"}
+    ) == parse_reader_options(PATH)
     for option in ("appId", "txnVersion", "schemaEvolution"):
         with pytest.raises(InvalidInputError, match=f"'{option}' is for writing"):
-            parse_options({**UPSERT, option: "1"})
+            parse_reader_options({**UPSERT, option: "1"})
     with pytest.raises(InvalidInputError, match="'on' is for writing"):
-        parse_options({**PATH, "on": "id"})
+        parse_reader_options({**PATH, "on": "id"})
     with pytest.raises(InvalidInputError, match="must be one of 'append'"):
-        parse_options({**PATH, "mode": "PERMISSIVE"})
+        parse_reader_options({**PATH, "mode": "PERMISSIVE"})
 
 
-@pytest.mark.parametrize("parse", [parse_options, lambda given: parse_write_options(given, False)])
+@pytest.mark.parametrize(
+    "parse", [parse_reader_options, lambda given: parse_writer_options(given, False)]
+)
 def test_catalog_tables_are_refused(
     parse: Callable[[dict[str, str]], object],
 ) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import functions
 
 import lance_stream
 from lance_stream.spark import lance_sink
-from lance_stream.spark.arguments.modes import MODES
+from lance_stream.spark.arguments.modes import SINK_MODES
 from lance_stream.spark.session.running_queries import running_query
 from lance_stream.spark.sink.output_modes import REFUSALS, Results, results_of
 
@@ -26,9 +26,9 @@ TAKEN = {
 
 @pytest.mark.essential
 def test_every_result_is_taken_or_refused() -> None:
-    refused = {pair for pair in REFUSALS if pair[0] in MODES}
+    refused = {pair for pair in REFUSALS if pair[0] in SINK_MODES}
     taken = {(mode, results) for results, modes in TAKEN.items() for mode in modes}
-    assert refused | taken == {(mode, results) for mode in MODES for results in Results}
+    assert refused | taken == {(mode, results) for mode in SINK_MODES for results in Results}
     assert not refused & taken
 
 

@@ -1,6 +1,8 @@
 """Invalid arguments are refused when the sink is created, before a stream is started."""
 
 import importlib.util
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,10 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark import lance_sink, register
+from lance_stream.spark import LanceSink, auto_cdc_sink, lance_sink, register
+from lance_stream.spark.arguments.table import rows_of
+from lance_stream.spark.arguments.writer_arguments import WriterArguments, parse_writer_options
+from lance_stream.upsert.change_rules import ChangeRules
 
 ID = pa.schema([("Id", pa.int64())])
 
@@ -41,41 +46,62 @@ ID = pa.schema([("Id", pa.int64())])
             {"mode": "upsert", "on": "id", "delete_when": True},
             "delete_when must be a condition in Spark's SQL",
         ),
-        (
-            {"mode": "scd2", "keys": "id", "sequence_by": "ts", "apply_as_deletes": True},
-            "apply_as_deletes must be a condition in Spark's SQL",
-        ),
         ({"mode": "upsert", "on": "id", "skip_unchanged": "false"}, "skip_unchanged must be True"),
-        ({"when_matched": "ignore"}, r"when_matched='ignore'\) is for mode='upsert'"),
+        ({"when_matched": "ignore"}, "when_matched is for the mode upsert, but the mode is append"),
         ({"mode": "upsert", "on": "id", "when_matched": 1}, "when_matched must be 'update'"),
         ({"mode": "upsert", "on": "id", "when_matched": "source.x >"}, "source.x >"),
         ({"mode": "upsert", "on": "id", "when_not_matched": "("}, "not a SQL expression|SQL"),
         ({"any_output_mode": "false"}, "any_output_mode must be True"),
-        ({"on": "id"}, r"lance_sink\(on=\['id'\]\) is for mode='upsert'"),
-        ({"mode": "upsert", "on": 3}, r"on must be the names of columns, such as on=\['id'\]"),
+        ({"on": "id"}, "on is for the mode upsert or apply_changes, but the mode is append"),
+        ({"mode": "upsert", "on": 3}, r"on must be the names of columns, such as \['id'\]"),
         ({"mode": "merge"}, "did you mean 'upsert'"),
         ({"mode": "Append"}, "did you mean 'append'"),
         ({"schema_evolution": True}, "did you mean 'add_columns'"),
         ({"schema_evolution": "mergeSchema"}, "did you mean 'add_columns'"),
         ({"uri": "s3://bucket"}, "has to name a bucket and a path"),
-        ({"uri": "file://host/t"}, "names 'host' as a host"),
+        ({"uri": "file://host/t"}, "names the host 'host'"),
         ({"uri": "memory://t"}, "memory of one process"),
         ({"uri": "s3://bucket/t", "storage_options": {"regio": "x"}}, "did you mean 'region'"),
         ({"uri": "gs://bucket/t", "storage_options": {"tokn": "x"}}, "did you mean 'token'"),
         ({"storage_options": {"durabel": "true"}}, "did you mean 'durable'"),
         ({"app_id": ""}, "app_id must be a name for the stream"),
-        ({"file_version": 2.1}, "the version as a string: file_version='2.1'"),
+        ({"create_options": {"file_version": 2.1}}, "the version as a string, such as '2.1'"),
         ({"schema_evolution": "add"}, "schema_evolution must be one of"),
         ({"create_options": {"schema": "id long"}}, "must be a pyarrow.Schema, not a str"),
         ({"create_options": {"schema": ID, "primary_key": ["key"]}}, "no column 'key'"),
         ({"create_options": {"primary_key": 5}}, "primary_key"),
-        ({"create_options": {"stable_row_ids": "no"}}, "stable_row_ids must be True or False"),
-        ({"create_options": {"schemas": ID}}, "create_options has no 'schemas'"),
+        ({"create_options": {"stable_row_ids": "no"}}, r"stable_row_ids'\] must be True or False"),
+        ({"create_options": {"schemas": ID}}, "has no 'schemas': did you mean 'schema'"),
     ],
 )
 def test_invalid_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         lance_sink(**{"uri": "/somewhere", **arguments})
+
+
+@pytest.mark.parametrize("writer", [lance_sink, auto_cdc_sink])
+def test_every_parameter_has_one_row(writer: Callable[..., LanceSink]) -> None:
+    """A parameter without a row would be ignored."""
+    parameters = {*inspect.signature(writer).parameters} - {"on_commit", "create_options"}
+    if writer is auto_cdc_sink:
+        parameters -= {"keys", "stored_as_scd_type", *inspect.signature(ChangeRules).parameters}
+    assert parameters <= {row.python for row in rows_of(WriterArguments).values()}
+
+
+def test_the_sink_has_at_most_22_parameters() -> None:
+    """More are for `create_options`, `storage_options` or a function of their own."""
+    assert len(inspect.signature(lance_sink).parameters) <= 22
+
+
+def test_both_writers_refuse_in_one_sentence() -> None:
+    """The table has one check for each argument, which only names it differently."""
+    with pytest.raises(InvalidInputError) as of_sink:
+        lance_sink("/somewhere", skip_unchanged=True)
+    with pytest.raises(InvalidInputError) as of_format:
+        parse_writer_options({"path": "t", "mode": "append", "skipUnchanged": "true"}, False)
+    assert str(of_format.value) == str(of_sink.value).replace(
+        "skip_unchanged", "the option 'skipUnchanged'"
+    )
 
 
 @pytest.mark.parametrize("session", [None, "lance", {"durable": "true"}])
@@ -193,7 +219,7 @@ def test_a_client_of_spark_connect_needs_no_libraries_of_stores(
 
 @pytest.mark.spark
 def test_columns_are_given_by_their_names(spark: SparkSession) -> None:
-    of_changes = {"mode": "scd2", "keys": ["id"], "sequence_by": "ts"}
+    of_changes = {"keys": ["id"], "sequence_by": "ts"}
     for name, value in {
         "sequence_by": functions.col("ts"),
         "apply_as_deletes": functions.expr("op = 'd'"),
@@ -201,4 +227,4 @@ def test_columns_are_given_by_their_names(spark: SparkSession) -> None:
         "except_column_list": [functions.col("op")],
     }.items():
         with pytest.raises(InvalidInputError, match=f"{name} is given as text, not as a Column"):
-            lance_sink("t", **of_changes | {name: value})  # type: ignore[arg-type]  # what is tested
+            auto_cdc_sink("t", **of_changes | {name: value})  # type: ignore[arg-type]  # what is tested

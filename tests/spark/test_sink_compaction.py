@@ -132,7 +132,7 @@ def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, w
     uri = str(tmp_path / "table")
     for number in range(6):
         file_stream.add(rows(2 * number, 2 * number + 1))
-    sink = lance_sink(uri, compact_every=2)
+    sink = lance_sink(uri, compact=2)
     file_stream.run(merging(sink))
     table = lance_stream.open_dataset(uri)
     assert sizes(uri) == [8, 4]
@@ -146,7 +146,7 @@ def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, w
 
 
 @pytest.mark.floors
-@pytest.mark.parametrize("when", [{"compact_every": 1}, {"compact": "auto"}], ids=str)
+@pytest.mark.parametrize("when", [{"compact": 1}, {"compact": "auto"}], ids=str)
 @pytest.mark.slow
 def test_upserts_are_unaffected_by_compaction(
     spark: Any, tmp_path: Path, way: str, when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -180,7 +180,7 @@ def test_a_replayed_batch_starts_no_compaction(spark: Any, tmp_path: Path) -> No
     for batch_id in range(2):
         lance_sink(uri, app_id="a")(df, batch_id)
     before = lance_stream.open_dataset(uri).version
-    sink = lance_sink(uri, app_id="a", compact_every=1)
+    sink = lance_sink(uri, app_id="a", compact=1)
     sink(df, 1)
     assert sink.wait_for_compaction(60)
     assert sink.last_compaction is None
@@ -188,7 +188,7 @@ def test_a_replayed_batch_starts_no_compaction(spark: Any, tmp_path: Path) -> No
 
 
 def test_pickling_keeps_the_compaction_settings(tmp_path: Path) -> None:
-    sink = pickle.loads(pickle.dumps(lance_sink(str(tmp_path / "t"), compact_every=7)))
-    assert sink.arguments.compact_every == 7
+    sink = pickle.loads(pickle.dumps(lance_sink(str(tmp_path / "t"), compact=7)))
+    assert sink.arguments.compact == 7
     assert sink.last_compaction is None
     assert sink.wait_for_compaction()

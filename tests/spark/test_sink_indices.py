@@ -33,7 +33,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
-    sink = lance_sink(uri, **KEYS, keep_indices_fresh={"rows": 10}, compact_every=3)
+    sink = lance_sink(uri, **KEYS, keep_indices_fresh={"rows": 10}, compact=3)
     for number in range(5):
         rows = [(key, f"y {key}") for key in range(number * 10, number * 10 + 15)]
         sink(spark.createDataFrame(rows, "id long, x string"), number)
@@ -100,6 +100,6 @@ def test_invalid_policies_are_refused(uri: str) -> None:
 
 def test_pickling_keeps_the_policy(uri: str) -> None:
     sink = pickle.loads(pickle.dumps(lance_sink(uri, keep_indices_fresh={"rows": 7}, app_id="a")))
-    assert sink.arguments.fresh_indices.rows == 7
+    assert sink.arguments.keep_indices_fresh.rows == 7
     assert sink.last_index_round is None
     assert sink.wait_for_indices()

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 import lance_stream
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.monitoring.series import commits_in_log
-from lance_stream.spark import LanceSink, lance_sink, register
+from lance_stream.spark import LanceSink, auto_cdc_sink, lance_sink, register
 from lance_stream.spark.jobs import spark_workers
 from lance_stream.spark.sink import batch_writing, modes
 from tests.spark.few_rows_by_tasks import upsert_by_tasks
@@ -361,8 +361,7 @@ def test_invalid_conditions_are_refused(spark: Any, uri: str) -> None:
         sink = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when=condition)
         with pytest.raises(InvalidInputError, match=r"delete_when='.* 1' is not a condition on"):
             feed(spark, sink, 0, "id long", (1,))
-    changes = {"mode": "scd1", "keys": "id", "sequence_by": "id"}
-    sink = lance_sink(uri, **changes, app_id="a", apply_as_deletes="no_such = 1")
+    sink = auto_cdc_sink(uri, "id", "id", app_id="a", apply_as_deletes="no_such = 1")
     with pytest.raises(InvalidInputError, match="apply_as_deletes='no_such = 1' is not a condi"):
         feed(spark, sink, 0, "id long", (1,))
 

@@ -1,4 +1,4 @@
-"""Slowly changing dimensions by the sink: modes scd1 and scd2, with the arguments of AUTO CDC."""
+"""Slowly changing dimensions by `auto_cdc_sink`, with the arguments of AUTO CDC."""
 
 import random
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, OtherBatchError
-from lance_stream.spark import LanceSink, lance_sink
-from lance_stream.spark.arguments.options import parse_write_options
+from lance_stream.spark import LanceSink, auto_cdc_sink, lance_sink
+from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.spark.jobs import spark_workers
 from lance_stream.spark.sink import modes
 from tests.spark.few_rows_by_tasks import upsert_by_tasks
@@ -41,8 +41,8 @@ def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def sink_of(uri: str, mode: str = "scd2", **more: Any) -> LanceSink:
-    return lance_sink(uri, mode=mode, app_id="a", **ARGUMENTS | more)
+def sink_of(uri: str, scd_type: int = 2, **more: Any) -> LanceSink:
+    return auto_cdc_sink(uri, stored_as_scd_type=scd_type, app_id="a", **ARGUMENTS | more)
 
 
 def feed(spark: Any, sink: LanceSink, batch_id: int, *changes: Change) -> None:
@@ -108,11 +108,11 @@ def test_untracked_columns_keep_the_last_value(spark: Any, uri: str) -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-@pytest.mark.parametrize("mode", ["scd1", "scd2"])
-def test_several_columns_order_changes(spark: Any, uri: str, mode: str) -> None:
-    sink = lance_sink(
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_several_columns_order_changes(spark: Any, uri: str, scd_type: int) -> None:
+    sink = auto_cdc_sink(
         uri,
-        mode=mode,
+        stored_as_scd_type=scd_type,
         keys="id",
         sequence_by=["ts", "lsn"],
         apply_as_deletes="op = 'd'",
@@ -130,7 +130,7 @@ def test_several_columns_order_changes(spark: Any, uri: str, mode: str) -> None:
     late = "(2L, 'late', timestamp'2024-01-01 10:00:00', 9L, 'u')"
     sink(spark.sql(f"SELECT * FROM VALUES {late} AS t(id, v, ts, lsn, op)"), 1)
     table = rows_of(uri)
-    if mode == "scd1":
+    if scd_type == 1:
         assert [(row["id"], row["v"]) for row in table.to_pylist()] == [(1, "b")]
         assert table.column_names == ["id", "v", "__SEQUENCE"]
         return
@@ -149,7 +149,7 @@ def test_several_columns_order_changes(spark: Any, uri: str, mode: str) -> None:
 
 @pytest.mark.spark
 def test_type_1_remembers_deletes_for_good(spark: Any, uri: str) -> None:
-    sink = sink_of(uri, "scd1")
+    sink = sink_of(uri, 1)
     feed(spark, sink, 0, Change(1, None, None, 5, "d"), Change(2, "Ulm", "x", 5, "u"))
     feed(spark, sink, 1, Change(1, "Bonn", "x", 4, "u"), Change(2, "late", "x", 3, "u"))
     table = rows_of(uri)
@@ -194,7 +194,7 @@ def test_batches_that_make_no_history_are_refused(
 
 @pytest.mark.spark
 def test_a_table_of_current_rows_is_no_history(spark: Any, uri: str) -> None:
-    feed(spark, sink_of(uri, "scd1"), 0, Change(1, "Ulm", "x", 1, "u"))
+    feed(spark, sink_of(uri, 1), 0, Change(1, "Ulm", "x", 1, "u"))
     with pytest.raises(InvalidInputError, match="no __START_AT and no __END_AT"):
         feed(spark, sink_of(uri), 1, Change(1, "Ulm", "x", 1, "u"))
 
@@ -205,9 +205,6 @@ def test_a_table_of_current_rows_is_no_history(spark: Any, uri: str) -> None:
         ({"keys": None}, r"name the key columns, for example keys=\['id'\]"),
         ({"sequence_by": None}, "name the column, or columns, that order them"),
         ({"sequence_by": 3}, "sequence_by must be the names of columns"),
-        ({"on": "id"}, "give keys='id' instead of on"),
-        ({"delete_when": "op = 'd'"}, "instead of delete_when"),
-        ({"except_columns": ["op"]}, "instead of except_columns"),
         ({"column_list": ["id", "city"]}, "give one"),
         ({"except_column_list": ["id"]}, "key column 'id' cannot be left out"),
         ({"except_column_list": None, "column_list": ["city"]}, "key column 'id' cannot be left"),
@@ -216,24 +213,35 @@ def test_a_table_of_current_rows_is_no_history(spark: Any, uri: str) -> None:
             "give one",
         ),
         ({"track_history_column_list": "id"}, "key column 'id' has no history"),
-        ({"mode": "scd1", "track_history_column_list": "city"}, "type 1 .* keeps no history"),
-        ({"mode": "upsert", "on": "id"}, r"lance_sink\(keys=.* there it is on="),
-        ({"mode": "append"}, r"lance_sink\(keys=\['id'\]\) is for mode='scd1' or 'scd2'"),
-        ({"skip_unchanged": True}, "skip_unchanged=True.* is for mode='upsert'"),
-        ({"expect": "id > 0"}, "changes build on each other"),
-        ({"bad_rows": "quarantine"}, "changes build on each other"),
-        ({"tombstones": "soon"}, "soon"),
-        ({"mode": "scd3"}, "mode must be one of"),
-        ({"mode": "scd"}, "did you mean 'scd2'"),
+        (
+            {"stored_as_scd_type": 1, "track_history_column_list": "city"},
+            "type 1 .* keeps no history",
+        ),
+        ({"apply_as_deletes": True}, "apply_as_deletes must be a condition in Spark's SQL"),
+        ({"tombstones": "soon"}, "tombstones: 'soon'"),
+        ({"stored_as_scd_type": 3}, "stored_as_scd_type is 1, .* not 3"),
+        ({"stored_as_scd_type": True}, "stored_as_scd_type is 1, .* not True"),
     ],
 )
 def test_arguments_that_make_no_dimension_are_refused(
     arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        lance_sink("/somewhere", **{"mode": "scd2", **ARGUMENTS, **arguments})
+        auto_cdc_sink("/somewhere", **{"stored_as_scd_type": 2, **ARGUMENTS, **arguments})
 
 
-def test_the_format_refuses_the_modes() -> None:
-    with pytest.raises(InvalidInputError, match=r"foreachBatch\(lance_sink\(uri, mode='scd2'"):
-        parse_write_options({"path": "/somewhere", "mode": "scd2"}, streaming=True)
+def test_type_may_be_text_as_in_spark() -> None:
+    """Spark's own function takes both."""
+    assert "stored_as_scd_type=2" in repr(sink_of("/somewhere", "2"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["scd1", "scd2", "cdc", "SCD"])
+def test_modes_of_other_sinks_lead_to_auto_cdc(mode: str) -> None:
+    """Changes in any order have a function of their own."""
+    with pytest.raises(InvalidInputError, match=r"foreachBatch\(auto_cdc_sink\("):
+        lance_sink("/somewhere", mode=mode)
+
+
+def test_the_format_leads_to_auto_cdc() -> None:
+    with pytest.raises(InvalidInputError, match=r"foreachBatch\(auto_cdc_sink\("):
+        parse_writer_options({"path": "/somewhere", "mode": "scd2"}, streaming=True)

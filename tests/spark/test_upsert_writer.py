@@ -15,7 +15,7 @@ from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchErro
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.arguments.options import parse_write_options
+from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.delete_conditions import settle_condition
 from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter, plan
@@ -253,7 +253,7 @@ def test_modes_must_fit_the_output_mode(session: Any, file_stream: Any, uri: str
 
 
 def planned(uri: str, rows: pa.Table, streaming: bool = False, **options: str) -> UpsertJob:
-    asked = parse_write_options({"path": uri, "mode": "upsert", "on": "id", **options}, streaming)
+    asked = parse_writer_options({"path": uri, "mode": "upsert", "on": "id", **options}, streaming)
     return plan_upsert(asked, spark_schema(carrier_schema(rows.schema)))
 
 
@@ -360,11 +360,11 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
     by_key = {"on": "id"} if mode == "upsert" else {}
     options = {"path": uri, "mode": mode, **by_key}
     for evolution in ("none", "add_columns", "widen_types"):
-        asked = parse_write_options({**options, "schemaEvolution": evolution}, False)
+        asked = parse_writer_options({**options, "schemaEvolution": evolution}, False)
         with pytest.raises(InvalidInputError, match=r"'x'|'y'"):
             plan(asked, spark_schema(carrier_schema(wide.schema)), False)
     both = {"schemaEvolution": "add_columns, widen_types"}
-    asked = parse_write_options({**options, **both}, False)
+    asked = parse_writer_options({**options, **both}, False)
     job = plan(asked, spark_schema(carrier_schema(wide.schema)), False)
     part = BatchWriter(job, None).write(iter(wide.to_batches()))
     BatchWriter(job, None).commit([part])

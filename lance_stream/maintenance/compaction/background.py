@@ -150,8 +150,8 @@ def check_every(every: int | str) -> None:
         return
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InvalidInputError(
-            f"compact_every is a number of batches from 1, not {every!r}; leave it out to have no "
-            "fragments merged"
+            f'compact must be "auto", or a number of batches from 1, not {every!r:.200}; leave it '
+            "out to merge no fragments"
         )
 
 

@@ -1,1 +1,12 @@
-"""What the user asked for: one table of a writer's arguments, and one of a reader's options."""
+"""What the user asked for: one table of a writer's arguments, one of a reader's options.
+
+    table               what a row of these tables says
+    writer_arguments    the arguments of `lance_sink`, and the options of `df.write`
+    reader_options      the options of `spark.read`
+    option_values       parses the text of an option
+    python_values       checks the value of an argument
+    modes               the modes of a writer, and other closed lists of names
+
+A new argument is one row of `writer_arguments`, with the places that use it. If the sink has it,
+the signature of `lance_sink` names it, too.
+"""

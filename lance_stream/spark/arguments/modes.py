@@ -1,7 +1,6 @@
-"""What the rows of a batch mean: the names that the sink and the format as a writer share.
+"""The modes of a writer, and the other arguments whose values are one of a few names.
 
-Reading needs their names, too, to say which options are for writing. So this module imports nothing
-that writes.
+A process that only reads needs some of these names, so this module imports nothing that writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,106 +9,83 @@ from typing import Final
 
 from lance_stream.errors import InvalidInputError
 
-MODES: Final = ("append", "upsert", "apply_changes", "overwrite", "scd1", "scd2")
+MODES: Final = ("append", "upsert", "apply_changes", "overwrite")
+"""The modes of `lance_sink` and of the format."""
 
-OF_CHANGES: Final = ("scd1", "scd2")
-"""The modes that apply changes as Spark's AUTO CDC does; of the sink only."""
+SCD_MODES: Final[Mapping[int, str]] = {1: "scd1", 2: "scd2"}
+"""The modes of `auto_cdc_sink`, by its `stored_as_scd_type`."""
 
-WRITER_MODES: Final = tuple(each for each in MODES if each not in OF_CHANGES)
-"""The modes of the format as a writer."""
+SINK_MODES: Final = (*MODES, *SCD_MODES.values())
+
+BY_KEY: Final = ("upsert", "apply_changes")
+"""The modes of `MODES` that update rows of the table by their keys."""
+
+ROWS_STAND_ALONE: Final = ("append", "upsert", "overwrite")
+"""The modes in which each row means something without the others; a change does not."""
 
 SCHEMA_EVOLUTIONS: Final = ("none", "add_columns", "widen_types")
 
 QUARANTINE: Final = "quarantine"
 
 BAD_ROWS: Final = ("refuse", QUARANTINE)
-"""What happens to rows that do not fit the table: an error, or a table beside it."""
+"""What happens to rows that do not fit the table: an error, or another table."""
 
-BY_KEY: Final = ("upsert", "apply_changes", *OF_CHANGES)
-"""The modes that update rows of the table by their keys."""
-
-ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
-    "on": BY_KEY,
-    "skip_unchanged": ("upsert", "apply_changes"),
-    "when_matched": ("upsert",),
-    "when_not_matched": ("upsert",),
-    "sequence_by": ("upsert", *OF_CHANGES),
-    "delete_when": ("upsert", *OF_CHANGES),
-    "tombstones": ("upsert", *OF_CHANGES),
-}
-"""The modes that an argument applies to; all others apply to every mode."""
-
-NAMES_OF_CHANGES: Final[Mapping[str, str | None]] = {
-    "keys": "on",
-    "apply_as_deletes": "delete_when",
-    "except_column_list": "except_columns",
-    "column_list": None,
-    "track_history_column_list": None,
-    "track_history_except_column_list": None,
-}
-"""The arguments of `OF_CHANGES`, as AUTO CDC calls them, and the other modes, if they have them."""
+_AUTO_CDC: Final = ("cdc", "scd", "history", *SCD_MODES.values())
+"""What users call the modes that `auto_cdc_sink` has instead."""
 
 
-def check_spelled(mode: str, given: Mapping[str, object]) -> None:
-    """Raise if an argument is not one of the mode, but called otherwise there.
-
-    Args:
-        mode: One of `MODES`.
-        given: The values of arguments by their names; None where one is not given.
+def check_mode(called: str, value: object) -> str:
+    """Return a mode of `MODES`.
 
     Raises:
-        InvalidInputError: One is not; the message says how it is called.
+        InvalidInputError: There is no such mode; the message suggests another.
     """
-    for theirs, ours in NAMES_OF_CHANGES.items():
-        if mode in OF_CHANGES and ours is not None and given.get(ours) is not None:
-            raise InvalidInputError(
-                f"lance_sink(mode={mode!r}) has the arguments of Spark's AUTO CDC: give "
-                f"{theirs}={given[ours]!r} instead of {ours}"
-            )
-        if mode not in OF_CHANGES and given.get(theirs) is not None:
-            way_out = "" if ours is None else f"; there it is {ours}={given[theirs]!r}"
-            raise InvalidInputError(
-                f"lance_sink({theirs}={given[theirs]!r}) is for "
-                f"mode={' or '.join(map(repr, OF_CHANGES))}, not for {mode!r}{way_out}"
-            )
+    if str(value).lower() in _AUTO_CDC:
+        raise InvalidInputError(
+            f"{called} cannot be {value!r}: a stream of changes, in any order, is written by "
+            ".foreachBatch(auto_cdc_sink(uri, keys=[...], sequence_by=..., stored_as_scd_type=2))"
+        )
+    return check_one_of(called, value, MODES)
 
 
-def evolutions(value: object) -> tuple[str, ...]:
+def evolutions(called: str, value: object) -> tuple[str, ...]:
     """Return how batches may change the columns: given as a name, several with commas, or a list.
 
     Raises:
         InvalidInputError: A name is unknown.
     """
     given = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
-    if all(isinstance(each, str) for each in given):
-        given = tuple(part.strip() for each in given for part in str(each).split(","))
-    for each in given:
-        check_one_of("schema_evolution", each, SCHEMA_EVOLUTIONS)
-    if "none" in given and len(set(given)) > 1:
-        raise InvalidInputError(f"schema_evolution is none or others, not both: {value!r}")
-    return tuple(str(each) for each in given if each != "none")
+    if all(isinstance(name, str) for name in given):
+        given = tuple(part.strip() for name in given for part in str(name).split(","))
+    names = [check_one_of(called, name, SCHEMA_EVOLUTIONS) for name in given]
+    if "none" in names and len(set(names)) > 1:
+        raise InvalidInputError(f"{called} is none or others, not both: {value!r}")
+    return tuple(name for name in names if name != "none")
 
 
-def check_one_of(argument: str, value: object, known: Sequence[str]) -> None:
-    """Raise unless a value is one of those that are known; the message suggests one."""
-    if value not in known:
-        near = _MEANT.get(str(value).lower()) or get_close_matches(str(value).lower(), known, 1)
-        hint = f": did you mean {near[0]!r}?" if near and near[0] in known else ""
-        raise InvalidInputError(
-            f"{argument} must be one of {', '.join(map(repr, known))}, not {value!r:.200}{hint}"
-        )
+def check_one_of(called: str, value: object, choices: Sequence[str]) -> str:
+    """Return a value that is one of some names.
+
+    Raises:
+        InvalidInputError: It is none of them; the message suggests one.
+    """
+    if value in choices:
+        return str(value)
+    word = str(value).lower()
+    near = _SYNONYMS.get(word) or next(iter(get_close_matches(word, choices, 1)), None)
+    hint = f": did you mean {near!r}?" if near in choices else ""
+    raise InvalidInputError(
+        f"{called} must be one of {', '.join(map(repr, choices))}, not {value!r:.200}{hint}"
+    )
 
 
-_MEANT: Final[Mapping[str, tuple[str, ...]]] = {
-    "merge": ("upsert",),
-    "update": ("upsert",),
-    "cdc": ("scd1",),
-    "scd": ("scd2",),
-    "history": ("scd2",),
-    "insert": ("append",),
-    "complete": ("overwrite",),
-    "replace": ("overwrite",),
-    "true": ("add_columns",),
-    "mergeschema": ("add_columns",),
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "merge": "upsert",
+    "update": "upsert",
+    "insert": "append",
+    "complete": "overwrite",
+    "replace": "overwrite",
+    "true": "add_columns",
+    "mergeschema": "add_columns",
 }
 """Words of other sinks, and ours."""

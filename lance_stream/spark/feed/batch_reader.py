@@ -10,7 +10,7 @@ from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.changes import plan_changes
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.options import SourceOptions
+from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.feed.planning import (
     columns_to_read,
     first_version,
@@ -24,7 +24,7 @@ from lance_stream.spark.session.user_errors import plainly
 from lance_stream.spark.session.worker_archives import forget_archives
 
 
-def plan_batch(table: TableVersion, asked: SourceOptions, carried: pa.Schema) -> list[ChangeUnit]:
+def plan_batch(table: TableVersion, asked: ReaderOptions, carried: pa.Schema) -> list[ChangeUnit]:
     """Return the work units of the requested interval, in the feed's order.
 
     There are none if nothing was committed between two timestamps, or since one, or if the interval
@@ -63,7 +63,7 @@ class ChangesReader(DataSourceReader):
         carried: The schema of the batches that Spark expects.
     """
 
-    def __init__(self, asked: SourceOptions, version: int | None, carried: pa.Schema) -> None:
+    def __init__(self, asked: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
         self.asked = asked
         self.version = version
         self.carried = carried

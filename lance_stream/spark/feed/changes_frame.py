@@ -19,7 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.change_units import ChangeUnit
-from lance_stream.spark.arguments.options import SourceOptions, check_for_batch, parse_options
+from lance_stream.spark.arguments.reader_options import (
+    ReaderOptions,
+    check_for_batch,
+    parse_reader_options,
+)
 from lance_stream.spark.feed.batch_reader import plan_batch
 from lance_stream.spark.feed.planning import (
     one_portion,
@@ -115,13 +119,13 @@ def _by_tasks(
 
 def _asked(
     spark: SparkSession, uri: str, storage_options: Mapping[str, Any], options: Mapping[str, Any]
-) -> SourceOptions:
+) -> ReaderOptions:
     """Return the user's options, with a session's settings of the store."""
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     _check_own(texts, uri)
     settled = {"path": uri, "readChangeFeed": "true"}
     others = {name: text for name, text in texts.items() if name.lower() != "readchangefeed"}
-    asked = parse_options({**others, **settled})
+    asked = parse_reader_options({**others, **settled})
     check_for_batch(asked)
     given = {**asked.storage_options, **storage_options}
     return replace(asked, storage_options=options_in_session(spark, asked.uri, given))

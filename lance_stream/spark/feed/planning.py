@@ -25,14 +25,14 @@ from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.options import SourceOptions
+from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.feed.change_rows import ChangeRows
 from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.jobs.work_units import bytes_of, divide
 from lance_stream.spark.session.spark_types import carrier
 
 
-def open_for_changes(asked: SourceOptions) -> TableVersion:
+def open_for_changes(asked: ReaderOptions) -> TableVersion:
     """Return the last version of the requested interval, whose columns the feed has.
 
     Raises:
@@ -56,7 +56,7 @@ def open_for_changes(asked: SourceOptions) -> TableVersion:
     return newest if asked.ending_version is None else checkout(newest, asked.ending_version)
 
 
-def first_version(table: TableVersion, asked: SourceOptions) -> int | None:
+def first_version(table: TableVersion, asked: ReaderOptions) -> int | None:
     """Return the first version of the requested interval; None if none is set.
 
     Raises:
@@ -68,7 +68,7 @@ def first_version(table: TableVersion, asked: SourceOptions) -> int | None:
     return first_version_since(table, moment)
 
 
-def rules_of(asked: SourceOptions, columns: Sequence[str] | None) -> FeedRules:
+def rules_of(asked: ReaderOptions, columns: Sequence[str] | None) -> FeedRules:
     """Return the user's rules of the feed, with the columns to read."""
     return FeedRules(
         columns,
@@ -79,7 +79,7 @@ def rules_of(asked: SourceOptions, columns: Sequence[str] | None) -> FeedRules:
     )
 
 
-def schema_of_changes(table: TableVersion, asked: SourceOptions) -> pa.Schema:
+def schema_of_changes(table: TableVersion, asked: ReaderOptions) -> pa.Schema:
     """Return the columns of the change feed, or of a stream of appended rows.
 
     Raises:
@@ -110,7 +110,7 @@ def plan_stream(
     start: Position,
     end: Position,
     columns: FeedColumns,
-    asked: SourceOptions,
+    asked: ReaderOptions,
     carried: pa.Schema,
 ) -> list[TaskInput[ChangeUnit]]:
     """Return the tasks that read the changes between two positions of a stream.
@@ -139,7 +139,7 @@ def plan_stream(
 
 def stream_columns(
     known: TableVersion,
-    asked: SourceOptions,
+    asked: ReaderOptions,
     carried: pa.Schema,
     resumed: TableVersion | None = None,
     names: Mapping[str, int | None] | None = None,
@@ -162,7 +162,7 @@ def stream_columns(
     return resumed_columns(known, columns, resumed, names)
 
 
-def follower_rules(asked: SourceOptions) -> FollowerRules:
+def follower_rules(asked: ReaderOptions) -> FollowerRules:
     """Return the user's rules of a stream."""
     return FollowerRules(
         rules_of(asked, None),
@@ -174,21 +174,21 @@ def follower_rules(asked: SourceOptions) -> FollowerRules:
 
 
 def tasks_of(
-    units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
+    units: Sequence[ChangeUnit], asked: ReaderOptions, carried: pa.Schema
 ) -> list[TaskInput[ChangeUnit]]:
     """Return Spark's tasks for some work units: small ones combined, large ones split."""
     return divide(units, lambda each: each.unit, _with_unit, _reading(asked, carried))
 
 
 def one_portion(
-    units: Sequence[ChangeUnit], asked: SourceOptions, carried: pa.Schema
+    units: Sequence[ChangeUnit], asked: ReaderOptions, carried: pa.Schema
 ) -> TaskInput[ChangeUnit]:
     """Return all of some work units as one `TaskInput`, for a process that reads them itself."""
     num_bytes = bytes_of([unit.unit for unit in units])
     return TaskInput(tuple(units), _reading(asked, carried), num_bytes)
 
 
-def _reading(asked: SourceOptions, carried: pa.Schema) -> ChangeRows:
+def _reading(asked: ReaderOptions, carried: pa.Schema) -> ChangeRows:
     keeps = asked.read_change_feed or bool(asked.row_columns)
     return ChangeRows(carried, asked.filter, keeps)
 
@@ -198,7 +198,7 @@ def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:
 
 
 def columns_to_read(
-    table: TableVersion, asked: SourceOptions, carried: pa.Schema
+    table: TableVersion, asked: ReaderOptions, carried: pa.Schema
 ) -> list[str] | None:
     """Return the table's own columns that Spark or the filter needs."""
     condition = None if asked.filter is None else parse_expression(asked.filter)

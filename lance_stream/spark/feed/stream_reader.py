@@ -33,7 +33,8 @@ from lance_stream.feed.intervals import first_version_since
 from lance_stream.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.options import LATEST, SourceOptions
+from lance_stream.spark.arguments.option_values import LATEST
+from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.feed.kept_progress import KeptProgress
 from lance_stream.spark.feed.offsets import parse_offset, to_offset
 from lance_stream.spark.feed.planning import (
@@ -60,7 +61,7 @@ else:
     HAS_READ_LIMITS = True
 
 
-FindTable: TypeAlias = Callable[[], SourceOptions | None]
+FindTable: TypeAlias = Callable[[], ReaderOptions | None]
 """Looks whether a table, and the version that a stream starts at, are there: the stream's options,
 with names as the table spells them; or None. Raises InvalidInputError if the stream does not fit
 the table."""
@@ -81,7 +82,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
 
     def __init__(
         self,
-        asked: SourceOptions,
+        asked: ReaderOptions,
         carried: pa.Schema,
         version: int | None = None,
         find_table: FindTable | None = None,
@@ -261,7 +262,7 @@ if HAS_READ_LIMITS:
 
         def __init__(
             self,
-            asked: SourceOptions,
+            asked: ReaderOptions,
             carried: pa.Schema,
             version: int | None = None,
             find_table: FindTable | None = None,
@@ -329,7 +330,7 @@ class FeedStreamWithoutStart(_FeedStream):
 
     def __init__(
         self,
-        asked: SourceOptions,
+        asked: ReaderOptions,
         carried: pa.Schema,
         version: int | None = None,
         find_table: FindTable | None = None,
@@ -387,7 +388,7 @@ class FailedStream(DataSourceStreamReader):
 
 
 def make_stream_reader(
-    asked: SourceOptions,
+    asked: ReaderOptions,
     carried: pa.Schema,
     version: int | None = None,
     find_table: FindTable | None = None,
@@ -398,7 +399,7 @@ def make_stream_reader(
     return FeedStreamWithoutStart(asked, carried, version, find_table)
 
 
-def _waiting_position(asked: SourceOptions) -> Position:
+def _waiting_position(asked: ReaderOptions) -> Position:
     """Return where a stream stands until its table is there: all of the table is new then."""
     first = asked.starting_version
     if isinstance(first, int):

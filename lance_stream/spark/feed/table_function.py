@@ -29,7 +29,7 @@ from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.storage.locations import check_is_shared
 
 if TYPE_CHECKING:
-    from lance_stream.spark.arguments.options import SourceOptions
+    from lance_stream.spark.arguments.reader_options import ReaderOptions
 
 _USAGE: Final = "lance_changes(uri, start, end, deduplication_mode)"
 
@@ -97,7 +97,7 @@ def _of_machine(moment: datetime) -> datetime:
         return moment.replace(tzinfo=UTC)
 
 
-def _changes(asked: "SourceOptions", analyzed: StructType | None) -> Rows:
+def _changes(asked: "ReaderOptions", analyzed: StructType | None) -> Rows:
     from lance_stream.feed.change_units import read_changes
     from lance_stream.spark.feed.batch_reader import plan_batch
     from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
@@ -120,8 +120,8 @@ def _asked(
     start: Any,
     end: Any,
     deduplication_mode: Any,
-) -> "SourceOptions":
-    from lance_stream.spark.arguments.options import SourceOptions, parse_deduplication_mode
+) -> "ReaderOptions":
+    from lance_stream.spark.arguments.reader_options import ReaderOptions, parse_deduplication_mode
 
     if not isinstance(uri, str):
         raise InvalidInputError(f"{_USAGE}: uri must be the table's path as a string, not {uri!r}")
@@ -140,4 +140,4 @@ def _asked(
     if deduplication_mode is not None:
         named["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)
     options = session.options_for(uri, {})
-    return SourceOptions(uri, options, read_change_feed=True, **named)
+    return ReaderOptions(uri, options, read_change_feed=True, **named)

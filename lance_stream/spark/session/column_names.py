@@ -12,10 +12,11 @@ in paths ("address.City"); the structs of a batch need the exact field names. Th
 Spark (Python, the command line) accept exact names only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
+from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, quote_path, rename_paths
 from lance_stream.schema.projections import split_path
@@ -40,6 +41,31 @@ def find_column(name: str, known: Iterable[str], *, case_sensitive: bool) -> str
             "calling register(spark)), or rename one of them"
         )
     return alike[0] if alike else None
+
+
+def column_finder(
+    columns: Sequence[str], stored: Sequence[str], whose: str, *, case_sensitive: bool
+) -> Callable[[str], str]:
+    """Return a function that returns the stored name of a column that a user names, or raises.
+
+    Args:
+        columns: The columns' own names.
+        stored: The names under which the table stores them, in the same order.
+        whose: What has these columns, with its verb: "the batch has".
+        case_sensitive: Whether Spark distinguishes `v` from `V`.
+    """
+    by_name = dict(zip(columns, stored, strict=True))
+
+    def find(name: str) -> str:
+        column = find_column(name, columns, case_sensitive=case_sensitive)
+        if column is None:
+            raise InvalidInputError(
+                f"{whose} no column {name!r}{did_you_mean(name, columns)}; there are: "
+                f"{', '.join(columns)}"
+            )
+        return by_name[column]
+
+    return find
 
 
 def check_are_distinct(names: Sequence[str], whose: str, *, case_sensitive: bool) -> None:

@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lance_stream.spark.session.hadoop_settings import storage_options_of, store_of
-from lance_stream.spark.session.option_layers import layer_options
-
 
 @dataclass(frozen=True)
 class SessionOptions:
@@ -26,6 +23,10 @@ class SessionOptions:
 
     def options_for(self, uri: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the storage options of a location, given those that the user set for it."""
+        # Tasks unpickle this class, and never ask.
+        from lance_stream.spark.session.hadoop_settings import storage_options_of, store_of
+        from lance_stream.spark.session.option_layers import layer_options
+
         if store_of(uri) == "local":
             return {**self.storage_options, **given}
         of_spark = storage_options_of(self.hadoop_settings, uri)

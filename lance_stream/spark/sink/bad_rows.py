@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.sink_arguments import SinkArguments
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
 from lance_stream.write.row_checks import BadRows, RowRules
@@ -40,7 +40,7 @@ class Sorting:
         digest: The digest of all rows of the batch; known once they are sorted.
     """
 
-    arguments: SinkArguments
+    arguments: WriterArguments
     df: DataFrame
     micro_batch: MicroBatch
     deletes: str | None = None
@@ -123,7 +123,7 @@ class Sorting:
             self._aside.end()
 
 
-def keep_committed_attempt(arguments: SinkArguments, micro_batch: MicroBatch) -> None:
+def keep_committed_attempt(arguments: WriterArguments, micro_batch: MicroBatch) -> None:
     """Delete bad rows of a committed batch that belong to another attempt than the committed one.
 
     Args:
@@ -135,7 +135,7 @@ def keep_committed_attempt(arguments: SinkArguments, micro_batch: MicroBatch) ->
 
 
 def sorting_of(
-    arguments: SinkArguments,
+    arguments: WriterArguments,
     df: DataFrame,
     micro_batch: MicroBatch,
     target: TableVersion,

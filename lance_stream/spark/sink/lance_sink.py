@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_stream.arguments import as_number
 from lance_stream.commit.commit_groups import Member
-from lance_stream.durations import parse_age
 from lance_stream.errors import (
     ColumnsChangedError,
     InvalidInputError,
@@ -22,22 +21,9 @@ from lance_stream.errors import (
 )
 from lance_stream.ledger.micro_batches import find_committed
 from lance_stream.ledger.replay_check import has_other_rules
-from lance_stream.snapshot.opening import branch_uri, open_table
-from lance_stream.snapshot.references import as_branch
+from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.modes import MODES as KNOWN_MODES
-from lance_stream.spark.arguments.modes import OF_CHANGES, check_one_of, check_spelled, evolutions
-from lance_stream.spark.arguments.sink_arguments import (
-    SinkArguments,
-    as_compaction,
-    as_creation,
-    as_fresh_indices,
-    check_are_texts,
-    check_can_be_parsed,
-    names,
-    optional_names,
-    sequence_names,
-)
+from lance_stream.spark.arguments.writer_arguments import SINK, WriterArguments, arguments_of
 from lance_stream.spark.session.connect import check_can_be_sent, check_has_app_id
 from lance_stream.spark.session.python_check import check_workers_python, explained
 from lance_stream.spark.session.running_queries import run_of, running_query
@@ -45,19 +31,15 @@ from lance_stream.spark.session.session_settings import options_in_session
 from lance_stream.spark.session.user_errors import message_first
 from lance_stream.spark.sink.bad_rows import keep_committed_attempt
 from lance_stream.spark.sink.batch_calls import BATCH_CALLS, BatchCall
-from lance_stream.spark.sink.batch_names import settle_names
+from lance_stream.spark.sink.batch_names import rename_columns
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, log_commit, notify
-from lance_stream.storage.locations import text_of
-from lance_stream.storage.options.names import as_options
-from lance_stream.storage.trust import with_trusted
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.ledger_entries import read_entry
 from lance_stream.write.phases import Phases
-from lance_stream.write.row_checks import as_checks
 
 if TYPE_CHECKING:
     from lance_stream.maintenance.compaction.background import Round
@@ -74,13 +56,12 @@ def lance_sink(
     uri: str | os.PathLike[str],
     mode: str = "append",
     on: str | Sequence[str] | None = None,
-    sequence_by: str | Sequence[str] | None = None,
+    sequence_by: str | None = None,
     delete_when: str | None = None,
     except_columns: Sequence[str] | None = None,
     schema_evolution: str | Sequence[str] = "none",
     app_id: str | None = None,
-    compact_every: int | None = None,
-    file_version: str | None = None,
+    compact: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     create_options: Mapping[str, Any] | None = None,
     *,
@@ -91,19 +72,10 @@ def lance_sink(
     any_output_mode: bool = False,
     replays_may_differ: bool = False,
     branch: str | None = None,
-    trusted_locations: Sequence[str] | None = None,
     on_commit: Callable[[SinkCommit], object] | None = None,
     expect: str | Iterable[str] | Mapping[str, str] | None = None,
-    bad_rows: str = "refuse",
-    quarantine_uri: str | os.PathLike[str] | None = None,
-    compact: str | None = None,
+    bad_rows: str | Mapping[str, str | os.PathLike[str]] = "refuse",
     keep_indices_fresh: bool | Mapping[str, Any] | None = None,
-    keys: str | Sequence[str] | None = None,
-    apply_as_deletes: str | None = None,
-    column_list: str | Sequence[str] | None = None,
-    except_column_list: str | Sequence[str] | None = None,
-    track_history_column_list: str | Sequence[str] | None = None,
-    track_history_except_column_list: str | Sequence[str] | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
@@ -121,10 +93,7 @@ def lance_sink(
             their row id, others are inserted. "apply_changes": the rows are the change feed of
             another table, from `readChangeFeed` here or in Delta, and its changes are applied; see
             `Dataset.apply_changes`. "overwrite": the rows replace all existing rows, for the output
-            mode "complete". "scd1" and "scd2": the rows are changes in any order, which make a
-            slowly changing dimension of type 1 (the current row of each key) or type 2 (the history
-            of each key), with the arguments of Spark's AUTO CDC; see `Dataset.apply_scd1` and
-            `Dataset.apply_scd2`.
+            mode "complete". Changes in any order are applied by `auto_cdc_sink`.
         on: For upserts and changes: the key columns; integers, strings, bytes, dates, timestamps,
             decimals or booleans, and never null. They become the primary key of a new table.
         sequence_by: For upserts: the column that orders the rows of one key. The newest row of a
@@ -147,18 +116,23 @@ def lance_sink(
         app_id: The stream's id in the table's ledger. The default is the streaming query's own id,
             which its checkpoint keeps. An app id of your own survives a lost checkpoint, and is
             required through Spark Connect, where Spark does not report the query's id.
-        compact_every: After every so many batches, compact small fragments and those with many
-            deleted rows in the background; no batch waits for it. The change feed shows nothing.
-            By default never; see also `compact`.
-        file_version: Of a new table's data files, for example "2.1"; by default "2.2".
+        compact: Merge small fragments, and rewrite those with many deleted rows, in the background;
+            no batch waits for it, and the change feed shows nothing. "auto": when it pays; the sink
+            looks at small fragments, deleted rows, the size of the manifest, and the time that it
+            takes to look up keys, and `last_compaction.reason` names what was decisive. A number:
+            after so many batches. By default never.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply (`spark.hadoop.fs.s3a.access.key` and so on), or else those
-            that the store's library finds: environment, profile, instance.
+            that the store's library finds: environment, profile, instance. `trusted_locations` is
+            one of them: URIs or absolute paths below which the table may name files on other
+            services, in other accounts, or, as values of its rows, on this machine; see
+            `open_dataset`.
         create_options: Options for a new table: `schema` (a `pyarrow.Schema` to use instead of
             the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
-            `stable_row_ids`, `late_start`. The last one, True, lets a later batch of a query
-            create the table, which then lacks the rows of earlier batches; by default that is an
-            error, because the table was probably deleted or moved.
+            `stable_row_ids`, `file_version` (of its data files, by default "2.2"), and
+            `late_start`: True lets a later batch of a query create the table, which then lacks the
+            rows of earlier batches; by default that is an error, because the table was probably
+            deleted or moved.
         skip_unchanged: For upserts and changes: do not rewrite rows whose values stay the same.
         tombstones: For upserts with `sequence_by` and `delete_when`: how long deletes are
             remembered, for example "7 days". A late row that is not newer than the delete of its
@@ -176,9 +150,6 @@ def lance_sink(
             By default that is an error, unless Spark's plan of the query is nondeterministic.
         branch: The branch to write, which has to exist: `ds.branches.create("dev")`. None or "main"
             for the main one.
-        trusted_locations: URIs or absolute paths below which the table may name files on other
-            services, in other accounts, or, as values of its rows, on this machine; see
-            `open_dataset`.
         on_commit: Called with the report of each batch, which is also `last_commit`, after it is
             committed, or skipped because it already was. For metrics: `lance_stream.monitoring`.
             The next batch waits for it. An exception in it is logged (in "lance_stream.sink") and
@@ -192,33 +163,17 @@ def lance_sink(
             0" to let nulls pass. Rows that delete are not checked. Not for "apply_changes".
         bad_rows: What happens to rows that do not meet a condition, that have a null in a required
             column or in a key, or a value that the table's type does not hold. "refuse": the
-            batch fails, and nothing is written. "quarantine": they are written to a table beside
-            the table, with the reason, and the others are committed, both exactly once; see
-            `lance_stream.replay_quarantine`. A problem of the batch as a whole (an unknown column,
+            batch fails, and nothing is written. "quarantine": they are written to another table,
+            with the reason, and the others are committed, both exactly once; see
+            `lance_stream.replay_quarantine`. That table is `orders_quarantine.lance` beside
+            `orders.lance`; {"quarantine": location} names another. Each table has its own, which
+            all of its sinks may share. A problem of the batch as a whole (an unknown column,
             a missing one, a narrowing type) is always refused. Not for "apply_changes".
-        quarantine_uri: The location of that table; by default `orders_quarantine.lance` for
-            `orders.lance`. Each table has its own; all sinks of a table may share it.
-        compact: "auto": compact in the background as with `compact_every`, but when it pays. The
-            sink looks at small fragments, deleted rows, the size of the manifest, and the time that
-            it takes to look up keys; `last_compaction.reason` names what was decisive.
         keep_indices_fresh: Bring the table's indices up to date in the background, so that searches
             do not scan what the stream has written; no batch waits for it. True: as soon as an
             index misses 1,000 rows that are a hundredth of all. Or other limits: a mapping of some
             of "fraction" (0.05), "rows" (100_000) and "age" ("10 minutes", if it misses any row).
             Needs the extra `index` where the sink runs. By default never.
-        keys: For "scd1" and "scd2": the key columns. They become the primary key of a new table of
-            type 1. For these modes, `sequence_by` may be several columns, compared one after the
-            other, and `tombstones` says how long deletes, and other changes that show in no row,
-            are remembered; by default for good.
-        apply_as_deletes: For "scd1" and "scd2": a condition in Spark's SQL on a row: if true, it
-            deletes its key; a history keeps the row, with an end.
-        column_list: For "scd1" and "scd2": the columns of the batch that are stored; by default
-            all.
-        except_column_list: For "scd1" and "scd2": the columns that are not stored, instead.
-        track_history_column_list: For "scd2": the columns of which each change begins a row of the
-            history; by default all that are stored. Changes of other columns replace the value in
-            the current row.
-        track_history_except_column_list: For "scd2": these other columns, instead.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
     depth; structs in lists and maps need all their fields. In an append they are null.
@@ -226,60 +181,7 @@ def lance_sink(
     Raises:
         InvalidInputError: An argument is invalid.
     """
-    check_one_of("mode", mode, KNOWN_MODES)
-    given = {
-        "on": on,
-        "delete_when": delete_when,
-        "except_columns": except_columns,
-        "keys": keys,
-        "apply_as_deletes": apply_as_deletes,
-        "column_list": column_list,
-        "except_column_list": except_column_list,
-        "track_history_column_list": track_history_column_list,
-        "track_history_except_column_list": track_history_except_column_list,
-    }
-    check_are_texts({**given, "sequence_by": sequence_by})
-    check_spelled(mode, given)
-    sequence, several = sequence_names(sequence_by, mode)
-    is_of_changes = mode in OF_CHANGES
-    return LanceSink(
-        SinkArguments(
-            uri=branch_uri(text_of(uri), branch),
-            mode=mode,
-            on=names(keys, "keys") if is_of_changes else names(on, "on"),
-            sequence_by=sequence,
-            delete_when=apply_as_deletes if is_of_changes else delete_when,
-            except_columns=(
-                names(except_column_list, "except_column_list")
-                if is_of_changes
-                else names(except_columns, "except_columns")
-            ),
-            skip_unchanged=skip_unchanged,
-            tombstones=None if tombstones is None else parse_age(tombstones),
-            when_matched=when_matched,
-            when_not_matched=when_not_matched,
-            schema_evolution=evolutions(schema_evolution),
-            app_id=app_id,
-            compact_every=as_compaction(compact_every, compact),
-            fresh_indices=as_fresh_indices(keep_indices_fresh),
-            file_version=file_version,
-            storage_options=as_options(
-                with_trusted(as_options(storage_options), trusted_locations)
-            ),
-            create_options=as_creation(create_options),
-            any_output_mode=any_output_mode,
-            replays_may_differ=replays_may_differ,
-            branch=as_branch(branch),
-            expect=as_checks(expect),
-            bad_rows=bad_rows,
-            quarantine_uri=None if quarantine_uri is None else text_of(quarantine_uri),
-            sequence_columns=several,
-            column_list=optional_names(column_list, "column_list"),
-            tracked=optional_names(track_history_column_list, "track_history_column_list"),
-            untracked=names(track_history_except_column_list, "track_history_except_column_list"),
-        ),
-        on_commit,
-    )
+    return LanceSink(arguments_of(SINK, locals()), on_commit)
 
 
 class LanceSink:
@@ -297,7 +199,7 @@ class LanceSink:
 
     def __init__(
         self,
-        arguments: SinkArguments,
+        arguments: WriterArguments,
         on_commit: Callable[[SinkCommit], object] | None = None,
     ) -> None:
         if on_commit is not None and not callable(on_commit):
@@ -307,7 +209,6 @@ class LanceSink:
             )
         check_has_app_id(arguments.app_id)
         check_can_be_sent(on_commit)
-        check_can_be_parsed(arguments.delete_when, arguments.argument_of_deletes)
         self.arguments = arguments
         self._on_commit = on_commit
         self._upkeep = _upkeep(arguments)
@@ -334,8 +235,12 @@ class LanceSink:
         return self.arguments.app_id
 
     def __repr__(self) -> str:
-        mode = "" if self.arguments.mode == "append" else f", mode={self.arguments.mode!r}"
         app = "" if self.app_id is None else f", app_id={self.app_id!r}"
+        changes = self.arguments.changes
+        if changes is not None:
+            scd_type = 2 if changes.is_history else 1
+            return f"auto_cdc_sink({self.uri!r}, stored_as_scd_type={scd_type}{app})"
+        mode = "" if self.arguments.mode == "append" else f", mode={self.arguments.mode!r}"
         return f"lance_sink({self.uri!r}{mode}{app})"
 
     @property
@@ -433,16 +338,16 @@ class LanceSink:
         own = self.arguments
         return options_in_session(spark, own.uri, own.storage_options)
 
-    def _arguments_in(self, spark: SparkSession) -> SinkArguments:
+    def _arguments_in(self, spark: SparkSession) -> WriterArguments:
         return replace(self.arguments, storage_options=self.storage_options_in(spark))
 
     def _write(
-        self, df: DataFrame, batch_id: int, arguments: SinkArguments, member: Member | None
+        self, df: DataFrame, batch_id: int, arguments: WriterArguments, member: Member | None
     ) -> SinkCommit:
         micro_batch = identify(df, batch_id, self.app_id, arguments.fingerprint)
         query = running_query(df, micro_batch.query_id)
         if not arguments.any_output_mode:
-            check_output_mode(df, query, arguments.mode, arguments.on)
+            check_output_mode(df, query, str(arguments.mode), arguments.on)
         run = run_of(query)
         phases = Phases()
         with BATCH_CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
@@ -457,13 +362,13 @@ class LanceSink:
         return self.last_commit
 
 
-def _upkeep(arguments: SinkArguments) -> "Upkeep | None":
+def _upkeep(arguments: WriterArguments) -> "Upkeep | None":
     """Return what is done beside the batches; None for nothing, which imports nothing of it."""
-    if arguments.compact_every is None and arguments.fresh_indices is None:
+    if arguments.compact is None and arguments.keep_indices_fresh is None:
         return None
     from lance_stream.maintenance.upkeep import Upkeep
 
-    return Upkeep(arguments.compact_every, arguments.fresh_indices)
+    return Upkeep(arguments.compact, arguments.keep_indices_fresh)
 
 
 def _check_batch(df: object, batch_id: object) -> int:
@@ -570,7 +475,7 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
 
 def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Write the rows to a version of the table; version 0 is created, even without rows."""
-    done = MODES[batch.arguments.mode](batch, table, commit)
+    done = MODES[str(batch.arguments.mode)](batch, table, commit)
     if table.version or done.version is not None:
         return done
     return create_without_rows(batch, table, done)
@@ -578,11 +483,11 @@ def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
 
 def _named(batch: Batch, table: TableVersion | None) -> Batch:
     """Return the batch with column names in the table's spelling."""
-    df, arguments = settle_names(batch.df, batch.arguments, table)
+    df, arguments = rename_columns(batch.df, batch.arguments, table)
     return replace(batch, df=df, arguments=arguments)
 
 
-def _open(arguments: SinkArguments) -> TableVersion | None:
+def _open(arguments: WriterArguments) -> TableVersion | None:
     try:
         return open_table(arguments.uri, storage_options=arguments.storage_options)
     except NotFoundError:

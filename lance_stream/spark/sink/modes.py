@@ -23,7 +23,7 @@ from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest, digest_of
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.sink_arguments import SinkArguments
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.jobs.arrow_jobs import Size, quoted
 from lance_stream.spark.jobs.spark_workers import workers_of
 from lance_stream.spark.session.session_settings import is_case_sensitive
@@ -84,7 +84,7 @@ class Batch:
     df: DataFrame
     query: Any
     micro_batch: MicroBatch
-    arguments: SinkArguments
+    arguments: WriterArguments
     phases: Phases
     last: SinkCommit | None
     tasks: TaskCount
@@ -150,7 +150,7 @@ class Batch:
         Raises:
             InvalidInputError: The condition is invalid.
         """
-        condition, argument = self.arguments.delete_when, self.arguments.argument_of_deletes
+        condition, argument = self.arguments.delete_when, self.arguments.called("delete_when")
         if condition is None:
             return self.df
         deletes = functions.coalesce(
@@ -190,8 +190,7 @@ class Batch:
                 f"those before, so batch {own.batch_id} was not written. Put the table back; or "
                 "start the query with a new checkpoint, to read its source again"
             )
-        late_start = bool(self.arguments.create_options.get("late_start"))
-        check_may_create(self.arguments.uri, own, late_start=late_start)
+        check_may_create(self.arguments.uri, own, late_start=self.arguments.late_start)
 
     def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:
         """Plan the new table; return None if that fails but there is no row that needs the table.
@@ -208,9 +207,7 @@ class Batch:
     def _create(self, incoming: pa.Schema) -> TableVersion:
         """Plan the table that the batch's rows create."""
         own = self.arguments
-        options = dict(own.create_options)
-        options.pop("late_start", None)
-        schema = options.pop("schema", None)
+        schema = own.schema
         if schema is None:
             schema = incoming
             check_types_known(schema)
@@ -220,14 +217,14 @@ class Batch:
             ordering = [field for field in self.df.schema if field.name == own.sequence_by]
             sequence = stored_schema(StructType(ordering).toNullable()).field(0).type
             schema = history_schema(schema, sequence)
-        elif own.is_by_key:
-            options.setdefault("primary_key", list(own.on))
         return plan_table(
             own.uri,
             schema,
             file_version=own.file_version,
+            stable_row_ids=own.stable_row_ids,
+            primary_key=own.key_of_new_table,
+            config=own.config,
             storage_options=own.storage_options,
-            **options,
         )
 
 
@@ -361,7 +358,9 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     """Update or delete the rows whose keys exist, and insert the others."""
     df = batch.with_deletes()
     deletes = None if batch.arguments.delete_when is None else DELETES
-    rules = batch.arguments.upsert_rules(batch.df.columns, deletes)
+    helpers = () if deletes is None else (deletes,)
+    condition = None if deletes is None else f"{deletes} = true"
+    rules = batch.arguments.upsert_rules(batch.df.columns, condition, helpers)
     sorting = sorting_of(batch.arguments, df, batch.micro_batch, table, deletes)
     if sorting is not None:
         sorting.rules(table)  # refuses invalid ones before the rows are computed
@@ -370,7 +369,6 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     if not (_is_first(batch.last) or _follows_large(batch)):
         with batch.phases("collect"):
             rows = _collect(df)
-    helpers = () if deletes is None else (deletes,)
     if rows is None:
         done, size = upsert_by_staging(
             df, table, rules, batch.micro_batch, batch.phases, helpers, sorting

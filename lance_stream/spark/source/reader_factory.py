@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 from lance_stream.errors import LanceStreamError, NotFoundError
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.options import (
-    SourceOptions,
+from lance_stream.spark.arguments.reader_options import (
+    ReaderOptions,
     check_for_batch,
     check_for_stream,
-    parse_options,
+    parse_reader_options,
 )
 from lance_stream.spark.feed.batch_reader import ChangesReader
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
@@ -79,7 +79,7 @@ def _version(source: SourceState) -> int | None:
     return None if source.pinned is None else source.pinned.version
 
 
-def _find_table(source: SourceState, schema: StructType) -> SourceOptions | None:
+def _find_table(source: SourceState, schema: StructType) -> ReaderOptions | None:
     """Return the options of a stream once its table and the version to start at are there."""
     asked = _asked(source)
     try:
@@ -94,8 +94,8 @@ def _find_table(source: SourceState, schema: StructType) -> SourceOptions | None
     return _asked(source)
 
 
-def _asked(source: SourceState) -> SourceOptions:
-    asked, session = parse_options(source.options), source.session_options
+def _asked(source: SourceState) -> ReaderOptions:
+    asked, session = parse_reader_options(source.options), source.session_options
     options = session.options_for(asked.uri, asked.storage_options)
     named = {} if source.pinned is None else source.pinned.options
     return replace(asked, storage_options=options, only_by_tasks=session.is_cluster, **named)
@@ -118,7 +118,7 @@ def _pin_version(source: SourceState) -> pa.Schema:
     return of_what(table, _asked(source))
 
 
-def _named(source: SourceState, table: TableVersion, asked: SourceOptions) -> Mapping[str, Any]:
+def _named(source: SourceState, table: TableVersion, asked: ReaderOptions) -> Mapping[str, Any]:
     """Return the options with column names in the table's own spelling."""
     schema, is_exact = table.arrow_schema, source.session_options.case_sensitive
     return {

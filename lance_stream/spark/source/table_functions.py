@@ -37,7 +37,7 @@ from lance_stream.spark.session.user_errors import plainly
 from lance_stream.storage.locations import check_is_shared
 
 if TYPE_CHECKING:
-    from lance_stream.spark.arguments.options import VersionChoice
+    from lance_stream.spark.arguments.reader_options import VersionChoice
 
 _HISTORY: Final = (
     StructType()

@@ -21,7 +21,7 @@ from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, output_schema
 from lance_stream.schema.projections import project
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.options import SourceOptions
+from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.jobs.eager_rows import AnyInput, with_rows
 from lance_stream.spark.jobs.task_input import TaskReader
 from lance_stream.spark.jobs.work_units import divide
@@ -36,12 +36,12 @@ AS_IT_WAS_MADE: Final = (
 )
 
 
-def open_asked(asked: SourceOptions) -> TableVersion:
+def open_asked(asked: ReaderOptions) -> TableVersion:
     """Return the version that a user requested."""
     return open_table(asked.uri, asked.version, asked.storage_options)
 
 
-def schema_of_table(table: TableVersion, asked: SourceOptions) -> pa.Schema:
+def schema_of_table(table: TableVersion, asked: ReaderOptions) -> pa.Schema:
     """Return the columns that a user requested, with the table's types.
 
     Raises:
@@ -55,7 +55,7 @@ def schema_of_table(table: TableVersion, asked: SourceOptions) -> pa.Schema:
 
 
 def split_columns(
-    table: TableVersion, asked: SourceOptions
+    table: TableVersion, asked: ReaderOptions
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the requested columns of the table, and the requested system columns."""
     columns = names_of(table, asked.columns)
@@ -73,7 +73,7 @@ class TableReader(DataSourceReader):
         carried: The schema of the batches that Spark expects.
     """
 
-    def __init__(self, asked: SourceOptions, version: int | None, carried: pa.Schema) -> None:
+    def __init__(self, asked: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
         self.asked = asked
         self.version = version
         self.carried = carried

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from lance_stream.ledger.micro_batches import MicroBatch
-from lance_stream.spark.arguments.sink_arguments import WritingRules
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
 
 if TYPE_CHECKING:
     from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 
 
-def quarantine_batch(arguments: WritingRules, micro_batch: MicroBatch) -> "QuarantineBatch":
+def quarantine_batch(arguments: WriterArguments, micro_batch: MicroBatch) -> "QuarantineBatch":
     """Return what sets the bad rows of a batch aside."""
     from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 
@@ -22,19 +22,21 @@ def quarantine_batch(arguments: WritingRules, micro_batch: MicroBatch) -> "Quara
     )
 
 
-def recorded_rules(rules: WritingRules) -> dict[str, Any]:
+def recorded_rules(arguments: WriterArguments) -> dict[str, Any]:
     """Return how the rows of a batch are written, for a replay."""
     return {
-        "mode": rules.mode,
-        "on": list(rules.on),
-        "sequence_by": rules.sequence_by,
-        "except_columns": list(rules.except_columns),
-        "tombstones": None if rules.tombstones is None else rules.tombstones.total_seconds(),
-        "skip_unchanged": rules.skip_unchanged,
-        "when_matched": rules.when_matched,
-        "when_not_matched": rules.when_not_matched,
+        "mode": arguments.mode,
+        "on": list(arguments.on),
+        "sequence_by": arguments.sequence_by,
+        "except_columns": list(arguments.except_columns),
+        "tombstones": None
+        if arguments.tombstones is None
+        else arguments.tombstones.total_seconds(),
+        "skip_unchanged": arguments.skip_unchanged,
+        "when_matched": arguments.when_matched,
+        "when_not_matched": arguments.when_not_matched,
         "expect": {
-            each.name: {"condition": each.condition, "columns": dict(each.spelled)}
-            for each in rules.expect
+            check.name: {"condition": check.condition, "columns": dict(check.spelled)}
+            for check in arguments.expect
         },
     }

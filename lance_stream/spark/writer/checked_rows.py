@@ -16,16 +16,15 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from lance_stream.arguments import did_you_mean
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import NotFoundError
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.options import WriteOptions
-from lance_stream.spark.session.column_names import find_column
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
+from lance_stream.spark.session.column_names import column_finder
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
 from lance_stream.spark.writer.upsert_writer import UpsertJob
@@ -76,13 +75,13 @@ class RowChecks:
     """What the rows of a job are checked for, and what becomes of bad ones; picklable.
 
     Attributes:
-        asked: The user's options, with the names of columns as in the rows.
+        arguments: The user's options, with the names of columns as in the rows.
         rules: The rules for the rows.
         helpers: Columns of the rows that only the checks need.
         upsert: The rules of an upsert; None for an append or an overwrite.
     """
 
-    asked: WriteOptions
+    arguments: WriterArguments
     rules: RowRules
     helpers: tuple[str, ...]
     upsert: UpsertRules | None
@@ -118,31 +117,31 @@ class RowChecks:
         Raises:
             InvalidInputError: They are refused, or the quarantine is another table.
         """
-        if not self.asked.sets_aside or batch is None:
+        if not self.arguments.sets_aside or batch is None:
             if bad:
-                raise bad.error(self.asked.uri, num_rows, WAY_OUT)
+                raise bad.error(self.arguments.uri, num_rows, WAY_OUT)
             return None
-        aside = quarantine_batch(self.asked, batch)
+        aside = quarantine_batch(self.arguments, batch)
         target = _target(job)
         entry = ledger_entries.read_entry(target.manifest.config, batch.app_id)
         if entry is None or entry.batch_id < batch.batch_id:  # else another driver was faster
             aside.begin(target)
-            aside.keep(bad, recorded_rules(self.asked))
+            aside.keep(bad, recorded_rules(self.arguments))
         return aside
 
     def keep_committed(self, batch: MicroBatch) -> None:
         """Delete bad rows of other attempts at a batch that the table has."""
-        if self.asked.sets_aside:
-            quarantine_batch(self.asked, batch).keep_committed()
+        if self.arguments.sets_aside:
+            quarantine_batch(self.arguments, batch).keep_committed()
 
 
 def plan_checks(
-    asked: WriteOptions, job: Job, incoming: StructType, *, case_sensitive: bool
+    arguments: WriterArguments, job: Job, incoming: StructType, *, case_sensitive: bool
 ) -> RowChecks | None:
     """Return what the rows of a job are checked for; None if they are only cast.
 
     Args:
-        asked: The user's options.
+        arguments: The user's options.
         job: The planned job.
         incoming: The rows' columns.
         case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
@@ -150,57 +149,40 @@ def plan_checks(
     Raises:
         InvalidInputError: A condition does not fit the columns.
     """
-    if not asked.expect and not asked.sets_aside:
+    if not arguments.expect and not arguments.sets_aside:
         return None
     names = _names(job, incoming.names)
-    by_name = dict(zip(incoming.names, names, strict=True))
-
-    def settle(name: str) -> str:
-        found = find_column(name, incoming.names, case_sensitive=case_sensitive)
-        if found is None:
-            raise InvalidInputError(
-                f"the rows have no column {name!r}{did_you_mean(name, incoming.names)}; they have: "
-                f"{', '.join(incoming.names)}"
-            )
-        return by_name[found]
-
-    checks = tuple(each.settled(settle) for each in asked.expect)
-    named = {check.column_of(column) for check in checks for column in check.columns}
-    settled = replace(
-        asked,
-        mode=_mode(asked, job),
-        except_columns=tuple(map(settle, asked.except_columns)),
-        expect=checks,
-    )
+    column = column_finder(incoming.names, names, "the rows have", case_sensitive=case_sensitive)
+    renamed = replace(arguments.renamed(column), mode=_mode(arguments, job))
+    checks = renamed.expect
+    named = {check.column_of(name) for check in checks for name in check.columns}
     if isinstance(job, UpsertJob):
-        own = job.rules
-        settled = replace(settled, on=own.on, sequence_by=own.sequence_by)
-        table, left_out = job.schema, set(own.except_columns)
+        table, left_out = job.schema, set(job.rules.except_columns)
     else:
         table, left_out = to_arrow(job.target.schema), set(job.left_out)
     upsert = job.rules if isinstance(job, UpsertJob) else None
     deletes = upsert is not None and upsert.delete_when is not None
     rules = RowRules(
-        stored=pa.schema([each for each in table if each.name in {*names} - left_out]),
+        stored=pa.schema([field for field in table if field.name in {*names} - left_out]),
         checks=checks,
         keys=() if upsert is None else upsert.on,
         sequence_by=None if upsert is None else upsert.sequence_by,
         deletes=DELETES if deletes else None,
         casts=upsert is None,
-        keeps_rows=asked.sets_aside,
+        keeps_rows=arguments.sets_aside,
         hidden=(DELETES,) if deletes else (),
     )
-    columns = [
-        (name, each)
-        for name, each in zip(names, incoming.toNullable(), strict=True)
+    columns = {
+        name: column
+        for name, column in zip(names, incoming.toNullable(), strict=True)
         if name in named or name not in left_out
-    ]
-    arrow = stored_schema(StructType([each for _, each in columns]))
+    }
+    arrow = stored_schema(StructType(list(columns.values())))
     rules.check_batch(
-        pa.schema([each.with_name(name) for (name, _), each in zip(columns, arrow, strict=True)])
+        pa.schema([field.with_name(name) for name, field in zip(columns, arrow, strict=True)])
     )
     helpers = () if upsert is not None else tuple(sorted(named & left_out))
-    return RowChecks(settled, rules, helpers, upsert)
+    return RowChecks(renamed, rules, helpers, upsert)
 
 
 def _names(job: Job, incoming: Sequence[str]) -> list[str]:
@@ -211,9 +193,9 @@ def _names(job: Job, incoming: Sequence[str]) -> list[str]:
     return [each if each in job.left_out else next(stored) for each in incoming]
 
 
-def _mode(asked: WriteOptions, job: Job) -> str:
+def _mode(arguments: WriterArguments, job: Job) -> str:
     if isinstance(job, UpsertJob):
-        return str(asked.mode)
+        return str(arguments.mode)
     return "overwrite" if job.overwrite else "append"
 
 

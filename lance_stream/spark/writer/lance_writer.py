@@ -37,7 +37,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.ledger.micro_batches import check_may_create
 from lance_stream.ledger.replay_check import MicroBatch, fingerprint
@@ -49,10 +48,9 @@ from lance_stream.ledger.row_digests import (
     digest_of,
 )
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
-from lance_stream.spark.arguments.options import WriteOptions
-from lance_stream.spark.arguments.sink_arguments import fingerprint_of
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import (
-    find_column,
+    column_finder,
     names_in_table,
     settle_columns,
 )
@@ -97,7 +95,11 @@ class Part(WriterCommitMessage):
 
 
 def plan(
-    asked: WriteOptions, incoming: StructType, overwrite: bool, *, case_sensitive: bool = False
+    arguments: WriterArguments,
+    incoming: StructType,
+    overwrite: bool,
+    *,
+    case_sensitive: bool = False,
 ) -> Job:
     """Plan the write of rows to the table that a user requested, and check that they fit.
 
@@ -105,7 +107,7 @@ def plan(
     so all columns of a new table are nullable.
 
     Args:
-        asked: The user's options.
+        arguments: The user's options.
         incoming: The rows' columns.
         overwrite: Whether they replace all rows of the table.
         case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
@@ -115,40 +117,40 @@ def plan(
     """
     if not incoming.fields:
         raise InvalidInputError("the rows have no columns, so they would be lost")
-    if asked.is_by_key:
-        return plan_upsert(asked, incoming, case_sensitive=case_sensitive)
+    if arguments.is_by_key:
+        return plan_upsert(arguments, incoming, case_sensitive=case_sensitive)
     own_names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
-    left_out = _left_out(asked, incoming, case_sensitive=case_sensitive)
+    left_out = _left_out(arguments, incoming, case_sensitive=case_sensitive)
     incoming = StructType([each for each in incoming if each.name not in left_out])
     if not incoming.fields:
         raise InvalidInputError("no column of the rows is stored, so they would be lost")
     key = settle_columns(
-        asked.primary_key,
+        arguments.primary_key,
         pa.schema([(name, pa.null()) for name in own_names]),
         case_sensitive=case_sensitive,
     )
     job = plan_job(
-        asked.uri,
+        arguments.uri,
         stored_schema(incoming.toNullable()),
         overwrite=overwrite,
-        add_columns="add_columns" in asked.schema_evolution,
-        widen_types="widen_types" in asked.schema_evolution,
-        file_version=asked.file_version,
+        add_columns="add_columns" in arguments.schema_evolution,
+        widen_types="widen_types" in arguments.schema_evolution,
+        file_version=arguments.file_version,
         primary_key=key,
-        storage_options=asked.storage_options,
+        storage_options=arguments.storage_options,
         name_rule=partial(names_in_table, case_sensitive=case_sensitive),
         case_sensitive=case_sensitive,
-        may_create=asked.branch is None,
+        may_create=arguments.branch is None,
     )
     mode = "overwrite" if overwrite else "append"
-    return replace(job, left_out=left_out, rules=fingerprint_of(replace(asked, mode=mode)))
+    return replace(job, left_out=left_out, rules=replace(arguments, mode=mode).fingerprint)
 
 
-def check_mode(asked: WriteOptions, *, streaming: bool, overwrite: bool) -> None:
+def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) -> None:
     """Refuse a mode that does not fit the mode of `df.write`, or the query's output mode.
 
     Args:
-        asked: The user's options.
+        arguments: The user's options.
         streaming: Whether a stream is written.
         overwrite: Whether Spark says that the rows replace all rows: its mode is "overwrite", or
             the output mode "complete".
@@ -156,8 +158,8 @@ def check_mode(asked: WriteOptions, *, streaming: bool, overwrite: bool) -> None
     Raises:
         InvalidInputError: It does not fit.
     """
-    mode = asked.mode
-    if mode is None or overwrite == (mode == "overwrite") or asked.any_output_mode:
+    mode = arguments.mode
+    if mode is None or overwrite == (mode == "overwrite") or arguments.any_output_mode:
         return
     if not streaming:
         wanted = "overwrite" if mode == "overwrite" else "append"
@@ -188,19 +190,12 @@ def check_mode(asked: WriteOptions, *, streaming: bool, overwrite: bool) -> None
 
 
 def _left_out(
-    asked: WriteOptions, incoming: StructType, *, case_sensitive: bool
+    arguments: WriterArguments, incoming: StructType, *, case_sensitive: bool
 ) -> tuple[str, ...]:
     """Return the columns that are not stored, as they are called in the rows."""
-    found = []
-    for name in asked.except_columns:
-        column = find_column(name, incoming.names, case_sensitive=case_sensitive)
-        if column is None:
-            raise InvalidInputError(
-                f"the rows have no column {name!r}{did_you_mean(name, incoming.names)}; they have: "
-                f"{', '.join(incoming.names)}"
-            )
-        found.append(column)
-    return tuple(found)
+    names = incoming.names
+    column = column_finder(names, names, "the rows have", case_sensitive=case_sensitive)
+    return tuple(map(column, arguments.except_columns))
 
 
 class BatchWriter(DataSourceArrowWriter):

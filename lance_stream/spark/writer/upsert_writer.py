@@ -21,21 +21,19 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
-from lance_stream.arguments import did_you_mean
-from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
+from lance_stream.errors import NotFoundError, TableReplacedError
 from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.options import WriteOptions
-from lance_stream.spark.arguments.sink_arguments import fingerprint_of, not_stored
-from lance_stream.spark.session.column_names import find_column, names_in_table
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
+from lance_stream.spark.session.column_names import column_finder, names_in_table
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.batch_types import check_compared, check_readable
 from lance_stream.spark.writer.delete_conditions import settle_condition
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
-from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
+from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_rows, upsert_staged
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
@@ -52,7 +50,7 @@ class UpsertJob:
     """How rows are applied to a table by their keys; picklable, without the table's fragments.
 
     Attributes:
-        asked: The user's options.
+        arguments: The user's options.
         rules: The rules for the rows, with column names in the table's spelling.
         names: The table's names for the columns of each batch, in order.
         incoming: The columns to store, with the types that a table created for them would have.
@@ -64,7 +62,7 @@ class UpsertJob:
         is_new: Whether there was no table then.
     """
 
-    asked: WriteOptions
+    arguments: WriterArguments
     rules: UpsertRules
     names: tuple[str, ...]
     incoming: pa.Schema
@@ -78,17 +76,17 @@ class UpsertJob:
     @property
     def uri(self) -> str:
         """The table's location, as the user wrote it."""
-        return self.asked.uri
+        return self.arguments.uri
 
     @property
     def storage_options(self) -> Mapping[str, Any]:
         """The settings for opening its store."""
-        return self.asked.storage_options
+        return self.arguments.storage_options
 
     @property
     def fingerprint(self) -> str:
         """A fingerprint of the rules, the same as the sink's."""
-        return fingerprint_of(self.asked)
+        return self.arguments.fingerprint
 
     def has_committed(self, micro_batch: MicroBatch) -> bool:
         """Return whether the table had a micro-batch when the job was planned; sends no request.
@@ -100,12 +98,12 @@ class UpsertJob:
 
 
 def plan_upsert(
-    asked: WriteOptions, incoming: StructType, *, case_sensitive: bool = False
+    arguments: WriterArguments, incoming: StructType, *, case_sensitive: bool = False
 ) -> UpsertJob:
     """Plan an upsert into the table that a user requested, and check that columns and options fit.
 
     Args:
-        asked: The user's options.
+        arguments: The user's options.
         incoming: The rows' columns.
         case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
 
@@ -113,7 +111,7 @@ def plan_upsert(
         InvalidInputError: They do not fit.
         UnsupportedFeatureError: A type, or the location's protocol, is not supported.
     """
-    known = _open(asked)
+    known = _open(arguments)
     names = names_in_table(
         incoming.names, [] if known is None else known.schema.names, case_sensitive=case_sensitive
     )
@@ -123,14 +121,14 @@ def plan_upsert(
             for name, each in zip(names, incoming, strict=True)
         ]
     )
-    rules = _settle(asked, incoming.names, columns, case_sensitive=case_sensitive)
+    rules = _rules(arguments, incoming.names, columns, case_sensitive=case_sensitive)
     check_compared(columns, rules.on, rules.sequence_by)
     check_readable(columns, rules.except_columns)
     stored = [column for column in columns if column.name not in rules.except_columns]
     # Only this column: another one that is not stored may have a type that cannot be.
     ordering = StructType([column for column in columns if column.name == rules.sequence_by])
     job = UpsertJob(
-        asked,
+        arguments,
         rules,
         tuple(names),
         # Spark calls a column non-null if this plan produces no nulls; the next one may.
@@ -225,9 +223,9 @@ def _store(job: UpsertJob) -> Store:
     return job.store
 
 
-def _open(asked: WriteOptions) -> TableVersion | None:
+def _open(arguments: WriterArguments) -> TableVersion | None:
     try:
-        return open_table(asked.uri, storage_options=asked.storage_options)
+        return open_table(arguments.uri, storage_options=arguments.storage_options)
     except NotFoundError:
         return None
 
@@ -238,20 +236,20 @@ def _prepare(job: UpsertJob) -> TableVersion:
     Raises:
         InvalidInputError: The columns do not fit.
     """
-    asked = job.asked
-    table = _open(asked)
+    arguments = job.arguments
+    table = _open(arguments)
     if table is None:
         check_types_known(job.incoming)
         return plan_table(
-            asked.uri,
+            arguments.uri,
             job.incoming,
-            file_version=asked.file_version,
-            primary_key=job.rules.on if asked.primary_key is None else asked.primary_key,
-            storage_options=asked.storage_options,
+            file_version=arguments.file_version,
+            primary_key=job.rules.on if arguments.primary_key is None else arguments.primary_key,
+            storage_options=arguments.storage_options,
         )
-    check_is_asked_for(table, asked.file_version, asked.primary_key)
-    adds_columns = "add_columns" in asked.schema_evolution
-    if "widen_types" in asked.schema_evolution:
+    check_is_asked_for(table, arguments.file_version, arguments.primary_key)
+    adds_columns = "add_columns" in arguments.schema_evolution
+    if "widen_types" in arguments.schema_evolution:
         table = widen_columns(table, job.incoming, may_have_new=adds_columns)
     if adds_columns:
         table = add_missing_columns(table, job.incoming, case_sensitive=job.case_sensitive)
@@ -260,13 +258,17 @@ def _prepare(job: UpsertJob) -> TableVersion:
     return table
 
 
-def _settle(
-    asked: WriteOptions, before: Sequence[str], columns: StructType, *, case_sensitive: bool
+def _rules(
+    arguments: WriterArguments,
+    before: Sequence[str],
+    columns: StructType,
+    *,
+    case_sensitive: bool,
 ) -> UpsertRules:
     """Return the rules of the upsert, with column names in the table's spelling.
 
     Args:
-        asked: The user's options.
+        arguments: The user's arguments.
         before: The columns' names in the query.
         columns: The columns in the table's spelling.
         case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
@@ -275,32 +277,10 @@ def _settle(
         InvalidInputError: A column does not exist, or its name is ambiguous; or the condition is
             not one that can be evaluated.
     """
-    by_name = dict(zip(before, columns.names, strict=True))
-
-    def settle(name: str) -> str:
-        found = find_column(name, before, case_sensitive=case_sensitive)
-        if found is None:
-            raise InvalidInputError(
-                f"the rows have no column {name!r}{did_you_mean(name, before)}; they have: "
-                f"{', '.join(before)}"
-            )
-        return by_name[found]
-
-    mode = str(asked.mode)
-    if mode == "apply_changes":
+    if arguments.mode == "apply_changes":
         check_has_changes(columns.names)
-    excepted = tuple(dict.fromkeys(map(settle, asked.except_columns)))
-    condition = asked.delete_when
+    column = column_finder(before, columns.names, "the rows have", case_sensitive=case_sensitive)
+    condition = arguments.delete_when
     if condition is not None:
         condition = settle_condition(condition, columns, case_sensitive=case_sensitive)
-    return UpsertRules(
-        on=tuple(dict.fromkeys(map(settle, asked.on))),
-        sequence_by=asked.sequence_by and settle(asked.sequence_by),
-        delete_when=condition,
-        except_columns=not_stored(mode, excepted, columns.names),
-        skip_unchanged=asked.skip_unchanged,
-        tombstones=asked.tombstones,
-        applies_changes=mode == "apply_changes",
-        when_matched=with_one_time(asked.when_matched, UPDATE),
-        when_not_matched=with_one_time(asked.when_not_matched, INSERT),
-    )
+    return arguments.renamed(column).upsert_rules(columns.names, condition)

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_stream.spark import cleanup_table, compact_table, lance_sink, register
+from lance_stream.spark import auto_cdc_sink, cleanup_table, compact_table, lance_sink, register
 
 CHECKPOINTS = Path.cwd() / "checkpoints"
 
@@ -65,7 +65,8 @@ def stream(
         writer = rows.writeStream.format("lance").options(**options or {}).option("path", table)
         done = None
     else:
-        done = lance_sink(table, on_commit=tell, **sink)
+        make_sink = auto_cdc_sink if "keys" in sink else lance_sink
+        done = make_sink(table, on_commit=tell, **sink)
         writer = rows.writeStream.foreachBatch(done)
     checkpoint = str(Path(checkpoints or CHECKPOINTS) / table.replace(":", ""))
     with _STARTING:

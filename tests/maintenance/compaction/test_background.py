@@ -343,7 +343,9 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])
 def test_invalid_intervals_are_refused(every: Any) -> None:
-    with pytest.raises(InvalidInputError, match="compact_every is a number of batches from 1"):
+    with pytest.raises(
+        InvalidInputError, match='compact must be "auto", or a number of batches from 1'
+    ):
         BackgroundCompaction(every)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from lance_stream.spark.arguments.options import parse_options
+from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.feed.stream_reader import (
     HAS_READ_LIMITS,
@@ -71,7 +71,7 @@ class Query:
         return FeedStreamWithoutStart if self.without_start else make_stream_reader
 
     def _make_reader(self) -> DataSourceStreamReader:
-        asked = parse_options({"path": self.uri, "readChangeFeed": "true", **self.options})
+        asked = parse_reader_options({"path": self.uri, "readChangeFeed": "true", **self.options})
         table = open_for_changes(asked)
         carried = carrier_schema(schema_of_changes(table, asked))
         return self.make(asked, carried, table.version)

@@ -9,7 +9,7 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.arguments.options import parse_options
+from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.source.lance_source import LanceSource
@@ -48,7 +48,7 @@ def test_a_window_without_commits_is_empty(uri: str) -> None:
 def test_a_reversed_time_window_is_refused(uri: str) -> None:
     times = {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"}
     with pytest.raises(InvalidInputError, match="is before startingTimestamp"):
-        parse_options({"path": uri, **times})
+        parse_reader_options({"path": uri, **times})
 
 
 @pytest.mark.parametrize(

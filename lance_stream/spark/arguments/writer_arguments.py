@@ -1,0 +1,671 @@
+"""The arguments of a writer: the table `WriterArguments`, and what they say together.
+
+A writer is `lance_sink`, `auto_cdc_sink`, or the format: `df.write` and `df.writeStream`. The
+arguments of AUTO CDC alone are in `upsert.change_rules`, which `Dataset.apply_scd1` and
+`Dataset.apply_scd2` share; here is what they leave to the writer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import ParseException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.utils import is_remote
+
+from lance_stream.commit.manifest_stores.choice import choose
+from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.replay_check import fingerprint
+from lance_stream.quarantine.table import quarantine_uri
+from lance_stream.snapshot.opening import branch_uri
+from lance_stream.snapshot.references import as_branch
+from lance_stream.spark.arguments.modes import (
+    BAD_ROWS,
+    BY_KEY,
+    QUARANTINE,
+    ROWS_STAND_ALONE,
+    check_mode,
+    check_one_of,
+    evolutions,
+)
+from lance_stream.spark.arguments.option_values import (
+    boolean,
+    columns,
+    conditions,
+    json_object,
+    location,
+    lower,
+    one_of,
+    secret_json_object,
+    text,
+    trusted_locations,
+    whole_number,
+)
+from lance_stream.spark.arguments.python_values import (
+    age,
+    as_flag,
+    as_location,
+    as_table,
+    as_text,
+    check_has_columns,
+    checks,
+    compaction,
+    file_version,
+    fresh_indices,
+    names,
+    optional_names,
+    schema,
+    storage_options,
+)
+from lance_stream.spark.arguments.table import (
+    Option,
+    Row,
+    argument,
+    as_option,
+    check_callers,
+    is_set,
+    nearest,
+    parse_options,
+    rows_of,
+)
+from lance_stream.spark.arguments.unknown_options import NO_PATH, refuse_unknown
+from lance_stream.storage.preflight import check_can_write_to
+from lance_stream.write.row_checks import Check
+
+if TYPE_CHECKING:
+    from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
+    from lance_stream.upsert.change_rules import ChangeRules
+    from lance_stream.upsert.incoming import UpsertRules
+
+SINK: Final = "sink"
+AUTO_CDC: Final = "AUTO CDC"
+BATCH: Final = "batch"
+STREAM: Final = "stream"
+
+_BUILD_ON_EACH_OTHER: Final = (
+    "the changes of a feed build on each other, so those after one that was left out would be "
+    "applied to rows that they do not belong to"
+)
+
+
+def _new_table(name: str) -> str:
+    """Return what Python callers call an argument that only a new table has."""
+    return f"create_options[{name!r}]"
+
+
+@dataclass(frozen=True)
+class WriterArguments:
+    """A user's arguments of a writer: plain values, which can be pickled.
+
+    `caller` is no argument: which writer it is, `SINK`, `AUTO_CDC`, `BATCH` or `STREAM`. `changes`
+    are the arguments of AUTO CDC, and None for other writers.
+    """
+
+    uri: str = argument(
+        "The location of the table, which need not exist; the argument of `save` and `start`.",
+        Option("path", location),
+        check=as_table,
+    )
+    storage_options: Mapping[str, Any] = argument(
+        "Settings of the store.",
+        Option(
+            "storageOptions",
+            json_object,
+            "Settings of the store, without secrets: Spark shows them in plans.",
+        ),
+        Option(
+            "secretStorageOptions",
+            secret_json_object,
+            "Settings of the store; Spark shows them nowhere.",
+        ),
+        Option(
+            "trustedLocations",
+            trusted_locations,
+            "Locations below which the table may name files elsewhere.",
+        ),
+        default_factory=dict,
+        check=storage_options,
+        is_secret=True,
+    )
+    branch: str | None = argument(
+        "The branch to write, which has to exist; by default the main one.",
+        Option("branch", text),
+        default=None,
+        check=lambda _called, value: as_branch(value),
+    )
+    mode: str | None = argument(
+        "What the rows mean, as for `lance_sink`; by default what Spark's mode says.",
+        Option("mode", lower),
+        default=None,
+        check=check_mode,
+        in_views="by key",
+    )
+    on: tuple[str, ...] = argument(
+        "The key columns of an upsert.",
+        Option("on", columns),
+        default=(),
+        check=names,
+        modes=BY_KEY,
+        in_views="by key",
+    )
+    sequence_by: str | None = argument(
+        "The column that orders rows of one key.",
+        Option("sequenceBy", text),
+        default=None,
+        check=as_text("the name of one column: sequence_by='lsn'"),
+        modes=("upsert",),
+        in_views="by key",
+    )
+    delete_when: str | None = argument(
+        "A condition in SQL on an incoming row: whether it deletes.",
+        Option("deleteWhen", text),
+        default=None,
+        check=as_text("a condition in Spark's SQL: \"op = 'd'\""),
+        modes=("upsert",),
+        in_views="by key",
+    )
+    except_columns: tuple[str, ...] = argument(
+        "Columns of the rows that are not stored.",
+        Option("exceptColumns", columns),
+        default=(),
+        check=names,
+        in_views="by key",
+    )
+    skip_unchanged: bool = argument(
+        "Whether rows whose values stay the same are not rewritten.",
+        Option("skipUnchanged", boolean),
+        default=False,
+        check=as_flag,
+        modes=BY_KEY,
+        in_views="by key",
+    )
+    tombstones: timedelta | None = argument(
+        "How long deletes are remembered; by default they are not.",
+        Option("tombstones", text),
+        default=None,
+        check=age,
+        modes=("upsert",),
+        in_views="by key",
+    )
+    when_matched: str | None = argument(
+        "What a row does if the table has its key; by default it updates.",
+        Option("whenMatched", text),
+        default=None,
+        check=as_text("'update', 'ignore' or a condition: \"source.price > target.price\""),
+        modes=("upsert",),
+        in_views="by key",
+    )
+    when_not_matched: str | None = argument(
+        "What a row does if the table lacks its key; by default it is inserted.",
+        Option("whenNotMatched", text),
+        default=None,
+        check=as_text("'insert', 'ignore' or a condition: 'source.price > 0'"),
+        modes=("upsert",),
+        in_views="by key",
+    )
+    schema_evolution: tuple[str, ...] = argument(
+        "How rows may change the columns, as for `lance_sink`.",
+        Option("schemaEvolution", lambda called, names: columns(called, names.lower())),
+        default=(),
+        check=evolutions,
+    )
+    expect: tuple[Check, ...] = argument(
+        "The conditions that each row has to meet.",
+        Option("expect", conditions),
+        default=(),
+        check=checks,
+        modes=ROWS_STAND_ALONE,
+        why=_BUILD_ON_EACH_OTHER,
+        in_views="always",
+    )
+    bad_rows: str = argument(
+        "Whether bad rows are refused, or written to the quarantine.",
+        Option("badRows", one_of(*BAD_ROWS)),
+        default="refuse",
+        check=lambda called, value: check_one_of(called, value, BAD_ROWS),
+        modes=ROWS_STAND_ALONE,
+        why=_BUILD_ON_EACH_OTHER,
+    )
+    quarantine_uri: str | None = argument(
+        "The location of the quarantine; by default beside the table.",
+        Option("quarantineUri", location),
+        default=None,
+        python="bad_rows['quarantine']",
+        check=as_location,
+    )
+    app_id: str | None = argument(
+        "The app id under which the ledger keeps a stream's batches; by default the streaming "
+        "query's own id.",
+        Option("appId", text),
+        default=None,
+        check=as_text("a name for the stream: app_id='orders'"),
+        callers=(SINK, AUTO_CDC, STREAM),
+        why=("identifies a stream; to write a batch only once, set 'txnAppId' and 'txnVersion'"),
+    )
+    txn_app_id: str | None = argument(
+        "The app id under which the ledger keeps a batch write; by default it keeps none.",
+        Option("txnAppId", text),
+        default=None,
+        callers=(BATCH,),
+        why=(
+            "identifies one write of a batch; the batches of a stream have their own ids: set its "
+            "app id with the option 'appId'"
+        ),
+    )
+    txn_version: int | None = argument(
+        "The number of that write; it increases from write to write.",
+        Option("txnVersion", whole_number(0)),
+        default=None,
+        callers=(BATCH,),
+        why="identifies one write of a batch; the batches of a stream have their own ids",
+    )
+    replays_may_differ: bool = argument(
+        "Whether a repeated batch may have different rows.",
+        Option("replaysMayDiffer", boolean),
+        default=False,
+        check=as_flag,
+    )
+    any_output_mode: bool = argument(
+        "Whether to accept an output mode that does not fit the mode.",
+        Option("anyOutputMode", boolean),
+        default=False,
+        check=as_flag,
+        callers=(SINK, AUTO_CDC, STREAM),
+        why="belongs to a stream",
+    )
+    late_start: bool = argument(
+        "Whether a later batch of a stream than its first one may create the table.",
+        Option("lateStart", boolean),
+        default=False,
+        python=_new_table("late_start"),
+        check=as_flag,
+        callers=(SINK, AUTO_CDC, STREAM),
+        why="belongs to a stream",
+    )
+    schema: pa.Schema | None = argument(
+        "The columns of a new table; by default those of the rows.",
+        default=None,
+        python=_new_table("schema"),
+        check=schema,
+    )
+    primary_key: tuple[str, ...] | None = argument(
+        "The columns of a new table's primary key; by default `on`, or none.",
+        Option("primaryKey", columns),
+        default=None,
+        python=_new_table("primary_key"),
+        check=optional_names,
+        in_views="always",
+    )
+    config: Mapping[str, str] | None = argument(
+        "The config of a new table.", default=None, python=_new_table("config")
+    )
+    stable_row_ids: bool = argument(
+        "Whether a new table has stable row ids.",
+        default=True,
+        python=_new_table("stable_row_ids"),
+        check=as_flag,
+    )
+    file_version: str | None = argument(
+        "The file version of a new table's data files.",
+        Option("fileVersion", text),
+        default=None,
+        python=_new_table("file_version"),
+        check=file_version,
+        in_views="always",
+    )
+    compact: int | str | None = argument(
+        "When small fragments are compacted; by default never.", default=None, check=compaction
+    )
+    keep_indices_fresh: "RefreshPolicy | None" = argument(
+        "When indices are brought up to date; by default never.", default=None, check=fresh_indices
+    )
+    caller: str = BATCH
+    changes: "ChangeRules | None" = None
+
+    def __post_init__(self) -> None:
+        if self.caller != AUTO_CDC:
+            self._check_mode()
+        self._check_quarantine()
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise InvalidInputError(
+                "txnAppId and txnVersion go together: an app id for the writing program, and a "
+                "number that increases from write to write"
+            )
+        if self.schema is not None and self.primary_key is not None:
+            check_has_columns(self.schema, self.primary_key)
+        check_callers(self, self.caller)
+
+    def _check_mode(self) -> None:
+        """Refuse arguments that the mode has no use for, and a mode that lacks one."""
+        if self.is_by_key and not self.on:
+            raise InvalidInputError(
+                f"mode={self.mode} needs the key columns that identify a row: "
+                + ("on=['id']" if self.caller == SINK else "the option 'on'")
+            )
+        for row in rows_of(WriterArguments).values():
+            if row.modes and is_set(self, row):
+                self._check_fits_mode(row)
+        from lance_stream.upsert.incoming import check_can_remember, check_conditions
+
+        check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
+        check_conditions(self.when_matched, self.when_not_matched)
+        hidden = sorted({*self.on} & {*self.except_columns})
+        if hidden:
+            raise InvalidInputError(f"the key column {hidden[0]!r} cannot be left out of the table")
+
+    def _check_fits_mode(self, row: Row) -> None:
+        # without a mode, the rows are appended or replace all others
+        if self.mode in row.modes or (self.mode is None and "append" in row.modes):
+            return
+        now = (
+            f"no mode is set: set the option 'mode' to {row.modes[0]!r}"
+            if self.mode is None
+            else f"the mode is {self.mode}"
+        )
+        raise InvalidInputError(
+            f"{self.called(row.name)} is for the mode {' or '.join(row.modes)}, but {now}"
+            + (f": {row.why}" if row.why else "")
+        )
+
+    def _check_quarantine(self) -> None:
+        """Refuse a quarantine without a purpose, or one that cannot be kept."""
+        if not self.sets_aside:
+            if self.quarantine_uri is not None:
+                raise InvalidInputError(
+                    "the option 'quarantineUri' is the table for rows that are set aside: set "
+                    "badRows=quarantine, too"
+                )
+            return
+        if self.caller == BATCH and self.txn_app_id is None:
+            raise InvalidInputError(
+                "badRows=quarantine commits two tables, and only the number of the write tells "
+                "which rows belong together if it is repeated: set 'txnAppId', a name for the "
+                "writing program, and 'txnVersion', a number that increases from write to write; "
+                "or leave badRows out, and rows that do not fit are refused"
+            )
+        if self.branch is not None and self.quarantine_uri is None:
+            raise InvalidInputError(
+                "bad rows of a branch need a location outside of the table: set "
+                f"{self.called('quarantine_uri')}"
+            )
+        if self.quarantine.rstrip("/") == self.uri.rstrip("/"):
+            raise InvalidInputError(
+                f"the quarantine {self.quarantine} is the table itself; bad rows need a table of "
+                f"their own: set {self.called('quarantine_uri')}"
+            )
+
+    def called(self, name: str) -> str:
+        """Return what the user calls an argument, given its field."""
+        row = rows_of(WriterArguments)[name]
+        if self.caller == AUTO_CDC:
+            return _AUTO_CDC_NAMES.get(name, row.python)
+        if self.caller == SINK:
+            return row.python
+        return as_option(row.options[0].name)
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows of the table are updated by their keys."""
+        return self.mode in BY_KEY or self.changes is not None
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the table has the history of its keys."""
+        return self.changes is not None and self.changes.is_history
+
+    @property
+    def key_of_new_table(self) -> tuple[str, ...] | None:
+        """The primary key of a table that the rows create; a history has none: it repeats keys."""
+        if self.primary_key is not None or self.keeps_history:
+            return self.primary_key
+        return self.on or None
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether bad rows are set aside, and the others committed."""
+        return self.bad_rows == QUARANTINE
+
+    @property
+    def quarantine(self) -> str:
+        """The location of the table for bad rows."""
+        return self.quarantine_uri or quarantine_uri(self.uri)
+
+    @property
+    def fingerprint(self) -> str:
+        """A fingerprint of the rules that determine how a batch's rows are applied."""
+        if self.changes is not None:
+            return fingerprint({"mode": self.mode, **self.changes.identity})
+        outcomes = {"when_matched": self.when_matched, "when_not_matched": self.when_not_matched}
+        return fingerprint(
+            {
+                "mode": self.mode,
+                "on": sorted(self.on),
+                "sequence_by": self.sequence_by,
+                "delete_when": self.delete_when,
+                "except_columns": sorted(self.except_columns),
+                # only those that are set, so that other arguments keep their fingerprint
+                **{name: outcome for name, outcome in outcomes.items() if outcome is not None},
+            }
+        )
+
+    def not_stored(self, batch: Iterable[str]) -> tuple[str, ...]:
+        """Return the columns that are not stored, including any that the batch lacks.
+
+        Args:
+            batch: The batch's columns.
+        """
+        if self.mode != "apply_changes":
+            return self.except_columns
+        from lance_stream.upsert.change_feeds import is_change_column
+
+        return (*self.except_columns, *filter(is_change_column, batch))
+
+    def renamed(self, column: Callable[[str], str]) -> "WriterArguments":
+        """Return the same arguments with column names in the table's spelling.
+
+        Args:
+            column: Returns the table's spelling of a name, or raises.
+        """
+
+        def several(names: Iterable[str]) -> tuple[str, ...]:
+            return tuple(dict.fromkeys(map(column, names)))
+
+        return replace(
+            self,
+            on=several(self.on),
+            except_columns=several(self.except_columns),
+            sequence_by=self.sequence_by and column(self.sequence_by),
+            expect=tuple(check.settled(column) for check in self.expect),
+            changes=self.changes and self.changes.renamed(several),
+        )
+
+    def upsert_rules(
+        self, batch: Iterable[str], delete_when: str | None, helpers: Iterable[str] = ()
+    ) -> "UpsertRules":
+        """Return the rules of the upsert.
+
+        Args:
+            batch: The batch's columns.
+            delete_when: The condition of deletes as the upsert evaluates it; None if no row
+                deletes.
+            helpers: Other columns that are not stored.
+        """
+        from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
+
+        hidden = (*self.not_stored(batch), *helpers)
+        if self.changes is not None:
+            rules = self.changes.upsert_rules()
+            return replace(rules, delete_when=delete_when, except_columns=hidden)
+        return UpsertRules(
+            on=self.on,
+            sequence_by=self.sequence_by,
+            delete_when=delete_when,
+            except_columns=hidden,
+            skip_unchanged=self.skip_unchanged,
+            tombstones=self.tombstones,
+            applies_changes=self.mode == "apply_changes",
+            when_matched=with_one_time(self.when_matched, UPDATE),
+            when_not_matched=with_one_time(self.when_not_matched, INSERT),
+        )
+
+
+def parse_writer_options(options: Mapping[str, str], streaming: bool) -> WriterArguments:
+    """Parse a user's options of the format as a writer.
+
+    Args:
+        options: Names and texts from Spark; names in any case.
+        streaming: Whether a stream is written, rather than a batch.
+
+    Raises:
+        InvalidInputError: A name is unknown, or belongs to the other kind of writer; a value is
+            invalid; one of two options that belong together is missing; or the path is.
+    """
+    from lance_stream.spark.arguments.reader_options import ReaderOptions
+
+    own = {name.lower(): value for name, value in options.items()}
+    own = {name: value for name, value in own.items() if name not in _PASSED_ON}
+    refuse_unknown(own, WriterArguments, ReaderOptions, "is for reading, not for writing")
+    values = parse_options(WriterArguments, own)
+    if "uri" not in values:
+        raise InvalidInputError(NO_PATH.format("save() or start()"))
+    values["uri"] = branch_uri(values["uri"], values.get("branch"))
+    return WriterArguments(**values, caller=STREAM if streaming else BATCH)
+
+
+_AUTO_CDC_NAMES: Final[Mapping[str, str]] = {
+    "on": "keys",
+    "delete_when": "apply_as_deletes",
+    "except_columns": "except_column_list",
+}
+"""What AUTO CDC calls arguments of `lance_sink`."""
+
+_PASSED_ON: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options of Spark, which it passes on."""
+
+
+def arguments_of(caller: str, given: Mapping[str, Any], **more: Any) -> WriterArguments:
+    """Return the arguments of a Python function, checked.
+
+    Args:
+        caller: `SINK` or `AUTO_CDC`.
+        given: The values of its parameters.
+        more: Fields that are not among them.
+
+    Raises:
+        InvalidInputError: A value is invalid, or two do not fit together.
+    """
+    check_are_texts(given)
+    by_python = dict(given)
+    bad_rows = by_python.get("bad_rows")
+    if isinstance(bad_rows, Mapping):
+        if list(bad_rows) != [QUARANTINE]:
+            raise InvalidInputError(
+                "bad_rows must be 'refuse', 'quarantine', or the location of the quarantine, such "
+                f"as {{'quarantine': 'tables/bad_orders.lance'}}, not {bad_rows!r:.200}"
+            )
+        by_python |= {"bad_rows": QUARANTINE, "bad_rows['quarantine']": bad_rows[QUARANTINE]}
+    for name, value in _options_of_new_table(by_python.get("create_options")).items():
+        by_python[_new_table(name)] = value
+    values = {
+        row.name: (
+            by_python[row.python]
+            if row.check is None
+            else row.check(row.python, by_python[row.python])
+        )
+        for row in rows_of(WriterArguments).values()
+        if row.python in by_python
+    }
+    values["uri"] = branch_uri(values["uri"], values.get("branch"))
+    arguments = WriterArguments(**{**values, **more}, caller=caller)
+    _check_stores(arguments)
+    _check_can_be_parsed(arguments)
+    return arguments
+
+
+def _check_stores(arguments: WriterArguments) -> None:
+    """Raise if the locations or the settings of their store cannot be valid; sends no request."""
+    is_used_here = not is_remote()  # Spark Connect calls the sink in a process of its server
+    check_can_write_to(arguments.uri, arguments.storage_options, is_used_here=is_used_here)
+    if is_used_here:
+        choose(arguments.uri, arguments.storage_options)
+    if arguments.sets_aside:
+        quarantine = arguments.quarantine
+        check_can_write_to(quarantine, arguments.storage_options, is_used_here=is_used_here)
+
+
+def _check_can_be_parsed(arguments: WriterArguments) -> None:
+    """Raise if the condition of deletes is not Spark's SQL, where a session here can tell."""
+    condition = arguments.delete_when
+    session: Any = None if is_remote() else SparkSession.getActiveSession()
+    if condition is None or session is None:
+        return
+    try:
+        session._jsparkSession.sessionState().sqlParser().parseExpression(condition)
+    except Py4JError:
+        return  # a platform that does not let programs call the parser: the first batch tells
+    except ParseException as error:
+        problem = str(error).strip().splitlines()[0]
+        raise InvalidInputError(
+            f"{arguments.called('delete_when')}={condition!r} is not a condition in Spark's SQL: "
+            f"{problem}"
+        ) from None
+
+
+def _options_of_new_table(value: object) -> Mapping[str, Any]:
+    rows = rows_of(WriterArguments).values()
+    known = [row.name for row in rows if row.python == _new_table(row.name)]
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInputError(
+            f"create_options must be a mapping of {', '.join(known)}, such as "
+            f"{{'primary_key': ['id']}}, not {value!r:.200}"
+        )
+    for name in value:
+        if name not in known:
+            raise InvalidInputError(
+                f"create_options has no {name!r}{nearest(name, known, 'it has')}"
+            )
+    return value
+
+
+def check_are_texts(given: Mapping[str, object]) -> None:
+    """Raise if columns or conditions are given as Spark's `Column`, as AUTO CDC takes them, too.
+
+    Args:
+        given: Values of arguments by their names.
+
+    Raises:
+        InvalidInputError: One is.
+    """
+    for name, value in given.items():
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, Column):
+                raise InvalidInputError(
+                    f"{name} is given as text, not as a Column, {item!r:.200}: a column by its "
+                    "name, 'id', and a condition in Spark's SQL, \"op = 'd'\""
+                )
+
+
+def without_options_of_views(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options without those of a view that only say how INSERT INTO writes to it.
+
+    Args:
+        options: Names in lower case, and texts.
+
+    Raises:
+        InvalidInputError: A value is invalid.
+    """
+    by_key = "mode" in options
+    for_insert = {
+        option.name.lower()
+        for row in rows_of(WriterArguments).values()
+        if row.in_views == "always" or (row.in_views == "by key" and by_key)
+        for option in row.options
+    }
+    shared = {name: value for name, value in options.items() if name in for_insert}
+    parse_options(WriterArguments, shared)
+    return {name: value for name, value in options.items() if name not in shared}
