@@ -11,6 +11,7 @@
 Other casts are refused by name, such as those between numbers and times.
 """
 
+import re
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import partial
@@ -187,6 +188,8 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
         if text and text[-1] in "dDfF":
             text = text[:-1]
         try:
+            if _HEXADECIMAL.fullmatch(text):
+                return float(size(float.fromhex(text)))
             if not _is_plain(text):
                 raise ValueError
             return float(size(text))
@@ -202,6 +205,11 @@ _FLOATS: Final = {
     **dict.fromkeys(("-inf", "-infinity"), float("-inf")),
     "nan": float("nan"),
 }
+
+
+_HEXADECIMAL: Final = re.compile(
+    r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]+", re.IGNORECASE
+)
 
 
 def _is_integer(text: str) -> bool:

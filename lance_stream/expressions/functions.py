@@ -224,7 +224,7 @@ _MOST_DIGITS: Final = 400
 def _round(node: Node, values: Sequence[Datum]) -> Datum:
     value = values[0]
     if _demand(node, "number", *values):
-        return value
+        return value if pa.types.is_null(value.type) else pa.scalar(None, value.type)
     digits = 0 if len(values) == 1 else _constant(node, values[1])
     if not isinstance(digits, int):
         raise refuse(node, "takes an integer for the digits; others are not supported")

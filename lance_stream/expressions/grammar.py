@@ -8,7 +8,7 @@
     + - ||
     * / % DIV
     -a  +a
-    a::type   a[b]   a.b
+    a::type   a[b]   a.b              -1::type is (-1)::type
 
 This order, the names of types and the escapes of strings (`tokens`) are tables of ours, and not a
 parser's of some dialect: another tree for the same text would be another set of rows to delete.
@@ -326,7 +326,9 @@ class _Parser:
 
     def _signed(self) -> Node:
         start = self._token.start
-        if self._accept("-"):
+        following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
+        if self._is_word("-") and following.kind is not Kind.NUMBER:
+            self._advance()
             return self._node(start, nodes.Negative(self._signed()))
         if self._accept("+"):
             return self._call(start, "positive", [self._signed()])
@@ -360,6 +362,8 @@ class _Parser:
         if token.kind is Kind.NUMBER:
             self._advance()
             return self._number(token)
+        if self._accept("-"):  # of a number, whose sign binds more strongly than ::
+            return self._node(start, nodes.Negative(self._number(self._advance())))
         if token.kind is Kind.QUOTED_NAME:
             return self._column()
         if token.kind is Kind.NAME:

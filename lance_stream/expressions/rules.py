@@ -134,9 +134,9 @@ def _literal(node: nodes.Literal, _: pa.RecordBatch) -> pa.Scalar:
 
 
 def _number(node: nodes.Literal, text: str) -> pa.Scalar:
+    if "e" in text.lower() and not node.is_decimal:
+        return _in_range(node, pa.scalar(float(text)))
     try:
-        if "e" in text.lower() and not node.is_decimal:
-            return pa.scalar(float(text))
         if "." in text or node.is_decimal:
             return _decimal(node, Decimal(text))
         number = int(text)
@@ -147,6 +147,16 @@ def _number(node: nodes.Literal, text: str) -> pa.Scalar:
     return (
         pa.scalar(number, pa.uint64()) if 0 < number < 1 << 64 else _decimal(node, Decimal(number))
     )
+
+
+def _in_range(node: Node, number: pa.Scalar) -> pa.Scalar:
+    if is_float(number.type) and not np.isfinite(number.as_py()):
+        raise _out_of_range(node, number.type)
+    return number
+
+
+def _out_of_range(node: Node, arrow: pa.DataType) -> InvalidInputError:
+    return refuse(node, f"is out of the range of a {arrow}, which is not supported")
 
 
 def _decimal(node: Node, number: Decimal) -> pa.Scalar:
@@ -236,8 +246,13 @@ def _bytes(node: nodes.Bytes, _: pa.RecordBatch) -> pa.Scalar:
 
 
 def _negated(node: nodes.Negative, batch: pa.RecordBatch) -> Datum:
-    if isinstance(node.operand, nodes.Literal) and not node.operand.is_string:
-        return _number(node.operand, f"-{node.operand.text}")
+    literal = node.operand
+    if isinstance(literal, nodes.Cast) and literal.is_literal and pa.types.is_integer(literal.to):
+        number = literal.operand  # -128Y
+        if isinstance(number, nodes.Literal):
+            return _typed_literal(literal, _number(number, f"-{number.text}"))
+    if isinstance(literal, nodes.Literal) and not literal.is_string:
+        return _number(literal, f"-{literal.text}")
     value = evaluate_node(node.operand, batch)
     _demand_number(node, value)
     return arithmetic.negate(value)
@@ -518,7 +533,16 @@ def _typed(value: Datum, other: Datum) -> Datum:
 
 
 def _cast(node: nodes.Cast, batch: pa.RecordBatch) -> Datum:
-    return casts.cast(node, evaluate_node(node.operand, batch), node.to)
+    value = evaluate_node(node.operand, batch)
+    return _typed_literal(node, value) if node.is_literal else casts.cast(node, value, node.to)
+
+
+def _typed_literal(node: nodes.Cast, value: pa.Scalar) -> pa.Scalar:
+    """Return a literal such as 1L or DATE '2024-02-29' as a value of its type."""
+    try:
+        return _in_range(node, casts.cast(node, value, node.to))
+    except pa.ArrowInvalid:
+        raise _out_of_range(node, node.to) from None
 
 
 def _try_cast(node: nodes.TryCast, batch: pa.RecordBatch) -> Datum:

@@ -321,6 +321,11 @@ REFUSED = [
     ("a LIKE a", "pattern"),
     ("CAST(a AS interval) = 1", "INTERVAL|interval"),
     ("a = DATE '2024-02-30'", "no date"),
+    ("a > 1e400", "'1e400' is out of the range of a double"),
+    ("a > -1e39F", "'1e39F' is out of the range of a float"),
+    ("a > 128Y", "'128Y' is out of the range of a int8"),
+    ("a > -129Y", "'129Y' is out of the range of a int8"),
+    ("a > 9223372036854775808L", "out of the range of a int64"),
     ("(1, 2) = (a, a)", "a list in parentheses"),
     ("(" * 5000 + "a" + ")" * 5000, "deeply|SQL"),
 ]
@@ -367,3 +372,14 @@ def test_long_lists_are_parsed_in_linear_time() -> None:
 
     few = min(seconds(2000 + repetition) for repetition in range(3))
     assert seconds(24_000) < few * 48  # twelve times as many
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 200_000 + "x", "1." + "1" * 200_000 + "x", " " * 200_000 + "#"]
+)
+def test_malformed_texts_are_refused_in_linear_time(text: str) -> None:
+    """A regular expression that tries each split of the digits would take minutes."""
+    start = process_time()
+    with pytest.raises(InvalidInputError, match="not expected"):
+        parse_expression(text)
+    assert process_time() - start < 5

@@ -96,6 +96,15 @@ VALUES = {
     # numbers beside others
     "big > d": False,
     "big = 9007199254740992e0": True,
+    # literals: the sign belongs to the number
+    "-128Y": -128,
+    "-9223372036854775808L": -(2**63),
+    "-1::string": "-1",
+    "2 -1::int": 1,
+    "-0.0F": -0.0,
+    "round(1.5, NULL)": None,
+    "try_cast('-0x1.8P1d' AS double)": -3.0,
+    "CAST(4.9E-324D AS string)": "4.9E-324",
     "u * 2": Decimal(2**65 - 2),
     "u > big": True,
     "i / 2": 3.5,
