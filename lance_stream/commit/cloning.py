@@ -16,14 +16,14 @@ Source:  the reference's Clone operation, measured.
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-from lance_stream.backoff import Backoff
+from lance_stream.commit.committer import POLICY
 from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.repairs import inlined, with_counts
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError
+from lance_stream.retries import Retrying
 from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.cloning import clone_of
@@ -44,8 +44,6 @@ from lance_stream.table.paths import (
 from lance_stream.table.tombstones import read_tombstones
 from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
 from lance_stream.version import VERSION
-
-_BACKOFF: Final = Backoff(5, first_delay_seconds=0.04, max_delay_seconds=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +101,8 @@ def publish_clone(
         writer_version=WriterVersion(WRITER_LIBRARY, VERSION),
         config={**made.config, **log.mark},
     )
-    is_ours = publish_and_confirm(
-        log,
-        made.version,
-        encode_manifest(made),
-        file,
-        lambda tries: _BACKOFF.wait(tries, environment),
-    )
+    with Retrying(POLICY, environment):
+        is_ours = publish_and_confirm(log, made.version, encode_manifest(made), file, environment)
     if not is_ours:
         raise InvalidInputError(
             f"another program has created version {made.version} of {log.store.uri} meanwhile"

@@ -25,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from lance_stream.backoff import Backoff
 from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.repairs import with_counts, with_sequences
@@ -40,6 +39,7 @@ from lance_stream.errors import (
     RetryableConflictError,
     StoreUnavailableError,
 )
+from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.storage.store import check_is_in_table
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.conflicts import Verdict, check
@@ -83,9 +83,12 @@ class Skipped:
     reason: str
 
 
-BACKOFF: Final = Backoff(max_attempts=30, first_delay_seconds=0.02, max_delay_seconds=2.0)
-"""The default of a commit. An attempt loses only to a commit that succeeded, so concurrent writers
-always make progress; random waits keep them from colliding again at once."""
+POLICY: Final = RetryPolicy(
+    max_attempts=30, first_delay_seconds=0.02, max_delay_seconds=2.0, total_seconds=600.0
+)
+"""The default of a commit, with all requests in it. An attempt loses only to a commit that
+succeeded, so concurrent writers always make progress; random waits keep them from colliding again
+at once."""
 
 BeforeAttempt = Callable[[Manifest | None], str | None]
 """Checks the newest version (None: no table yet) before each attempt. Returning a reason skips the
@@ -105,7 +108,7 @@ def commit(
     creation: Creation | None = None,
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
-    backoff: Backoff = BACKOFF,
+    retries: RetryPolicy = POLICY,
     environment: Environment = MACHINE,
 ) -> Committed | Skipped:
     """Make a transaction the next version of a table.
@@ -120,7 +123,7 @@ def commit(
         before_attempt: Called on every attempt with the newest version: is there still something
             to do?
         config_entries: Called on every attempt for the version's additional config entries.
-        backoff: How often and how soon to try again after losing to another writer.
+        retries: The limits of the whole commit, which tries again after losing to another writer.
         environment: The clock and randomness.
 
     Returns:
@@ -142,17 +145,18 @@ def commit(
     check_is_in_table(log.store, VERSIONS_DIRECTORY, "a version")
     rebased: list[Fragment] = []
     try:
-        done = _attempt(
-            log,
-            transaction,
-            planned_on,
-            creation,
-            before_attempt,
-            config_entries,
-            backoff,
-            environment,
-            rebased,
-        )
+        with Retrying(retries, environment) as attempts:
+            done = _attempt(
+                log,
+                transaction,
+                planned_on,
+                creation,
+                before_attempt,
+                config_entries,
+                attempts,
+                environment,
+                rebased,
+            )
     except CommitUncertainError:
         raise
     except LanceStreamError:  # known to have failed
@@ -177,7 +181,7 @@ def _attempt(
     creation: Creation | None,
     before_attempt: BeforeAttempt | None,
     config_entries: ConfigEntries | None,
-    backoff: Backoff,
+    attempts: Retrying,
     environment: Environment,
     rebased: list[Fragment],
 ) -> Committed | Skipped:
@@ -190,14 +194,14 @@ def _attempt(
         creation: Properties of a new table.
         before_attempt: Whether there is still something to do.
         config_entries: The version's additional config entries.
-        backoff: How often and how soon.
+        attempts: The attempts.
         environment: The clock and randomness.
         rebased: Receives a fragment for each deletion file that a rebase has written.
     """
     checked = transaction.read_version
     known = planned_on if planned_on is not None and planned_on.version else None
     file = _write_transaction(log, transaction, environment)
-    for attempt in range(1, backoff.max_attempts + 1):
+    for attempt in attempts:
         look = _look(log, transaction)
         newest = look.newest if look else None
         if look is not None and known is not None:
@@ -221,19 +225,13 @@ def _attempt(
             check_files_are_there(log.store, transaction.operation)
         made = _next_version(log, newest, file, creation, config_entries, environment)
         data = encode_manifest(made)
-        if publish_and_confirm(
-            log,
-            made.version,
-            data,
-            file.name,
-            lambda tries: backoff.wait(tries, environment),
-        ):
+        if publish_and_confirm(log, made.version, data, file.name, environment):
             log.remember(made, data)
             return Committed(made, attempt)
-        backoff.wait(attempt, environment)
+    name = operation_name(transaction.operation)
     raise RetryableConflictError(
-        f"{backoff.max_attempts} times in a row another writer was faster than this "
-        f"{operation_name(transaction.operation)}. Try again, or let fewer writers commit at once",
+        f"other writers committed first each time that this {name} tried to: {attempts}. "
+        "Try again, or let fewer writers commit at the same time",
         checked + 1,
     )
 

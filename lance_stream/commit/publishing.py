@@ -16,9 +16,10 @@ that name, because it is created once.
                         `commit_groups`)
 """
 
-from collections.abc import Callable
+from typing import Final
 
 from lance_stream.commit.version_log import VersionLog
+from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     CommitAbortedError,
     CommitUncertainError,
@@ -27,8 +28,10 @@ from lance_stream.errors import (
     StoreRefusedError,
     UnsupportedFeatureError,
 )
+from lance_stream.retries import Retrying, RetryPolicy
 
-_TRIES = 4
+_POLICY: Final = RetryPolicy(4, first_delay_seconds=0.04, max_delay_seconds=2.0)
+"""For a version without a clear answer; the time limit is the commit's."""
 
 
 def publish_and_confirm(
@@ -36,7 +39,7 @@ def publish_and_confirm(
     version: int,
     manifest: bytes,
     transaction_file: str,
-    wait: Callable[[int], None],
+    environment: Environment = MACHINE,
 ) -> bool:
     """Publish a version, and return whether it is ours.
 
@@ -45,7 +48,7 @@ def publish_and_confirm(
         version: The version.
         manifest: The bytes of its manifest.
         transaction_file: The name of our transaction's file, as the manifest states it.
-        wait: Waits before the attempt with the given number.
+        environment: The clock and randomness.
 
     Returns:
         True if the version is ours; False if it is another writer's.
@@ -57,9 +60,8 @@ def publish_and_confirm(
     """
     failure: Exception | None = None
     is_unclear = False
-    for attempt in range(1, _TRIES + 1):
-        if attempt > 1:
-            wait(attempt)
+    attempts = Retrying(_POLICY, environment)
+    for _ in attempts:
         try:
             if log.publish(version, manifest):
                 return True

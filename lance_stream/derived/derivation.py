@@ -24,7 +24,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 import numpy as np
 
 from lance_stream.arguments import as_number
-from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.derived import progress, same_table, separate_table
 from lance_stream.derived.candidates import (
@@ -56,6 +55,7 @@ from lance_stream.ledger.micro_batches import MicroBatch
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
+from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
@@ -80,7 +80,7 @@ _log = logging.getLogger("lance_stream.derived")
 _MAX_PLACINGS: Final = 20
 """How often concurrent writers may force the values to be placed again."""
 
-_BACKOFF: Final = Backoff(_MAX_PLACINGS, first_delay_seconds=0.02, max_delay_seconds=1.0)
+_RETRIES: Final = RetryPolicy(_MAX_PLACINGS, first_delay_seconds=0.02, max_delay_seconds=1.0)
 
 
 class OvertakenError(InvalidInputError):
@@ -265,12 +265,11 @@ class Derivation:
         return done, done.version or newest if is_own else done.source_version
 
     def _round(self) -> DerivedCommit:
-        for attempt in range(1, _MAX_PLACINGS + 1):
+        for _ in Retrying(_RETRIES, self._environment):
             try:
                 return self._attempt()
             except OvertakenError as error:
                 _log.info("restarting a round of %r: %s", self.declaration.name, error)
-                _BACKOFF.wait(attempt, self._environment)
         raise CommitConflictError(
             f"other processes keep committing progress of the derived column "
             f"{self.declaration.name!r}: run it in one process only"
@@ -571,7 +570,7 @@ class Derivation:
         micro_batch: MicroBatch,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
-        for attempt in range(1, _MAX_PLACINGS + 1):
+        for attempt in Retrying(_RETRIES, self._environment):
             newest = newest_of_same(work.table)
             self._check_progress(work)(newest.manifest)
             placed = None
@@ -600,7 +599,6 @@ class Derivation:
                 if attempt == _MAX_PLACINGS:
                     raise
                 _log.info("placing the values again: %s", error)
-                _BACKOFF.wait(attempt, self._environment)
                 continue
             if not done.is_new:
                 raise OvertakenError("another process has committed this round")

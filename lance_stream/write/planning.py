@@ -12,9 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import (
-    BACKOFF,
+    POLICY,
     BeforeAttempt,
     Committed,
     ConfigEntries,
@@ -39,6 +38,7 @@ from lance_stream.ledger.micro_batches import (
     find_committed,
     properties_of,
 )
+from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table import ledger_entries
@@ -55,7 +55,8 @@ T = TypeVar("T")
 MAX_PLANS: Final = 20
 """How many times a verb plans its operation on the newest version before it gives up."""
 
-_BACKOFF: Final = Backoff(MAX_PLANS, first_delay_seconds=0.04, max_delay_seconds=1.0)
+_PLANS: Final = RetryPolicy(MAX_PLANS, first_delay_seconds=0.04, max_delay_seconds=1.0)
+"""Without a time limit: a plan reads and writes rows, however many they are."""
 
 
 def commit_operation(
@@ -68,7 +69,7 @@ def commit_operation(
     creation: Creation | None = None,
     before_attempt: BeforeAttempt | None = None,
     config_entries: ConfigEntries | None = None,
-    backoff: Backoff = BACKOFF,
+    retries: RetryPolicy = POLICY,
     environment: Environment = MACHINE,
 ) -> Committed | Skipped:
     """Commit an operation that was planned on a version; see `commit.committer.commit`.
@@ -82,7 +83,7 @@ def commit_operation(
         creation: The properties of a new table.
         before_attempt: See `commit.committer.commit`.
         config_entries: See `commit.committer.commit`.
-        backoff: How often and how soon it tries again after losing to another writer.
+        retries: The limits of the commit, which tries again after losing to another writer.
         environment: The clock and randomness; sleeps between two attempts.
     """
     return commit(
@@ -97,7 +98,7 @@ def commit_operation(
         creation=creation,
         before_attempt=before_attempt,
         config_entries=config_entries,
-        backoff=backoff,
+        retries=retries,
         environment=environment,
     )
 
@@ -152,7 +153,7 @@ def commit_planned(
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
     creation: Creation | None = None,
-    backoff: Backoff = BACKOFF,
+    retries: RetryPolicy = POLICY,
     environment: Environment = MACHINE,
 ) -> Outcome:
     """Commit what was planned on a version; a micro-batch is committed only once.
@@ -169,7 +170,7 @@ def commit_planned(
         check: Checks the newest version before each attempt, and raises if the files do not
             fit it.
         creation: What `table.apply.apply` needs to know of the table as a whole.
-        backoff: How often and how soon it tries again after losing to another writer.
+        retries: The limits of the commit, which tries again after losing to another writer.
         environment: The clock and randomness; sleeps between two attempts.
 
     Raises:
@@ -216,7 +217,7 @@ def commit_planned(
             creation=creation,
             before_attempt=look_up,
             config_entries=joined(entries_of(micro_batch), config_entries),
-            backoff=backoff,
+            retries=retries,
             environment=environment,
         )
     except CommitUncertainError:
@@ -321,13 +322,14 @@ def planning_again(
     """
     in_the_way = RetryableConflictError if micro_batch is None else CommitConflictError
     missing: str | None = None
-    for plan in range(1, MAX_PLANS):
+    plans = Retrying(_PLANS, environment)
+    for _ in range(1, MAX_PLANS):
         try:
             return attempt()
         except TableReplacedError:
             raise
         except in_the_way:
-            _BACKOFF.wait(plan, environment)
+            plans.wait()
         except NotFoundError as error:
             if str(error) == missing:
                 raise

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream.commit.commit_groups import Member, run_together
 from lance_stream.commit.external_log import ExternalLog
-from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.errors import (
     CommitUncertainError,
@@ -22,7 +22,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
 )
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 from tests.commit.group_places import SCHEMA, GroupPlace, Prepare, in_sqlite
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 from tests.servers.fault_proxy import FaultProxy
@@ -468,12 +468,12 @@ def test_a_group_refuses_members_in_two_stores(tmp_path: Path) -> None:
 # --- servers
 
 
-FEW = Patience(max_attempts=3, first_delay_seconds=0.001, total_seconds=20)
+FEW = RequestPolicy(max_attempts=3, first_delay_seconds=0.001, total_seconds=20)
 
 
 @pytest.fixture
 def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PATIENCE", FEW)
+    monkeypatch.setattr(retrying, "POLICY", FEW)
 
 
 @pytest.fixture(

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import MAX_INLINE_TRANSACTION_BYTES, ConfigEntries, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import (
@@ -13,6 +12,7 @@ from lance_stream.errors import (
     RetryableConflictError,
     UnsupportedFeatureError,
 )
+from lance_stream.retries import RetryPolicy
 from lance_stream.table.manifest import Manifest, encode_manifest
 from lance_stream.table.operations import (
     DataOverlay,
@@ -250,19 +250,19 @@ def test_losing_every_attempt_raises_an_error() -> None:
             commit_to(log, append(log.latest(), 1))
 
     store.before = rival
-    with pytest.raises(RetryableConflictError, match="4 times in a row another writer was faster"):
+    with pytest.raises(RetryableConflictError, match=r"committed first each time.*4 attempts in"):
         commit(
             ObjectStoreLog(store),
             append(1, 4),
-            backoff=Backoff(4, 0.02, 2.0),
+            retries=RetryPolicy(4, 0.02, 2.0),
             environment=make_environment(sleep=waits.append),
         )
     assert log.latest() == 5
-    assert waits == [0.01, 0.02, 0.04, 0.08]
+    assert waits == [0.01, 0.02, 0.04], "nothing is waited for after the last attempt"
 
 
 def test_waits_grow_up_to_a_limit() -> None:
-    backoff = Backoff(30, first_delay_seconds=0.1, max_delay_seconds=1.0)
+    backoff = RetryPolicy(30, first_delay_seconds=0.1, max_delay_seconds=1.0)
     assert [backoff.delay_seconds(n, 1.0) for n in (1, 2, 3, 4, 5, 1000)] == [
         0.1, 0.2, 0.4, 0.8, 1.0, 1.0,
     ]  # fmt: skip

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError, StoreUnavailableError
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 from tests.contracts.manifest_stores import URI, ManifestStoreContract, item
 
 
@@ -38,11 +38,11 @@ class TestSqlite(ManifestStoreContract):
     ) -> None:
         manifests = SqliteManifests(str(tmp_path / "m.db"))
         assert manifests.latest(URI) is None
-        few = Patience(max_attempts=2, request_seconds=0.05, first_delay_seconds=0.0)
-        monkeypatch.setattr(asking, "PATIENCE", few)
+        few = RequestPolicy(max_attempts=2, request_seconds=0.05, first_delay_seconds=0.0)
+        monkeypatch.setattr(retrying, "POLICY", few)
         holder = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
         holder.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StoreUnavailableError, match=r"2 times in .*locked"):
+        with pytest.raises(StoreUnavailableError, match=r"2 attempts in .*locked"):
             manifests.put_if_not_exists(URI, item(1))
         holder.execute("ROLLBACK")
         holder.close()

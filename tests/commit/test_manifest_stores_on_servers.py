@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.commit.manifest_stores.dynamodb import DynamoDBManifests
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
@@ -17,19 +17,19 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 from tests.contracts.manifest_stores import NUM_RACERS, URI, ManifestStoreContract, item
 from tests.sampling import ALL_CASES
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import KEY_ID, SECRET, DynamoTable, ask_dynamo
 from tests.servers.store_faults import CutAfter, CutBefore, Forge
 
-FEW = Patience(max_attempts=3, first_delay_seconds=0.001, total_seconds=20)
+FEW = RequestPolicy(max_attempts=3, first_delay_seconds=0.001, total_seconds=20)
 
 
 @pytest.fixture
 def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PATIENCE", FEW)
+    monkeypatch.setattr(retrying, "POLICY", FEW)
 
 
 # --- PostgreSQL

@@ -19,14 +19,14 @@ from lance_stream.storage.objects.object_requests import (
     MissingError,
     ObjectInfo,
     Pages,
-    Patience,
+    RequestPolicy,
     Upload,
 )
 from lance_stream.storage.objects.object_store import ObjectStore
 
 KEYS_A_PAGE = 1000
 Watch = Callable[[str, str], None]
-_NO_PATIENCE = Patience(max_attempts=1)
+_NO_RETRIES = RequestPolicy(max_attempts=1)
 
 _numbers = itertools.count(1)
 _SETTINGS: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -233,7 +233,7 @@ class _Settings:
     number: int
     fake: ObjectService = field(compare=False, repr=False)
     scheme: str = "test"
-    patience: Patience = _NO_PATIENCE
+    retry_policy: RequestPolicy = _NO_RETRIES
     max_requests_at_once: int = 16
 
     def __post_init__(self) -> None:

@@ -402,8 +402,8 @@ class ObjectStoreContract(StoreContract):
     ) -> None:
         """Spark's tasks depend on it: they are tried once on a local master."""
         settings: Any = behind.settings
-        soon = replace(settings.patience, first_delay_seconds=0.001, max_delay_seconds=0.03)
-        store = replace(behind, settings=replace(settings, patience=soon))
+        soon = replace(settings.retry_policy, first_delay_seconds=0.001, max_delay_seconds=0.03)
+        store = replace(behind, settings=replace(settings, retry_policy=soon))
         proxy.add(CutBefore(reset=True), times=20)
         with store.open_writer("data/a") as writer:
             writer.write(b"x")

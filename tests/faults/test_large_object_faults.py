@@ -85,10 +85,10 @@ def test_faults_of_large_objects_are_overcome(
     place = request.getfixturevalue(store_name)
     bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
     is_late = isinstance(FAULTS[fault], Hold)
-    patience: Options = {**QUICK, "request_timeout": "3s"} if is_late else QUICK
+    retry_policy: Options = {**QUICK, "request_timeout": "3s"} if is_late else QUICK
     with proxies.before(bucket.endpoint) as proxy:
         direct = open_store(f"{bucket.uri}/large", bucket.storage_options)
-        store = open_store(f"{bucket.uri}/large", through(bucket, proxy, patience))
+        store = open_store(f"{bucket.uri}/large", through(bucket, proxy, retry_policy))
         try_at(proxy, store, direct, way, number=0, fault=None)
         last = len(proxy.requests)
         assert last > (2 if WAYS[way] is write_in_pieces else 0)
@@ -108,9 +108,9 @@ def test_an_upload_that_never_begins_is_given_up(
     """Beginning it again takes no longer than the time that all requests have."""
     place = request.getfixturevalue(store_name)
     bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
-    patience: Options = {**QUICK, "client_max_retries": "100", "client_retry_timeout": "2s"}
+    retry_policy: Options = {**QUICK, "client_max_retries": "100", "client_retry_timeout": "2s"}
     with proxies.before(bucket.endpoint) as proxy:
-        store = open_store(f"{bucket.uri}/large", through(bucket, proxy, patience))
+        store = open_store(f"{bucket.uri}/large", through(bucket, proxy, retry_policy))
         proxy.add(CutAfter(reset=True), times=None)
         started = time.monotonic()
         with pytest.raises(StoreUnavailableError, match="Nothing of the file is visible"):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lance_stream import create_dataset
-from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores import retrying
 from lance_stream.errors import NotFoundError
 from lance_stream.snapshot.opening import open_table
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 from tests.faults.drivers import SCHEMA, START, Change, to_arrow
 from tests.faults.faulty_places import (
     ACTIONS,
@@ -65,8 +65,8 @@ class DynamoPlace(Place):
     def direct(self) -> Options:
         return {**super().direct, "dynamodb_endpoint": self.items.endpoint}
 
-    def through(self, patience: Options = QUICK) -> Options:
-        return {**super().through(patience), "dynamodb_endpoint": self.proxy.url}
+    def through(self, retry_policy: Options = QUICK) -> Options:
+        return {**super().through(retry_policy), "dynamodb_endpoint": self.proxy.url}
 
     def new_uri(self) -> str:
         uri = super().new_uri().replace("s3://", "s3+ddb://")
@@ -98,9 +98,11 @@ def proxies() -> Iterator[Proxies]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        asking,
-        "PATIENCE",
-        Patience(max_attempts=4, total_seconds=20, request_seconds=1, first_delay_seconds=0.02),
+        retrying,
+        "POLICY",
+        RequestPolicy(
+            max_attempts=4, total_seconds=20, request_seconds=1, first_delay_seconds=0.02
+        ),
     )
 
 

@@ -273,8 +273,8 @@ def test_times_and_attempts_come_from_options() -> None:
             "max_concurrency": "4",
         },
     )
-    assert (found.patience.request_seconds, found.patience.connect_seconds) == (90.0, 3.0)
-    assert (found.patience.max_attempts, found.patience.total_seconds) == (3, 20.0)
+    assert (found.retry_policy.request_seconds, found.retry_policy.connect_seconds) == (90.0, 3.0)
+    assert (found.retry_policy.max_attempts, found.retry_policy.total_seconds) == (3, 20.0)
     assert found.max_requests_at_once == 4
 
 

@@ -151,8 +151,8 @@ def test_requests_can_name_a_payer() -> None:
 
 
 def test_gcsfs_and_lance_timeouts_agree() -> None:
-    patience = google_settings({"requests_timeout": 7, "client_max_retries": "2"}).patience
-    assert (patience.request_seconds, patience.max_attempts) == (7, 3)
+    retry_policy = google_settings({"requests_timeout": 7, "client_max_retries": "2"}).retry_policy
+    assert (retry_policy.request_seconds, retry_policy.max_attempts) == (7, 3)
 
 
 @pytest.mark.parametrize(

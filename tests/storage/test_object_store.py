@@ -23,15 +23,15 @@ from lance_stream.storage import store as store_module
 from lance_stream.storage.objects import clients, object_store, object_writer, retries
 from lance_stream.storage.objects.object_requests import (
     MissingError,
-    Patience,
     RefusedError,
+    RequestPolicy,
     TryAgainError,
 )
-from lance_stream.storage.objects.retries import ask_patiently
+from lance_stream.storage.objects.retries import with_retries
 from tests.contracts.object_service import ObjectService, Watch
 from tests.contracts.stores import StoreContract
 
-QUICK = Patience(max_attempts=4, first_delay_seconds=0.001, request_seconds=5)
+QUICK = RequestPolicy(max_attempts=4, first_delay_seconds=0.001, request_seconds=5)
 
 
 class TestObjectStore(StoreContract):
@@ -164,7 +164,7 @@ def test_a_failed_upload_leaves_nothing(
     service.before = failing(TryAgainError("503"), kind)
 
     def write() -> None:
-        with service.store(patience=QUICK).open_writer("data/a") as writer:
+        with service.store(retry_policy=QUICK).open_writer("data/a") as writer:
             writer.write(bytes(5500))
 
     with pytest.raises(StoreUnavailableError, match=r"data/a.*503.*write it again"):
@@ -211,7 +211,7 @@ def test_folder_markers_are_no_files(service: ObjectService) -> None:
 
 
 def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:
-    store = service.store(patience=QUICK)
+    store = service.store(retry_policy=QUICK)
     service.after = failing(TryAgainError("cut"), "put once")
     assert store.create_once("v/1", b"ours")
     assert service.kinds() == {"put once": 2, "get": 1}
@@ -219,7 +219,7 @@ def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:
 
 
 def test_names_taken_and_then_deleted_are_retried(service: ObjectService) -> None:
-    store = service.store(patience=QUICK)
+    store = service.store(retry_policy=QUICK)
     store.write("v/1", b"theirs")
 
     def vanish(kind: str, key: str) -> None:
@@ -234,12 +234,12 @@ def test_names_taken_and_then_deleted_are_retried(service: ObjectService) -> Non
 # Retries
 
 
-def run(ask: Callable[[int], object], patience: Patience, environment: Environment) -> object:
+def run(ask: Callable[[int], object], policy: RequestPolicy, environment: Environment) -> object:
     async def request(attempt: int) -> object:
         return ask(attempt)
 
     what, whom = "GET of 'a'", "the service"
-    return asyncio.run(ask_patiently(request, patience, what, whom, environment=environment))
+    return asyncio.run(with_retries(request, policy, what, whom, environment=environment))
 
 
 def make_waits(chance: float = 1.0) -> tuple[list[float], Environment]:
@@ -266,19 +266,19 @@ def refuse_before(last: int, error: Exception) -> Callable[[int], int]:
 def test_waits_double_up_to_a_bound() -> None:
     """Each wait is random below the doubled delay."""
     waits, environment = make_waits()
-    patience = Patience(max_attempts=9, first_delay_seconds=1, max_delay_seconds=10)
-    assert run(refuse_before(7, TryAgainError("503")), patience, environment) == 7
+    policy = RequestPolicy(max_attempts=9, first_delay_seconds=1, max_delay_seconds=10)
+    assert run(refuse_before(7, TryAgainError("503")), policy, environment) == 7
     assert waits == [1, 2, 4, 8, 10, 10]
     waits, environment = make_waits(chance=0.25)
-    run(refuse_before(4, TryAgainError("503")), patience, environment)
+    run(refuse_before(4, TryAgainError("503")), policy, environment)
     assert waits == [0.25, 0.5, 1]
 
 
 def test_requested_delays_are_kept_within_bounds() -> None:
     waits, environment = make_waits()
-    patience = Patience(first_delay_seconds=0.001, max_delay_seconds=5)
-    run(refuse_before(2, TryAgainError("503", after_seconds=3)), patience, environment)
-    run(refuse_before(2, TryAgainError("503", after_seconds=1000)), patience, environment)
+    policy = RequestPolicy(first_delay_seconds=0.001, max_delay_seconds=5)
+    run(refuse_before(2, TryAgainError("503", after_seconds=3)), policy, environment)
+    run(refuse_before(2, TryAgainError("503", after_seconds=1000)), policy, environment)
     assert waits == [3, 5]
 
 
@@ -293,37 +293,45 @@ def test_a_minute_of_unavailability_is_tolerated(
             raise TryAgainError("connection refused")
         return attempt
 
-    assert run(ask, Patience(), environment) > 8
-    assert caplog.text.count("It is asked again, for 120 s in all") == 1
+    assert run(ask, RequestPolicy(), environment) > 8
+    assert caplog.text.count("5 attempts in") == 1
+    assert "(limits: 60 attempts and 120 s)" in caplog.text
     waits.clear()
     with pytest.raises(StoreUnavailableError, match="connection refused"):
-        run(refuse_before(999, TryAgainError("connection refused")), Patience(), environment)
+        run(refuse_before(999, TryAgainError("connection refused")), RequestPolicy(), environment)
     assert 100 < sum(waits) <= 120
 
 
 def test_no_attempt_begins_after_the_deadline() -> None:
     waits, environment = make_waits()
-    patience = Patience(max_attempts=99, total_seconds=2)
-    with pytest.raises(StoreUnavailableError, match=r"asked of the service 1 time .*client_retry"):
-        run(refuse_before(9, TryAgainError("503", after_seconds=3)), patience, environment)
+    policy = RequestPolicy(max_attempts=99, total_seconds=2)
+    with pytest.raises(
+        StoreUnavailableError,
+        match=r"the service: 1 attempt in .* 99 attempts and 2 s.*client_retry",
+    ):
+        run(refuse_before(9, TryAgainError("503", after_seconds=3)), policy, environment)
     assert waits == []
 
 
 def test_errors_state_request_service_and_attempts() -> None:
     _waits, environment = make_waits()
     with pytest.raises(StoreUnavailableError) as caught:
-        run(refuse_before(9, TryAgainError("503 SlowDown")), Patience(max_attempts=3), environment)
-    assert "GET of 'a' was asked of the service 3 times" in str(caught.value)
+        run(
+            refuse_before(9, TryAgainError("503 SlowDown")),
+            RequestPolicy(max_attempts=3),
+            environment,
+        )
+    assert "GET of 'a' failed at the service: 3 attempts in" in str(caught.value)
     assert "503 SlowDown" in str(caught.value)
     assert isinstance(caught.value, OSError)
 
 
 def test_missing_objects_and_refusals_are_not_retried() -> None:
     waits, environment = make_waits()
-    with pytest.raises(StoreRefusedError, match=r"GET of 'a' was refused by the service: 403"):
-        run(refuse_before(9, RefusedError("403")), Patience(), environment)
+    with pytest.raises(StoreRefusedError, match=r"the service refused GET of 'a': 403"):
+        run(refuse_before(9, RefusedError("403")), RequestPolicy(), environment)
     with pytest.raises(MissingError):
-        run(refuse_before(9, MissingError("404")), Patience(), environment)
+        run(refuse_before(9, MissingError("404")), RequestPolicy(), environment)
     assert waits == []
 
 
@@ -332,11 +340,11 @@ def test_large_bodies_have_more_time() -> None:
         await asyncio.sleep(0.1)
         return 1
 
-    patience = Patience(max_attempts=1, request_seconds=0.02)
+    policy = RequestPolicy(max_attempts=1, request_seconds=0.02)
     with pytest.raises(StoreUnavailableError, match=r"none within 0\.02 s"):
-        asyncio.run(ask_patiently(slow, patience, "PUT", "the service"))
+        asyncio.run(with_retries(slow, policy, "PUT", "the service"))
     num_bytes = int(10 * retries.SLOWEST_BYTES_PER_SECOND)
-    assert asyncio.run(ask_patiently(slow, patience, "PUT", "x", num_bytes=num_bytes)) == 1
+    assert asyncio.run(with_retries(slow, policy, "PUT", "x", num_bytes=num_bytes)) == 1
 
 
 # Clients

@@ -10,7 +10,7 @@ from lance_stream.storage.options.names import (
     as_mapping,
     as_seconds,
     as_text,
-    patience_of,
+    retry_policy_of,
     take_settings,
 )
 
@@ -103,7 +103,7 @@ def test_invalid_dicts_are_refused() -> None:
 
 
 def test_attempts_and_time_limits_are_settings() -> None:
-    patience = patience_of(
+    retry_policy = retry_policy_of(
         take_settings(
             {
                 "client_max_retries": "3",
@@ -114,5 +114,5 @@ def test_attempts_and_time_limits_are_settings() -> None:
             "azure",
         )
     )
-    assert (patience.max_attempts, patience.total_seconds) == (4, 20)
-    assert (patience.request_seconds, patience.connect_seconds) == (7, 2)
+    assert (retry_policy.max_attempts, retry_policy.total_seconds) == (4, 20)
+    assert (retry_policy.request_seconds, retry_policy.connect_seconds) == (7, 2)

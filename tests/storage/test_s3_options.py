@@ -133,8 +133,12 @@ def test_botocore_retries_and_timeouts_become_ours() -> None:
     settings = s3_settings(
         {"config_kwargs": {"retries": {"max_attempts": 2}, "read_timeout": 5, "connect_timeout": 1}}
     )
-    patience = settings.patience
-    assert (patience.max_attempts, patience.request_seconds, patience.connect_seconds) == (3, 5, 1)
+    retry_policy = settings.retry_policy
+    assert (
+        retry_policy.max_attempts,
+        retry_policy.request_seconds,
+        retry_policy.connect_seconds,
+    ) == (3, 5, 1)
 
 
 def test_lances_connection_options_are_understood() -> None:

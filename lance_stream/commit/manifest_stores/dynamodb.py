@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.kept import Kept
 from lance_stream.commit.manifest_stores.protocol import ManifestItem
 from lance_stream.errors import (
@@ -227,7 +227,7 @@ class DynamoDBManifests:
                 if left:
                     raise TryAgainError(f"{len(left)} items were not deleted yet")
 
-            asking.ask_patiently(send, f"the deletion of {len(left)} items", self.where)
+            retrying.with_retries(send, f"the deletion of {len(left)} items", self.where)
 
     def _put(self, what: str, base_uri: str, item: ManifestItem, condition: str) -> bool:
         answer = self._ask(
@@ -275,10 +275,10 @@ class DynamoDBManifests:
         def once() -> Any:
             return self._send(operation, TableName=self.table, **parameters)
 
-        return asking.ask_patiently(once, what, self.where)
+        return retrying.with_retries(once, what, self.where)
 
     def _ask_in_transaction(self, what: str, operation: str, **parameters: Any) -> Any:
-        return asking.ask_patiently(lambda: self._send(operation, **parameters), what, self.where)
+        return retrying.with_retries(lambda: self._send(operation, **parameters), what, self.where)
 
     def _send(self, operation: str, **parameters: Any) -> Any:
         client = _checked_client(self)
@@ -444,8 +444,8 @@ def _new_client(manifests: DynamoDBManifests) -> Any:
             aws_session_token=manifests.token,
             config=Config(
                 retries={"total_max_attempts": 1},
-                connect_timeout=asking.PATIENCE.connect_seconds,
-                read_timeout=asking.PATIENCE.request_seconds,
+                connect_timeout=retrying.POLICY.connect_seconds,
+                read_timeout=retrying.POLICY.request_seconds,
             ),
         )
     except (BotoCoreError, ValueError) as error:

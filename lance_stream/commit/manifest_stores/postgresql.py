@@ -27,7 +27,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.kept import Kept
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError
@@ -36,12 +36,12 @@ from lance_stream.storage.objects.object_requests import TryAgainError
 
 _DEFAULTS: Final = {
     "application_name": "lance-stream",
-    "connect_timeout": str(int(asking.PATIENCE.connect_seconds)),
+    "connect_timeout": str(int(retrying.POLICY.connect_seconds)),
     "keepalives_count": "3",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "target_session_attrs": "read-write",
-    "tcp_user_timeout": str(int(asking.PATIENCE.request_seconds * 1000)),
+    "tcp_user_timeout": str(int(retrying.POLICY.request_seconds * 1000)),
 }
 # of two clients that create the table at once, one may fail: its name, or its type's, is taken
 _TABLE_IS_THERE: Final = {"23505", "42P07", "42710"}
@@ -116,7 +116,7 @@ class PostgresManifests(SqlManifests):
                     ) from None
                 raise TryAgainError(f"{state} {_text(error)}".strip()) from None
 
-        return asking.ask_patiently(asked, what, self.where)
+        return retrying.with_retries(asked, what, self.where)
 
     def _make_table(self, connection: Any, table: Any) -> None:
         psycopg = _import_psycopg(self)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lance_stream.commit.manifest_stores import asking
+from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import StoreRefusedError
 from lance_stream.storage.objects.object_requests import TryAgainError
@@ -78,13 +78,13 @@ class SqliteManifests(SqlManifests):
                 ) from error
             return Answer(rows, tuple(nums_rows))
 
-        return asking.ask_patiently(once, what, self.where)
+        return retrying.with_retries(once, what, self.where)
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
         if not Path(self.file).parent.is_dir():
             raise StoreRefusedError(f"{self.where} cannot be opened: there is no such folder")
-        database = sqlite3.connect(self.file, timeout=asking.PATIENCE.request_seconds)
+        database = sqlite3.connect(self.file, timeout=retrying.POLICY.request_seconds)
         try:
             with database:
                 # each transaction is on disk before it is answered

@@ -33,8 +33,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from lance_stream.backoff import Backoff
-from lance_stream.commit.committer import BACKOFF, BeforeAttempt, Committed, commit
+from lance_stream.commit.committer import POLICY, BeforeAttempt, Committed, commit
 from lance_stream.commit.rebasing import delete_deletion_files, write_deletion_file
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -52,6 +51,7 @@ from lance_stream.maintenance.compaction.rewrites import (
     prepare,
     write_here,
 )
+from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import max_fragment_id
@@ -72,7 +72,7 @@ from lance_stream.write.planning import MAX_PLANS, planning_again
 MOST_DEAD_BEFORE_COMMIT: Final = 0.5
 """A group is dropped if more than this share of its rows was deleted before the commit."""
 
-_ONE_ATTEMPT = Backoff(max_attempts=1, first_delay_seconds=0.0, max_delay_seconds=0.0)
+_ONE_ATTEMPT = RetryPolicy(max_attempts=1, first_delay_seconds=0.0, max_delay_seconds=0.0)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def commit_prepared(
     prepared: Prepared,
     turn: Callable[[], AbstractContextManager[object]] = nullcontext,
     environment: Environment = MACHINE,
-    backoff: Backoff = BACKOFF,
+    retries: RetryPolicy = POLICY,
 ) -> Compacted:
     """Commit what was prepared to the newest version, as far as it still applies.
 
@@ -162,7 +162,7 @@ def commit_prepared(
         turn: Entered for each attempt, and left while waiting for the next: others that share it
             wait for at most one commit.
         environment: The clock and randomness.
-        backoff: The number and delays of attempts.
+        retries: The limits of the commit.
 
     Returns:
         The outcome. If nothing still applies, no version is committed.
@@ -177,17 +177,17 @@ def commit_prepared(
         return Compacted(prepared.table)
     store = prepared.table.store
     try:
-        for attempt in range(1, backoff.max_attempts + 1):
+        attempts = Retrying(retries, environment)
+        for _ in attempts:
             with turn():
                 followed = _follow(newest_of_same(prepared.table), prepared, environment)
                 committed = _try_to_commit(followed, environment) if followed.groups else None
             if committed is not None or not followed.groups:
                 break
-            backoff.wait(attempt, environment)
         else:
             raise RetryableConflictError(
-                f"{backoff.max_attempts} times in a row another writer was faster than this "
-                "compaction. Try again, or let fewer writers commit at once",
+                f"other writers committed first each time that this compaction tried to: "
+                f"{attempts}. Try again, or let fewer writers commit at the same time",
                 followed.table.version,
             )
     except CommitUncertainError:
@@ -321,7 +321,7 @@ def _try_to_commit(followed: _Followed, environment: Environment) -> Committed |
             transaction,
             planned_on=table.manifest,
             before_attempt=_ids_are_free(table),
-            backoff=_ONE_ATTEMPT,
+            retries=_ONE_ATTEMPT,
             environment=environment,
         )
     except CommitUncertainError:

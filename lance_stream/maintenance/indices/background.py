@@ -26,7 +26,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lance_stream.backoff import Backoff
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import RetryableConflictError
 from lance_stream.maintenance.compaction.background import (
@@ -46,6 +45,7 @@ from lance_stream.maintenance.indices.child import (
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.maintenance.indices.update_indices import commit_built, request_of
+from lance_stream.retries import RetryPolicy
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import moment_at
 
@@ -55,7 +55,7 @@ PAUSE: Final = 3.0
 """How many times as long as a round took no other one begins."""
 
 _ATTEMPTS: Final = 3
-_COMMIT: Final = Backoff(max_attempts=3, first_delay_seconds=0.01, max_delay_seconds=0.1)
+_COMMIT: Final = RetryPolicy(max_attempts=3, first_delay_seconds=0.01, max_delay_seconds=0.1)
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
 _LONGEST_WAIT: Final = 60.0
 

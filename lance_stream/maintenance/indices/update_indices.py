@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lance_stream.arguments import as_names
-from lance_stream.backoff import Backoff
-from lance_stream.commit.committer import BACKOFF
+from lance_stream.commit.committer import POLICY
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     IncompatibleConflictError,
@@ -33,6 +32,7 @@ from lance_stream.maintenance.indices.building import (
     file_paths,
 )
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
+from lance_stream.retries import RetryPolicy
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.lance_options import lance_location
@@ -175,7 +175,7 @@ def request_of(table: TableVersion, names: Sequence[str], *, retrain: bool = Fal
 def commit_built(
     table: TableVersion,
     built: Built,
-    backoff: Backoff = BACKOFF,
+    retries: RetryPolicy = POLICY,
     environment: Environment = MACHINE,
 ) -> TableVersion:
     """Commit the files of indices, and return the version.
@@ -184,7 +184,7 @@ def commit_built(
         table: The version that they were built from.
         built: What was built, which is something. The files are deleted if it is known that no
             version names them.
-        backoff: How often and how soon it tries again after losing to another writer.
+        retries: The limits of the commit, which tries again after losing to another writer.
         environment: The clock and randomness.
 
     Raises:
@@ -197,7 +197,7 @@ def commit_built(
             table,
             built.operation,
             Staged(others=file_paths(built)),
-            backoff=backoff,
+            retries=retries,
             environment=environment,
         ).table
     except TableReplacedError:

@@ -8,7 +8,7 @@ from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.azure_login import Anonymous, Login
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials
-from lance_stream.storage.objects.object_requests import ObjectRequests, Patience
+from lance_stream.storage.objects.object_requests import ObjectRequests, RequestPolicy
 
 MOST_AT_ONCE: Final = 64
 
@@ -89,7 +89,7 @@ class AzureSettings(ObstoreService):
         account: Its name.
         endpoint: The service's URL, without "/" at the end.
         login: The credentials.
-        patience: How long and how often requests are tried.
+        retry_policy: How long and how often requests are tried.
         max_requests_at_once: Maximum number of concurrent requests of a process.
         any_certificate: Whether the service's certificate is not verified.
         proxy_url: A proxy; None for the environment's.
@@ -99,7 +99,7 @@ class AzureSettings(ObstoreService):
     account: str
     endpoint: str
     login: Login
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RequestPolicy = field(default_factory=RequestPolicy)
     max_requests_at_once: int = MOST_AT_ONCE
     any_certificate: bool = False
     proxy_url: str | None = field(default=None, repr=False)

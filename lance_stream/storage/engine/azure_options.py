@@ -35,7 +35,7 @@ from lance_stream.storage.options.names import (
     as_count,
     as_flag,
     as_text,
-    patience_of,
+    retry_policy_of,
     take_settings,
 )
 from lance_stream.storage.store import Store
@@ -151,7 +151,7 @@ def azure_settings(
         account,
         endpoint,
         login,
-        patience_of(taken),
+        retry_policy_of(taken),
         as_count("max_concurrency", taken.get("max_concurrency", MOST_AT_ONCE), at_least=1),
         _flag(taken, "any_certificate"),
         _text(taken, "proxy_url"),

@@ -20,12 +20,12 @@ from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials
 from lance_stream.storage.engine.google_login import WAYS_OUT, Login, read_key
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
     as_flag,
     as_text,
     connection_of,
-    patience_of,
+    retry_policy_of,
     take_settings,
 )
 
@@ -57,7 +57,7 @@ class GoogleSettings(ObstoreService):
         user_project: The project that pays for requests, where the bucket's owner does not.
         proxy_url: A proxy; None for what the environment sets.
         any_certificate: Whether the endpoint's certificate is not looked at.
-        patience: How long and how often it is asked.
+        retry_policy: How long and how often it is asked.
         max_requests_at_once: So many requests of one call may be under way at once.
     """
 
@@ -66,7 +66,7 @@ class GoogleSettings(ObstoreService):
     user_project: str | None = None
     proxy_url: str | None = field(default=None, repr=False)
     any_certificate: bool = False
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RequestPolicy = field(default_factory=RequestPolicy)
     max_requests_at_once: int = 16
 
     scheme = "gs"
@@ -141,7 +141,7 @@ def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
         endpoint=endpoint,
         login=login or Login("default"),
         user_project=_user_project(given),
-        patience=patience_of(given),
+        retry_policy=retry_policy_of(given),
         **connection_of(given),
     )
 

@@ -47,8 +47,8 @@ from lance_stream.storage.objects.object_requests import (
     MissingError,
     ObjectInfo,
     Pages,
-    Patience,
     RefusedError,
+    RequestPolicy,
     TryAgainError,
     Upload,
 )
@@ -200,7 +200,7 @@ class EngineRequests:
 
     def attempts_at(self, what: str) -> Attempts:
         """Return the attempts at what obstore does not repeat."""
-        return Attempts(self._service.patience, what, self._container, "try again")
+        return Attempts(self._service.retry_policy, what, self._container, "try again")
 
     def store(self, purpose: _For) -> Any:
         """Return obstore's own store, which is created on first use."""
@@ -280,17 +280,17 @@ class EngineRequests:
         return answer
 
     def _open(self, purpose: _For) -> Any:
-        patience = self._service.patience
+        retry_policy = self._service.retry_policy
         options = {
             **self._service.client_options(),
-            **_timeouts(purpose, patience),
-            "connect_timeout": timedelta(seconds=patience.connect_seconds),
+            **_timeouts(purpose, retry_policy),
+            "connect_timeout": timedelta(seconds=retry_policy.connect_seconds),
         }
         try:
             return self._service.open(
                 self._container,
                 client_options=options,
-                retry_config=_retries(patience) if purpose == "uploads" else _no_retries(),
+                retry_config=_retries(retry_policy) if purpose == "uploads" else _no_retries(),
                 credential_provider=self._credentials,
             )
         except obstore.exceptions.BaseError as error:
@@ -472,17 +472,17 @@ def _unquoted(etag: str | None) -> str:
     return (etag or "").strip('"')
 
 
-def _timeouts(purpose: _For, patience: Patience) -> dict[str, Any]:
+def _timeouts(purpose: _For, retry_policy: RequestPolicy) -> dict[str, Any]:
     """Return the timeouts of an attempt that the retry loop does not set.
 
     An answer without data for `request_seconds` is lost. Nothing is received while data are sent,
     so this does not apply to writes: the loop limits these by their size.
     """
     if purpose == "reads":
-        return {"timeout": _NEVER, "read_timeout": timedelta(seconds=patience.request_seconds)}
+        return {"timeout": _NEVER, "read_timeout": timedelta(seconds=retry_policy.request_seconds)}
     if purpose == "writes":
         return {"timeout": _NEVER}
-    seconds = patience.request_seconds + PART_BYTES / SLOWEST_BYTES_PER_SECOND
+    seconds = retry_policy.request_seconds + PART_BYTES / SLOWEST_BYTES_PER_SECOND
     return {"timeout": timedelta(seconds=seconds)}
 
 
@@ -490,13 +490,13 @@ def _no_retries() -> dict[str, Any]:
     return {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
-def _retries(patience: Patience) -> dict[str, Any]:
+def _retries(retry_policy: RequestPolicy) -> dict[str, Any]:
     return {
-        "max_retries": patience.max_attempts - 1,
-        "retry_timeout": timedelta(seconds=patience.total_seconds),
+        "max_retries": retry_policy.max_attempts - 1,
+        "retry_timeout": timedelta(seconds=retry_policy.total_seconds),
         "backoff": {
-            "init_backoff": timedelta(seconds=patience.first_delay_seconds),
-            "max_backoff": timedelta(seconds=patience.max_delay_seconds),
+            "init_backoff": timedelta(seconds=retry_policy.first_delay_seconds),
+            "max_backoff": timedelta(seconds=retry_policy.max_delay_seconds),
             "base": 2,
         },
     }

@@ -22,14 +22,14 @@ from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
 from lance_stream.storage.extras import brought_by
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
     as_count,
     as_flag,
     as_mapping,
     as_text,
     connection_of,
-    patience_of,
+    retry_policy_of,
     take_settings,
 )
 
@@ -109,7 +109,7 @@ class S3Settings(ObstoreService):
         encryption_bucket_key: Whether to use one key per bucket.
         creates_once: Whether the service has conditional puts; None to find out. If it has none,
             versions are kept in an external manifest store.
-        patience: How long and how often requests are tried.
+        retry_policy: How long and how often requests are tried.
         max_requests_at_once: Maximum number of concurrent requests.
         any_certificate: Whether the endpoint's certificate is not verified.
         certificates: A file with the certificates of a custom authority.
@@ -131,7 +131,7 @@ class S3Settings(ObstoreService):
     encryption_key_id: str | None = None
     encryption_bucket_key: bool | None = None
     creates_once: bool | None = None
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RequestPolicy = field(default_factory=RequestPolicy)
     max_requests_at_once: int = _REQUESTS_AT_ONCE
     any_certificate: bool = False
     certificates: str | None = None
@@ -287,7 +287,7 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
         **flags,
         requester_pays=_requester_pays(given.get("requester_pays", False)),
         creates_once=_creates_once(given.get("conditional_put")),
-        patience=patience_of(given),
+        retry_policy=retry_policy_of(given),
         **{"max_requests_at_once": _REQUESTS_AT_ONCE, **connection_of(given)},
     )
     _refuse_contradictions(settings, given)

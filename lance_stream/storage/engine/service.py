@@ -6,20 +6,20 @@ from typing import Any
 
 from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.credentials import Credentials
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 
 
 class Service(ABC):
     """What is specific to a service, as a base of its settings; see `ServiceSettings`, too.
 
     Attributes:
-        patience: How long and how often it is asked.
+        retry_policy: How long and how often it is asked.
         dialect: The service's own words and codes.
         knows_suffixes: Whether it answers with the last bytes of an object.
         resumes_listings: Whether a listing may begin behind a name.
     """
 
-    patience: Patience
+    retry_policy: RequestPolicy
     dialect: Dialect
     knows_suffixes = True
     resumes_listings = True

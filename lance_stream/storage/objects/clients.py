@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from lance_stream.storage.objects.object_requests import ObjectRequests, ServiceSettings
-from lance_stream.storage.objects.retries import ask_patiently
+from lance_stream.storage.objects.retries import with_retries
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class _Connection:
     """A driver and its users; accessed on the event loop's thread only."""
 
     driver: ObjectRequests
-    room: asyncio.Semaphore
+    slot: asyncio.Semaphore
     num_users: int = 0
     last_used: float = field(default_factory=time.monotonic)
 
@@ -79,7 +79,7 @@ class Client:
 
         Args:
             question: Uses a driver; may send several requests, also at once, each of them with
-                `patiently`.
+                `with_retries`.
         """
         asked = self.begin(question)
         try:
@@ -97,7 +97,7 @@ class Client:
 
         return asyncio.run_coroutine_threadsafe(run(), _running_loop())
 
-    async def patiently(
+    async def with_retries(
         self, request: Callable[[int], Awaitable[T]], what: str, *, num_bytes: int = 0
     ) -> T:
         """Return the answer to a request, retried if necessary.
@@ -109,13 +109,13 @@ class Client:
             what: The request, for errors.
             num_bytes: How many bytes are transferred.
         """
-        return await ask_patiently(
+        return await with_retries(
             request,
-            self.settings.patience,
+            self.settings.retry_policy,
             what,
             self.whom,
             num_bytes=num_bytes,
-            room=self._connection().room,
+            slot=self._connection().slot,
         )
 
     def _connection(self) -> _Connection:

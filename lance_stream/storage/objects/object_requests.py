@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from lance_stream.backoff import Backoff
+from lance_stream.retries import RetryPolicy
 
 Data = bytes | memoryview
 
@@ -58,14 +58,13 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience(Backoff):
-    """How long and how often a request is tried; see also `Backoff`.
+class RequestPolicy(RetryPolicy):
+    """The limits of a request to a service.
 
     By default only the time is limited: a service that restarts, or is reached by another route,
     refuses connections at once, which would use up a number of attempts in a few seconds.
 
     Attributes:
-        total_seconds: No new attempt starts after this time.
         request_seconds: Time limit of one attempt.
         connect_seconds: Time limit for reaching the service.
     """
@@ -198,7 +197,7 @@ class ServiceSettings(Protocol):
         ...
 
     @property
-    def patience(self) -> Patience:
+    def retry_policy(self) -> RequestPolicy:
         """How long and how often it is asked."""
         ...
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
+from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.storage.coalesce import Joining, cut_answers
 from lance_stream.storage.objects.clients import Client
 from lance_stream.storage.objects.object_requests import (
@@ -63,8 +64,8 @@ _LONGEST_BYTES = 1 << 30
 # So many threads may read at once.
 _MOST_READERS = 16
 
-# How often a name that is taken, and not there, is asked for at most.
-_TIMES_TAKEN = 3
+# For a name that the service reports as taken, and as missing.
+_MAX_PUTS = 3
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SHOWN = 200
@@ -171,7 +172,7 @@ class ObjectStore:
             begin = await self._fetch(driver, key, path, 0, PIECE_BYTES)
             if len(begin) < PIECE_BYTES:
                 return bytes(begin)
-            info = await self._client.patiently(lambda _: driver.head(key), f"HEAD of {path!r}")
+            info = await self._client.with_retries(lambda _: driver.head(key), f"HEAD of {path!r}")
             if info.size_bytes <= PIECE_BYTES:
                 return bytes(begin)
             check_whole(self.uri, path, info.size_bytes)
@@ -223,15 +224,18 @@ class ObjectStore:
     ) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         view = memoryview(data).cast("B")
-        for _ in range(_TIMES_TAKEN):
-            if self._put(path, view, once=True):
-                return True
-            with suppress(NotFoundError):
-                # Still ours, if an answer was lost and the request was repeated.
-                return self.read(path) == view
+        policy = RetryPolicy(_MAX_PUTS, 0.0, 0.0, self.settings.retry_policy.total_seconds)
+        with Retrying(policy) as attempts:
+            for _ in attempts:
+                if self._put(path, view, once=True):
+                    return True
+                with suppress(NotFoundError):
+                    # Still ours, if an answer was lost and the request was repeated.
+                    return self.read(path) == view
         raise StoreUnavailableError(
-            f"{self.settings.where(self.container)} answered {_TIMES_TAKEN} times that "
-            f"{self._key(path)!r} is taken, and each time that there is no such object"
+            f"{self.settings.where(self.container)} answers that the name {self._key(path)!r} is "
+            f"taken, and that there is no such object: {attempts}. Nothing was created. Try again "
+            "later"
         )
 
     def open_writer(self, path: str) -> FileWriter:
@@ -280,7 +284,7 @@ class ObjectStore:
             found: dict[str, ObjectInfo] = {}  # an interrupted page may come again
             listing = driver.list_pages(prefix, only_here=only_here, limit=limit)
             while limit is None or len(found) < limit:
-                page = await self._client.patiently(
+                page = await self._client.with_retries(
                     lambda _: listing.next(), f"a listing of {folder!r}"
                 )
                 if page is None:
@@ -310,7 +314,7 @@ class ObjectStore:
         key = self._key(path)
         with self._missing_is_not_found(path):
             return self._client.ask(
-                lambda driver: self._client.patiently(
+                lambda driver: self._client.with_retries(
                     lambda _: request(driver, key), what, num_bytes=num_bytes
                 )
             )
@@ -321,7 +325,7 @@ class ObjectStore:
         """Return the bytes of one range as one buffer; a long one is fetched in pieces."""
 
         async def get(start: int, stop: int) -> Data:
-            return await self._client.patiently(
+            return await self._client.with_retries(
                 lambda _: driver.get(key, start, stop),
                 f"GET of the bytes {start} to {stop} of {path!r}",
                 num_bytes=stop - start,
@@ -330,7 +334,7 @@ class ObjectStore:
         if stop - start <= PIECE_BYTES:
             return _aligned(await get(start, stop))
         if stop - start > _LONGEST_BYTES:
-            info = await self._client.patiently(lambda _: driver.head(key), f"HEAD of {path!r}")
+            info = await self._client.with_retries(lambda _: driver.head(key), f"HEAD of {path!r}")
             stop = max(start, min(stop, info.size_bytes))
         buffer = memoryview(pa.allocate_buffer(stop - start)).cast("B")
         num_pieces = max(1, -(-(stop - start) // PIECE_BYTES))

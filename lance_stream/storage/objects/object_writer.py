@@ -84,7 +84,7 @@ class ObjectWriter(FileWriter):
         data, self._unsent = bytes(self._unsent), bytearray()
 
         async def put(driver: ObjectRequests) -> None:
-            await self._client.patiently(
+            await self._client.with_retries(
                 lambda _: driver.put(self._key, data, once=False),
                 f"PUT of {self._path!r}",
                 num_bytes=len(data),

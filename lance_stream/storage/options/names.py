@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lance_stream.durations import seconds_in
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.objects.object_requests import Patience
+from lance_stream.storage.objects.object_requests import RequestPolicy
 
 _Names = Mapping[str, tuple[str, ...]]
 
@@ -329,7 +329,7 @@ def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def patience_of(settings: Mapping[str, Any]) -> Patience:
+def retry_policy_of(settings: Mapping[str, Any]) -> RequestPolicy:
     """Return how long and how often requests are tried, from the settings of `REQUESTS`."""
     given: dict[str, Any] = {}
     if "max_retries" in settings:
@@ -338,7 +338,7 @@ def patience_of(settings: Mapping[str, Any]) -> Patience:
     for setting, attribute in _TIMES.items():
         if setting in settings:
             given[attribute] = as_seconds(REQUESTS[setting][0], settings[setting])
-    return Patience(**given)
+    return RequestPolicy(**given)
 
 
 def is_known(name: str) -> bool:

@@ -10,7 +10,6 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.backoff import Backoff
 from lance_stream.commit.committer import read_transaction
 from lance_stream.errors import (
     CommitUncertainError,
@@ -27,6 +26,7 @@ from lance_stream.maintenance.compaction.compact import (
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
 from lance_stream.maintenance.verify import verify
+from lance_stream.retries import RetryPolicy
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import checkout
 from lance_stream.snapshot.table_version import TableVersion
@@ -404,11 +404,11 @@ def test_giving_up_deletes_the_files() -> None:
             Dataset(table).append(rows(20))
 
     store = WatchedStore(table.store, before=overtake)
-    with pytest.raises(RetryableConflictError, match="3 times in a row another writer"):
+    with pytest.raises(RetryableConflictError, match=r"committed first each time.*3 attempts in"):
         commit_prepared(
             Prepared(watched(table, store), prepared.groups),
             environment=make_environment(),
-            backoff=Backoff(3, 0.02, 2.0),
+            retries=RetryPolicy(3, 0.02, 2.0),
         )
     assert files_of_no_version(checkout(table, None)) == set()
 

@@ -1,0 +1,40 @@
+"""Retries of requests to a manifest store, limited like those to object services."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.storage.objects.object_requests import RequestPolicy, TryAgainError
+from lance_stream.storage.objects.retries import Attempts
+
+T = TypeVar("T")
+
+POLICY: Final = RequestPolicy(
+    max_attempts=60, total_seconds=60.0, request_seconds=20.0, max_delay_seconds=5.0
+)
+"""A commit waits for each of these small requests, so their time is bounded."""
+
+_REMEDY: Final = "try again when the manifest store answers"
+
+
+def with_retries(
+    request: Callable[[], T], what: str, whom: str, environment: Environment = MACHINE
+) -> T:
+    """Return a store's answer to a request.
+
+    Args:
+        request: Sends it; raises TryAgainError if the same request may succeed later.
+        what: The request, for errors: "reading the item of version 5".
+        whom: The store, for errors; see `ManifestStore.where`.
+        environment: The clock and randomness; sleeps between attempts.
+
+    Raises:
+        StoreUnavailableError: Every attempt got no answer, or "try later".
+    """
+    attempts = Attempts(POLICY, what, whom, _REMEDY, environment)
+    while True:
+        try:
+            return request()
+        except TryAgainError as error:
+            delay = attempts.seconds_until_next(error)
+        environment.sleep(delay)
