@@ -174,11 +174,11 @@ def _spelled(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
         by_name = {field.name: field for field in fields}
         column = spelled_name(name, by_name)
         if column is None:
-            return path
+            break
         spelled.append(column)
         arrow = by_name[column].type
         fields = arrow if pa.types.is_struct(arrow) else ()
-    return tuple(spelled)
+    return (*spelled, *path[len(spelled) :])
 
 
 def spelled_name(name: str, names: Collection[str]) -> str | None:

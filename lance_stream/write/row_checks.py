@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.expressions.predicates import (
+    bind,
     evaluate_predicate,
     parse_expression,
     parse_predicate,
@@ -416,7 +417,7 @@ def _unfit(values: pa.Array, wanted: pa.Field) -> Iterator[tuple[int, tuple[str,
 
 def _not_true(check: Check, rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
     """Yield the rows for which a condition is not true, and why."""
-    expression = parse_expression(check.condition)
+    expression = bind(check.condition, rows.schema)
     pending = [(0, rows.num_rows)]
     while pending:
         start, stop = pending.pop()

@@ -352,6 +352,10 @@ def test_names_in_another_case_must_be_unambiguous() -> None:
         bind("VOTE = 1", schema)
     with pytest.raises(NotFoundError, match="no column 'ID'"):
         parse_predicate("ID = 1", schema, exact=True)
+    nested = pa.schema([("S", pa.struct([("Part", pa.int32())]))])
+    assert bind("s.part = 1", nested).text == "`S`.`Part` = 1"
+    with pytest.raises(NotFoundError, match=r"no column 'Other' in 'S'.*there are: Part"):
+        parse_predicate("s.Other = 1", nested)
 
 
 def test_the_current_time_is_one_for_a_statement() -> None:

@@ -16,6 +16,7 @@ from lance_stream.write.row_checks import (
     CheckedBatches,
     RowRules,
     as_checks,
+    settled_by,
 )
 
 TABLE = pa.schema(
@@ -124,6 +125,15 @@ def test_a_condition_that_cannot_be_computed_for_a_row_is_not_met_by_it():
     verdict = rules.judge(batch)
     assert verdict.good.column(0).to_pylist() == ["1", "2"]
     assert "cannot be computed" in verdict.bad["message"][0].as_py()
+
+
+def test_conditions_find_parts_of_structs_in_any_case():
+    """The check of the columns accepts the name, so the check of the rows has to find it, too."""
+    schema = pa.schema([("S", pa.struct([("Part", pa.int64())]))])
+    rules = RowRules(schema, settled_by(schema, as_checks({"high": "s.part > 1"})))
+    rules.check_batch(schema)
+    batch = pa.RecordBatch.from_pylist([{"S": {"Part": 1}}, {"S": {"Part": 2}}], schema)
+    assert rules.judge(batch).good.to_pylist() == [{"S": {"Part": 2}}]
 
 
 def test_text_that_is_not_utf8_does_not_fit():
