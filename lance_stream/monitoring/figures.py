@@ -95,7 +95,7 @@ def _line(name: str, color: str, values: Sequence[Any], hover: str, **more: Any)
 
 def _rows(series: Series) -> Figure:
     rows = [version.info.num_rows for version in series.versions]
-    dead = [version.dead_rows for version in series.versions]
+    dead = [version.deleted_rows for version in series.versions]
     traces = [_line("live rows", "rows", rows, "%{y:,} live rows", step=True)]
     if any(dead):
         hover = "%{y:,} deleted rows in files"
@@ -232,7 +232,7 @@ def _fragment_sizes(series: Series) -> Figure | None:
         }
         for name, color, attribute in (
             ("live rows", "rows", "live_rows"),
-            ("deleted rows", "dead", "dead_rows"),
+            ("deleted rows", "dead", "deleted_rows"),
         )
     ]
     note = "Rows per fragment of the newest version, by fragment id."

@@ -68,7 +68,7 @@ class TableMeasures:
     Attributes:
         version: The newest version.
         rows: Its live rows.
-        dead_rows: Its deleted rows that are still in data files.
+        deleted_rows: Its deleted rows that are still in data files.
         fragments: Its fragments.
         small_fragments: Fragments that `compact()` would rewrite.
         data_bytes: The size of its data files; None if a writer did not record it.
@@ -80,7 +80,7 @@ class TableMeasures:
 
     version: int
     rows: int
-    dead_rows: int
+    deleted_rows: int
     fragments: int
     small_fragments: int
     data_bytes: int | None
@@ -93,7 +93,7 @@ class TableMeasures:
 @dataclass(frozen=True, slots=True)
 class _Size:
     rows: int
-    dead_rows: int
+    deleted_rows: int
     small_fragments: int
     data_bytes: int | None
     indices: tuple[IndexMeasure, ...]
@@ -160,7 +160,7 @@ class TableWatch:
         return TableMeasures(
             version=table.version,
             rows=size.rows,
-            dead_rows=size.dead_rows,
+            deleted_rows=size.deleted_rows,
             fragments=len(table.manifest.fragments),
             small_fragments=size.small_fragments,
             data_bytes=size.data_bytes,
@@ -216,7 +216,7 @@ def _size_of(table: TableVersion) -> _Size:
     physical, live = (int(row_count.sum()) for row_count in table.row_counts)
     return _Size(
         rows=live,
-        dead_rows=physical - live,
+        deleted_rows=physical - live,
         small_fragments=sum(map(len, plan(table))),
         data_bytes=table.manifest.fragments.file_sizes.total,
         indices=_indices(table),

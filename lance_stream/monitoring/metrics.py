@@ -89,7 +89,9 @@ GAUGES: Final = (LAST_COMMIT, FEED_VERSIONS, FEED_ROWS, FEED_SECONDS)
 TABLE_GAUGES: Final = {
     "version": Metric("table.version", "version", "The newest version's number."),
     "rows": Metric("table.rows", "row", "Live rows."),
-    "dead_rows": Metric("table.dead_rows", "row", "Deleted rows that are still in data files."),
+    "deleted_rows": Metric(
+        "table.deleted_rows", "row", "Deleted rows that are still in data files."
+    ),
     "fragments": Metric("table.fragments", "fragment", "Fragments."),
     "small_fragments": Metric(
         "table.small_fragments", "fragment", "Fragments that a compaction would rewrite."

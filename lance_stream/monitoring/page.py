@@ -113,7 +113,7 @@ def _numbers(series: Series) -> list[tuple[str, str]]:
         (_count(newest.info.num_rows), "rows"),
         (_size(newest.data_bytes), "in data files"),
         (_count(newest.fragments), "fragments"),
-        (_count(newest.dead_rows), "deleted rows in files"),
+        (_count(newest.deleted_rows), "deleted rows in files"),
         (_count(len(series.versions)), "versions shown"),
     ]
     if series.consumers:

@@ -33,13 +33,13 @@ class VersionSize(NamedTuple):
     Attributes:
         info: What the version did.
         data_bytes: The size of its data files; None if not recorded.
-        dead_rows: Deleted rows that are still in data files; None if not recorded.
+        deleted_rows: Deleted rows that are still in data files; None if not recorded.
         fragments: Its number of fragments.
     """
 
     info: VersionInfo
     data_bytes: int | None
-    dead_rows: int | None
+    deleted_rows: int | None
     fragments: int
 
 
@@ -48,7 +48,7 @@ class FragmentSize(NamedTuple):
 
     id: int
     live_rows: int | None
-    dead_rows: int | None
+    deleted_rows: int | None
     data_bytes: int | None
 
 
@@ -204,7 +204,7 @@ def _place(uri: str) -> str:
 
 class _Sizes(NamedTuple):
     live_rows: int | None
-    dead_rows: int | None
+    deleted_rows: int | None
     data_bytes: int | None
 
 
@@ -229,7 +229,7 @@ def _version_size(
     return VersionSize(
         info,
         _sum(size.data_bytes for size in sizes),
-        _sum(size.dead_rows for size in sizes),
+        _sum(size.deleted_rows for size in sizes),
         len(fragments),
     )
 

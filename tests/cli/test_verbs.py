@@ -131,7 +131,7 @@ def test_show_can_print_json(run: Run, ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 4)
     printed = json.loads(answer(run, "show", ds.uri, "--json"))
     assert printed["versions"] == {"count": 5, "oldest": 1, "newest": 5}
-    assert (printed["num_rows"], printed["num_dead_rows"], printed["num_fragments"]) == (4, 2, 3)
+    assert (printed["num_rows"], printed["num_deleted_rows"], printed["num_fragments"]) == (4, 2, 3)
     assert printed["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
     assert printed["config"] == {"team": "blue"}
     assert printed["data_bytes"] == sum(

@@ -203,7 +203,7 @@ def test_numbers_by_reason_are_added_up() -> None:
 def test_a_table_is_measured(ds: Dataset) -> None:
     measured = TableWatch(ds.uri).measure()
     fragments = ds.table.manifest.fragments
-    assert (measured.version, measured.rows, measured.dead_rows) == (4, 3, 2)
+    assert (measured.version, measured.rows, measured.deleted_rows) == (4, 3, 2)
     assert measured.fragments == len(fragments) == measured.small_fragments
     assert measured.data_bytes == sum(
         file.size_bytes for fragment in fragments for file in fragment.files
@@ -213,7 +213,7 @@ def test_a_table_is_measured(ds: Dataset) -> None:
     compacted = ds.compact()
     assert compacted.version > 4
     watch = TableWatch(ds.uri)
-    assert (watch.measure().small_fragments, watch.measure().dead_rows) == (0, 0)
+    assert (watch.measure().small_fragments, watch.measure().deleted_rows) == (0, 0)
 
 
 def test_the_lag_of_consumers_counts_what_they_have_not_read(ds: Dataset) -> None:

@@ -107,7 +107,7 @@ def test_a_scrape_of_a_running_sink_has_all_metrics_of_the_board(
     assert value(scraped, "sink_rows_total", table=uri, kind="inserted") == 4
     assert value(scraped, "sink_rows_total", table=uri, kind="updated") == 1
     assert value(scraped, "table_rows", table=uri) == 4
-    assert value(scraped, "table_dead_rows", table=uri) == 1
+    assert value(scraped, "table_deleted_rows", table=uri) == 1
     assert value(scraped, "table_small_fragments", table=uri) == 2
     assert value(scraped, "consumer_lag_rows", table=uri, consumer="warehouse") == 2
     assert value(scraped, "consumer_lag_versions", table=uri, consumer="warehouse") == 1

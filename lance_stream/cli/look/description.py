@@ -63,7 +63,7 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
         "stable_row_ids": ds.has_stable_row_ids,
         "versions": {"count": len(versions), "oldest": versions[0], "newest": versions[-1]},
         "num_rows": live,
-        "num_dead_rows": physical - live,
+        "num_deleted_rows": physical - live,
         "num_fragments": len(fragments),
         "num_deletion_files": int(fragments.numbers.has_deletion_file.sum()),
         "num_data_files": int(fragments.file_sizes.num_files.sum()),

@@ -67,7 +67,7 @@ def _lines(info: Mapping[str, Any]) -> Iterator[str]:
     num_bytes = info["data_bytes"]
     size = "unknown size" if num_bytes is None else output.size(num_bytes)
     yield (
-        f"{output.count(info['num_rows'], 'row')} and {info['num_dead_rows']} deleted in "
+        f"{output.count(info['num_rows'], 'row')} and {info['num_deleted_rows']} deleted in "
         f"{output.count(info['num_fragments'], 'fragment')}; "
         f"{output.count(info['num_data_files'], 'data file')} of "
         f"{size}, "
