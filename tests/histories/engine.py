@@ -27,6 +27,7 @@ MODULES = (
     "actions.others",
     "actions.beside",
     "actions.threads",
+    "actions.quarantine",
     "checks.rows",
     "checks.feed",
     "checks.replicas",
@@ -126,7 +127,7 @@ def _play(
 ) -> Outcome:
     with folder() as path, lowered(limits), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        life = Life(path)
+        life = Life(path, limits)
         for what, choices in steps(life):
             try:
                 what.function(life, choices)
@@ -216,10 +217,8 @@ _DROP = object()
 def smaller(value: Any) -> Iterator[Any]:
     """Yield smaller values of a choice."""
     yield _DROP
-    if (
-        value == ["cold"]
-        or value == ["stale"]
-        or (isinstance(value, list) and value[:1] == ["dies"])
+    if value in (["cold"], ["stale"], ["process"]) or (
+        isinstance(value, list) and value[:1] == ["dies"]
     ):
         yield ["we"]
     elif isinstance(value, list | dict) and len(value) > 1:

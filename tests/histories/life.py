@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitConflictError
 from tests.histories.model import KEY, KINDS, NAMES, Column, Row, State, Values, from_arrow
+from tests.histories.second_process import SecondProcess, second_process
 from tests.histories.steps import Choices, DoesNotFit
 from tests.upsert.large_histories import DiedError, dying
 from tests.upsert.small_runs import restart
@@ -140,6 +142,9 @@ class Line:
             self.advance(build, may_stay=died, look=reads)
         elif way == "beaten":
             self._write_beaten(details[0], details[1], ours, build, look=reads)
+        elif way == "process":
+            self.life.second_process.run(ours, self.uri)
+            self.advance(build, look=reads)
         else:
             handle = self.ours()
             if way == "cold":
@@ -166,8 +171,10 @@ class Line:
         if pylance is not None and chance < 0.35:
             return ["pylance"]
         chance = dice.random()
-        if chance < 0.7:
+        if chance < 0.66:
             return ["we"]
+        if chance < 0.7:
+            return ["process"]
         if chance < 0.8:
             return ["cold"]
         if chance < 0.87:
@@ -185,7 +192,7 @@ class Line:
                 return self.life.draw_keys(dice, 3)
             case "update":
                 return [self.life.draw_keys(dice, 5), dice.randrange(100)]
-            case "configure" | "restore":
+            case "configure" | "restore" | "drop":
                 return dice.randrange(100)
             case _:
                 return dice.choice([5, 1000])
@@ -246,12 +253,20 @@ class Line:
                 self.advance(lambda *_: self.states[version], look=False)
                 self.restored.add(self.newest)
                 self.memory["restored by pylance"] = True
-            case "configure" | "restore" | "update":
+            case "drop" if len(free := self._columns_to_drop()) > 1:
+                name = free[details % len(free)]
+                theirs.drop_columns([name])
+                self.advance(lambda state, _: state.without_column(name), look=False)
+            case "configure" | "restore" | "update" | "drop":
                 theirs.update_config({"rival": str(details)})
                 self.advance(unchanged, look=False)
             case _:
                 theirs.optimize.compact_files(target_rows_per_fragment=details)
                 self.advance(unchanged, look=False)
+
+    def _columns_to_drop(self) -> list[str]:
+        indexed = self.indexed()
+        return [column.name for column in self.now.columns if column.name not in indexed]
 
     def _versions_with_these_columns(self) -> list[int]:
         columns = self.now.columns
@@ -354,10 +369,12 @@ class Life:
 
     Args:
         folder: An empty folder.
+        limits: What is lowered.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, limits: Mapping[str, Any]) -> None:
         self.folder = folder
+        self.limits = limits
         self.lines: list[Line] = []
         self.counts: Counter[str] = Counter()
         self.tags: dict[tuple[str, str], tuple[Line, int]] = {}
@@ -367,6 +384,11 @@ class Life:
         self.file_version = "2.2"
         self.next_key = 0
         self._serial = self._ident = self._number = 0
+
+    @cached_property
+    def second_process(self) -> SecondProcess:
+        """A process that writes, too, and remembers nothing of other lives."""
+        return second_process(self.limits)
 
     def number(self) -> int:
         self._number += 1

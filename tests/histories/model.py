@@ -174,6 +174,9 @@ class State:
         removed = set(keys)
         return replace(self, rows={k: row for k, row in self.rows.items() if k not in removed})
 
+    def without_column(self, name: str) -> "State":
+        return replace(self, columns=tuple(c for c in self.columns if c.name != name))
+
     def updated(self, rows: Mapping[int, Values], at: int) -> "State":
         """Return the state after the rows that exist have got values."""
         new = dict(self.rows)

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from lance_stream.dataset import Dataset
+from lance_stream.errors import NotFoundError
 from tests.histories.engine import MODULES, as_test, make_life, replay, shrink
 from tests.histories.paths import PATHS, counted, missing
+from tests.histories.second_process import second_process
 from tests.histories.steps import REGISTRY, Step, step
 from tests.histories.thresholds import THRESHOLDS, lowered
 
@@ -49,6 +51,17 @@ def test_steps_that_do_not_fit_are_passed_over() -> None:
     outcome = replay([SMALL, step("drop_column", name="b", by=["we"]), step("valid")])
     assert outcome.error is None
     assert [each.name for each in outcome.steps] == ["create", "valid"]
+
+
+def test_a_second_process_writes_and_fails() -> None:
+    """Its rows are read here, and what fails there fails the life, with the place in its notes."""
+    append = step("append", rows={1: {"a": 2}}, by=["process"])
+    outcome = replay([SMALL, append, step("delete", where=[0], by=["process"])])
+    assert outcome.error is None
+    assert outcome.counts["by process"] == 2
+    with pytest.raises(NotFoundError) as caught:
+        second_process({}).run(lambda ds: ds.checkout(7), "memory://x/t")
+    assert "in the second process" in caught.value.__notes__[-1]
 
 
 def test_each_module_registers_something() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pytest
 
 import lance_stream
 from lance_stream.derived.derivation import derive
-from lance_stream.errors import TableReplacedError, UnsupportedFeatureError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.errors import NotFoundError, TableReplacedError, UnsupportedFeatureError
+from lance_stream.ledger.micro_batches import MicroBatch, check_may_create
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.upsert.change_rules import ChangeRules
@@ -93,7 +94,7 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
     bad = set(choose("bad", lambda dice: [key for key in rows if dice.random() < 0.4]))
     data = now.table(rows)
     checks = as_checks({"fine": f"NOT ({in_list(bad)})"})
-    batches = line.memory.setdefault("quarantined", {"number": 0, "rows": set()})
+    batches = line.memory.setdefault("quarantined", {"number": 0, "rows": set(), "values": {}})
     number, app_id = batches["number"], f"q {line.name}"
     times = choose("times", lambda dice: dice.choice([1, 1, 2]))
     for _ in range(times):
@@ -117,7 +118,10 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
         aside.end()
         fine = {key: values for key, values in rows.items() if key not in bad}
         line.advance(lambda state, at: life.inserted(state, fine, at))  # noqa: B023
-        batches["rows"] |= bad & rows.keys()
+        set_aside = {key: rows[key] for key in rows if key in bad}
+        batches["rows"] |= set_aside.keys()
+        if set_aside:
+            batches["values"][number] = (set_aside, now.columns)
         batches["number"] = number + 1
     groups = lance_stream.list_quarantine(line.uri)
     assert sum(group.num_rows for group in groups) == len(batches["rows"]), groups
@@ -267,6 +271,10 @@ def recreate(life: Life, choose: Choices) -> None:
         raise DoesNotFit("a required column")
     shutil.rmtree(line.root)
     shutil.rmtree(quarantine_uri(line.root), ignore_errors=True)
+    later = MicroBatch("later", 3, "query")
+    with pytest.raises(NotFoundError, match="first batch"):
+        check_may_create(line.root, later, late_start=False)
+    check_may_create(line.root, later, late_start=True)
     new = Line(life, line.root)
     life.lines[0] = new
     life.tags.clear()

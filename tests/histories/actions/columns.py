@@ -94,7 +94,7 @@ def drop_column(life: Life, choose: Choices) -> None:
     line.write(
         choose,
         lambda ds: ds.drop_columns(name),
-        lambda state, _: replace(state, columns=tuple(c for c in state.columns if c.name != name)),
+        lambda state, _: state.without_column(name),
         pylance=lambda ds: ds.drop_columns([name]),
         rivals=RIVALS,
     )

@@ -11,6 +11,14 @@ from tests.histories.life import Life, Line, in_list, unchanged
 from tests.histories.model import KEY, KINDS, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
+FORMS = {
+    "insert only": ("ignore", "insert"),
+    "insert some": ("ignore", f"source.{KEY} % 2 = 0"),
+    "update only": ("update", "ignore"),
+    "conditional": ("a condition", "insert"),
+}
+"""Merges: what happens to rows that match, and to those that do not."""
+
 HIDDEN_LINEAGE = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "9"}
 
 
@@ -71,7 +79,7 @@ def append(life: Life, choose: Choices) -> None:
         lambda ds: ds.append(data),
         lambda state, at: life.inserted(state, rows, at),
         pylance=lambda ds: lance.write_dataset(data, ds, mode="append"),
-        rivals=("delete", "configure", "compact"),
+        rivals=("delete", "configure", "compact", "drop"),
     )
 
 
@@ -144,7 +152,7 @@ def upsert(life: Life, choose: Choices) -> None:
         lambda ds: ds.upsert(data, on=KEY, skip_unchanged=skips),
         build,
         pylance=by_pylance if is_whole and not skips else None,
-        rivals=("configure", "compact", *(() if lacks else ("delete", "update"))),
+        rivals=("configure", "compact", *(() if lacks else ("delete", "update", "drop"))),
     )
 
 
@@ -153,7 +161,7 @@ def merge(life: Life, choose: Choices) -> None:
     """Inserts only, updates only, or updates on a condition over both rows."""
     line, now = life.line(choose), None
     now = line.now
-    form = choose.one_of("form", ["insert only", "update only", "conditional"])
+    form = choose.one_of("form", [*FORMS])
     condition = f"source.{KEY} + target.{KEY} > 20"
     columns = [column for column in now.columns if column.name in now.names]
 
@@ -169,31 +177,31 @@ def merge(life: Life, choose: Choices) -> None:
     def build(state: State, at: int) -> State:
         def counts(key: int) -> bool:
             if key not in state.rows:
-                return form != "update only"
+                return form != "update only" and (form != "insert some" or key % 2 == 0)
             return form == "update only" or (form == "conditional" and key > 10)
 
         return life.upserted(state, {key: rows[key] for key in rows if counts(key)}, at)
 
     def by_pylance(ds: Any) -> None:
         builder = ds.merge_insert(KEY)
-        if form != "insert only":
+        if FORMS[form][0] != "ignore":
             builder = builder.when_matched_update_all(condition if form == "conditional" else None)
         if form != "update only":
             builder = builder.when_not_matched_insert_all()
         builder.execute(data)
 
-    matched = {"insert only": "ignore", "conditional": condition}.get(form, "update")
+    matched = condition if form == "conditional" else FORMS[form][0]
     line.write(
         choose,
         lambda ds: ds.upsert(
             data,
             on=KEY,
             when_matched=matched,
-            when_not_matched="ignore" if form == "update only" else "insert",
+            when_not_matched=FORMS[form][1],
         ),
         build,
-        pylance=by_pylance,
-        rivals=("configure", "compact", "delete", "update"),
+        pylance=by_pylance if form != "insert some" else None,
+        rivals=("configure", "compact", "delete", "update", "drop"),
     )
 
 
@@ -228,7 +236,7 @@ def delete(life: Life, choose: Choices) -> None:
         lambda ds: ds.delete(condition),
         lambda state, _: state.without(keys),
         pylance=lambda ds: ds.delete(condition),
-        rivals=("configure", "compact", "delete"),
+        rivals=("configure", "compact", "delete", "drop"),
     )
 
 

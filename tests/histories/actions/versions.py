@@ -53,7 +53,7 @@ def compact(life: Life, choose: Choices) -> None:
         lambda ds: ds.compact(size),
         unchanged,
         pylance=lambda ds: ds.optimize.compact_files(target_rows_per_fragment=size),
-        rivals=("append", "delete", "configure"),
+        rivals=("append", "delete", "configure", "drop"),
     )
 
 

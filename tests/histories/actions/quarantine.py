@@ -1,0 +1,51 @@
+"""Replays of quarantined rows: each comes into the table once, even by a process that dies."""
+
+from typing import Any
+
+import lance_stream
+from tests.histories.life import Life, unchanged
+from tests.histories.steps import Choices, DoesNotFit, action
+from tests.upsert.large_histories import DiedError, dying
+from tests.upsert.small_runs import restart
+
+
+@action(weight=0.7)
+def replay_quarantined(life: Life, choose: Choices) -> None:
+    """The rows of one batch are replayed by its own conditions, which they miss, or by none."""
+    line = life.line(choose)
+    batches: dict[str, Any] = line.memory.get("quarantined", {})
+    number = choose.one_of("batch", sorted(batches.get("values", {})))
+    rows, columns = batches["values"][number]
+    if "restored by pylance" in line.memory or line.now.columns != columns:
+        raise DoesNotFit("the ledger lacks the batch, or other columns")
+    if not rows.keys().isdisjoint(line.now.rows):
+        raise DoesNotFit("keys that exist")
+    way = choose("way", lambda dice: dice.choice(["as before", "at once", "dies"]))
+    where = f"batch_id = {number}"
+    if way == "as before":
+        replayed = lance_stream.replay_quarantine(line.uri, where=where)
+        line.advance(unchanged, may_stay=True)
+        assert replayed.rows_replayed == 0, replayed
+        return
+    if way == "dies":
+        at, is_done = choose("at", lambda dice: [dice.randrange(1, 40), dice.random() < 0.5])
+        try:
+            with dying(at, done=is_done):
+                lance_stream.replay_quarantine(line.uri, where=where, expect={})
+        except DiedError:
+            restart()
+        has_rows = line.ours().count_rows() > len(line.now.rows)
+        if has_rows:
+            line.advance(lambda state, at: life.inserted(state, rows, at))
+            lance_stream.replay_quarantine(line.uri, where=where, expect={})
+            line.advance(unchanged, may_stay=True)
+        else:
+            line.advance(unchanged, may_stay=True)
+    if way == "at once" or not has_rows:
+        replayed = lance_stream.replay_quarantine(line.uri, where=where, expect={})
+        line.advance(lambda state, at: life.inserted(state, rows, at))
+        assert replayed.rows_replayed == len(rows), replayed
+    del batches["values"][number]
+    batches["rows"] -= rows.keys()
+    groups = lance_stream.list_quarantine(line.uri)
+    assert sum(group.num_rows for group in groups) == len(batches["rows"]), groups
