@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from benchmarks.sinks.session import make_session
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import lance_sink
 from lance_stream.table.manifest import encode_manifest
@@ -113,7 +113,7 @@ class Ours(Contender):
         table = open_table(self.uri)
         made = write_fragments(self.next_rows(ROWS).to_batches(), write_target(table))
         self.batch_id += 1
-        batch = MicroBatch("growth", self.batch_id, "query")
+        batch = PendingBatch.of("growth", self.batch_id, "query")
         return lambda: append_fragments(open_table(self.uri), made, batch)
 
     def prepare_bytes(self) -> Callable[[], object]:

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -24,7 +25,7 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.commit.commit_groups import Member, run_together
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.verbs.append import append
 
@@ -34,7 +35,9 @@ ROWS = pa.table({"id": np.arange(10), "name": [f"name {number}" for number in ra
 def write(uri: str, options: dict[str, str], batch_id: int, member: Member | None = None) -> None:
     """Append a batch to a table, as a sink does."""
     table = open_table(uri, storage_options=options)
-    assert append(table, ROWS, MicroBatch("stream", batch_id, member=member)).is_new
+    if member is not None:
+        table = replace(table, log=member.join(table.log))
+    assert append(table, ROWS, PendingBatch.of("stream", batch_id)).is_new
 
 
 def in_order(uris: list[str], options: dict[str, str], batch_id: int) -> None:

@@ -37,7 +37,7 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.paths import LATEST_VERSION_HINT, manifest_path
@@ -120,11 +120,11 @@ def appender(contender: str, uri: str, columns: int, first: int) -> Callable[[],
 
 def append_as_sink(ds: Dataset, batch: pa.Table, batch_id: int) -> Dataset:
     """Append rows as `lance_sink` does once Spark has given them to it."""
-    identity = MicroBatch("app", batch_id, "query", digest=digest_of(batch))
+    identity = PendingBatch.of("app", batch_id, "query", digest=digest_of(batch))
     table = lance_stream.open_dataset(
         ds.uri, storage_options={"durable": MODES["as the sink"]}
     ).table
-    if find_committed(table, identity) is not None:
+    if identity.find_in(table) is not None:
         raise RuntimeError("this batch is new")
     made = write_fragments(batch.to_batches(), write_target(table))
     return Dataset(append_fragments(table, made, identity).table)

@@ -51,7 +51,7 @@ from lance_stream.errors import (
     TableReplacedError,
 )
 from lance_stream.expressions.predicates import quote_path
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
@@ -548,7 +548,7 @@ class Derivation:
         )
         # Not a counter: the version is unused even after a restore by another program.
         at = work.table.version
-        micro_batch = MicroBatch(own.app_id, at, planned_on=at)
+        micro_batch = PendingBatch.of(own.app_id, at, absent_through=at)
         aside: QuarantineBatch | None = None
         if outcome.num_failed:
             aside = self._set_aside(work, computed, micro_batch)
@@ -567,7 +567,7 @@ class Derivation:
         self,
         work: _Work,
         computed: Sequence[Computed],
-        micro_batch: MicroBatch,
+        micro_batch: PendingBatch,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
         for attempt in Retrying(_RETRIES, self._environment):
@@ -616,7 +616,7 @@ class Derivation:
         work: _Work,
         computed: Sequence[Computed],
         gone: Ids,
-        micro_batch: MicroBatch,
+        micro_batch: PendingBatch,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
         num_written, num_deleted = outcome.num_computed, len(gone)
@@ -684,7 +684,7 @@ class Derivation:
     # --- rows that failed
 
     def _set_aside(
-        self, work: _Work, computed: Sequence[Computed], micro_batch: MicroBatch
+        self, work: _Work, computed: Sequence[Computed], micro_batch: PendingBatch
     ) -> QuarantineBatch:
         bad = BadRows()
         for each in computed:
@@ -693,7 +693,7 @@ class Derivation:
         table = work.table
         uri = self._quarantine or quarantine_uri(table.uri)
         aside = QuarantineBatch(
-            uri, self._options, table.uri, micro_batch.app_id, micro_batch.batch_id
+            uri, self._options, table.uri, micro_batch.batch.app_id, micro_batch.batch.batch_id
         )
         aside.begin(newest_of_same(table))
         aside.keep(bad, self._rules(), self._environment)

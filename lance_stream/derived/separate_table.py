@@ -22,7 +22,7 @@ from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import quote_path
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.scan import scan
 from lance_stream.snapshot.opening import open_table
@@ -148,7 +148,7 @@ def write(
     store: Store,
     computed: Sequence[Computed],
     deleted: Ids,
-    micro_batch: MicroBatch,
+    micro_batch: PendingBatch,
     config_entries: ConfigEntries,
     check: Callable[[Manifest], None],
     environment: Environment = MACHINE,

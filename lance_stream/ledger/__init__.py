@@ -1,6 +1,9 @@
 """The ledger: does a table already contain this micro-batch?
 
-Read `micro_batches` first: it looks a batch up in the ledger of a version. `replay_check` decides
-whether a batch with a known batch id is the committed one, by the digest of its rows
-(`row_digests`). The entries themselves are part of a manifest: `table.ledger_entries`.
+Read in this order: `micro_batch`, the identity of a batch; `row_digests`, what identifies its rows;
+`verdicts`, the table of all answers; `lookup`, which finds a batch id in the ledger of a version;
+`replay_check`, which asks once for each version; `recording`, which makes the entry that the commit
+stores. Off the path: entries that other programs removed (`foreign_restores`), which batch may
+create a table (`first_batch`), and all errors (`messages`). The format of the entries is part of
+the manifest: `table.ledger_entries`.
 """

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, OtherBatchError, TableReplacedError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine.table import (
     QUARANTINE_SCHEMA,
@@ -230,7 +230,7 @@ def _commit(
         CommitConflictError: Others have written to it all the time.
     """
     digest = digest_of(rows.select(_DIGESTED))
-    first = MicroBatch(own.app_id, own.batch_id, digest=digest)
+    first = PendingBatch.of(own.app_id, own.batch_id, digest=digest)
     made = _append(table, rows, first, environment)
     if made is not None:
         return made
@@ -244,7 +244,7 @@ def _commit(
     if found:
         table = update(table, {"attempt": _quoted(UNNAMED)}, own.where)
     for name in (own.name, f"{own.name} {environment.random_id():016x}"):
-        batch = MicroBatch(name, 0, digest=digest)
+        batch = PendingBatch.of(name, 0, digest=digest)
         made = _append_unless_overtaken(table, rows, own, batch, target, environment)
         if made is None:
             return None
@@ -257,7 +257,7 @@ def _append_unless_overtaken(
     table: TableVersion,
     rows: pa.Table,
     own: _Own,
-    batch: MicroBatch,
+    batch: PendingBatch,
     target: TableVersion,
     environment: Environment,
 ) -> TableVersion | None:
@@ -293,7 +293,7 @@ def _append_unless_overtaken(
 def _append(
     table: TableVersion,
     rows: pa.Table,
-    batch: MicroBatch,
+    batch: PendingBatch,
     environment: Environment,
     check: Callable[[Manifest], None] | None = None,
 ) -> TableVersion | None:

@@ -29,7 +29,7 @@ from lance_stream.errors import (
     OtherBatchError,
 )
 from lance_stream.expressions.predicates import evaluate, parse_predicate, parse_value
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import NO_ROWS, digest_of
 from lance_stream.quarantine.table import (
     READY,
@@ -277,7 +277,7 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
     Raises:
         InvalidInputError: The ledger does not tell.
     """
-    fence = MicroBatch(APP_ID, number, digest=NO_ROWS)
+    fence = PendingBatch.of(APP_ID, number, digest=NO_ROWS)
     newest = append_fragments(
         newest_of_same(table), [], fence, environment=environment, even_without_rows=True
     ).table
@@ -394,7 +394,7 @@ class _Replay:
         hidden = [
             each for each in (*recorded["except_columns"], _DELETES) if each in rows.column_names
         ]
-        batch = MicroBatch(APP_ID, number, digest=digest_of(rows))
+        batch = PendingBatch.of(APP_ID, number, digest=digest_of(rows))
         if recorded["mode"] != "upsert":
             append(self._table, rows.drop_columns(hidden), batch, self._environment)
             return

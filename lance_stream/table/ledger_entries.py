@@ -26,17 +26,15 @@ have thousands of streams, and each manifest has all of their entries.
 
 Only one thing reverts an entry: a restore by another program, which also restores the older
 version's config. Versions with later batches are then between the entry's `version` and the newest
-one. The uuid of a sink's transaction is derived from app id and batch id (`derive_uuid`), so these
-versions can be searched for it: see `New.search_after`.
+one, and are searched for them: see `ledger.foreign_restores`.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeGuard
 from urllib.parse import quote, unquote
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
@@ -44,9 +42,9 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 PREFIX = "lance_stream.ledger."
 """What the config keys of all entries begin with."""
 
-# Our UUID namespace: random, and never changed, because the uuids of all sinks depend on it.
-_NAMESPACE = bytes.fromhex("6f1d3a4c9b5e4f0c8a7e2d9c51b0e3f4")
-_MAX_BATCH = (1 << 63) - 1
+MAX_BATCH_ID = (1 << 63) - 1
+"""The largest batch id."""
+
 _MAX_SHORTENED = 64
 # In the text of an entry, where a quote within a value is never bare.
 _VERSION = re.compile(r'"version": (\d+)')
@@ -98,39 +96,6 @@ class LedgerEntry:
         return (own, *self.recent)[:MAX_RECENT]
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyCommitted:
-    """The batch is already committed.
-
-    Attributes:
-        entry: Its entry.
-    """
-
-    entry: LedgerEntry
-
-
-@dataclass(frozen=True, slots=True)
-class New:
-    """The ledger does not have the batch.
-
-    Attributes:
-        entry: The stream's newest entry before it; None for the first one.
-    """
-
-    entry: LedgerEntry | None
-
-    @property
-    def search_after(self) -> int:
-        """The version after which the batch could still have been committed, if one was restored.
-
-        See `ledger.micro_batches`, which bounds the search.
-        """
-        return (self.entry.version or 0) if self.entry else 0
-
-
-Decision: TypeAlias = AlreadyCommitted | New
-
-
 def read_entry(config: Mapping[str, str], app_id: str) -> LedgerEntry | None:
     """Return the entry of a stream, or None.
 
@@ -171,40 +136,6 @@ def read_entries_of_query(config: Mapping[str, str], query_id: str) -> dict[str,
         if key.startswith(PREFIX) and text in value
     }
     return {app_id: entry for app_id, entry in found.items() if entry.query_id == query_id}
-
-
-def decide(config: Mapping[str, str], app_id: str, batch_id: int, query_id: str = "") -> Decision:
-    """Return whether a table has committed a micro-batch.
-
-    Args:
-        config: The config of the newest version.
-        app_id: The stream.
-        batch_id: The batch's number; numbers ascend, but may be skipped.
-        query_id: The streaming query's own id; empty if there is none.
-
-    Raises:
-        InvalidInputError: The number is negative; or it is not newer than the stream's newest
-            batch but comes from another query: one that lost its checkpoint, or a second one under
-            the same app id.
-        CorruptDataError: The config has an entry that is not one.
-    """
-    if not 0 <= batch_id <= _MAX_BATCH:
-        raise InvalidInputError(f"{batch_id} is not a batch id: batch ids start at 0")
-    entry = read_entry(config, app_id)
-    if entry is None or batch_id > entry.batch_id:
-        return New(entry)
-    if query_id and entry.query_id and query_id != entry.query_id:
-        where = "" if entry.version is None else f" in version {entry.version}"
-        raise InvalidInputError(
-            f"batch {batch_id} of app id {app_id!r} comes from the streaming query {query_id}, "
-            f"but the table already has batch {entry.batch_id} of this app id from the query "
-            f"{entry.query_id}{where}. Either the checkpoint was deleted or replaced, so that "
-            "batch ids started over at 0, or two queries use the same app id. Nothing was "
-            "written. Continue from the old checkpoint; or, if the rows that this query reads "
-            "are not in the table yet, give it its own app id; or forget the old stream by "
-            f"removing the key {config_key(app_id)!r} from the table's config"
-        )
-    return AlreadyCommitted(entry)
 
 
 def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
@@ -307,27 +238,6 @@ def config_key(app_id: str) -> str:
         raise InvalidInputError(f"the app id {app_id!r} is not valid text: {error}") from error
 
 
-def derive_uuid(app_id: str, batch_id: int) -> str:
-    """Return the uuid of the transaction that commits a batch; always the same one.
-
-    Source:
-        RFC 9562, version 5: SHA-1 of a namespace and a name. The name is the batch id in decimal,
-        a colon, and the app id in UTF-8.
-
-    Raises:
-        InvalidInputError: The app id is empty, or no text.
-    """
-    config_key(app_id)
-    digest = hashlib.sha1(
-        _NAMESPACE + f"{batch_id}:{app_id}".encode(), usedforsecurity=False
-    ).digest()
-    number = int.from_bytes(digest[:16], "big")
-    number = number & ~(0xF << 76) | 5 << 76
-    number = number & ~(0x3 << 62) | 2 << 62
-    text = f"{number:032x}"
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
 def _parse_entry(key: str, value: str) -> LedgerEntry:
     try:
         parsed = json.loads(value)
@@ -398,4 +308,4 @@ def _last_quarantined_of(values: object) -> tuple[int, str] | Literal[False] | N
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_BATCH
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BATCH_ID

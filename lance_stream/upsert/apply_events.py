@@ -26,7 +26,7 @@ from lance_stream.errors import (
     CommitConflictError,
     InvalidInputError,
 )
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.read.changed_rows import Addresses, read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
@@ -533,7 +533,7 @@ def upsert_events(
     table: TableVersion,
     batch: pa.RecordBatch,
     rules: UpsertRules,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     *,
     workers: Workers = THREADS,
     phases: Phases | None = None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
@@ -80,7 +80,7 @@ class Attempts:
     def __init__(
         self,
         table: TableVersion,
-        micro_batch: MicroBatch | None,
+        micro_batch: PendingBatch | None,
         phases: Phases,
         environment: Environment = MACHINE,
     ) -> None:
@@ -109,7 +109,7 @@ class Attempts:
         self.number += 1
         entry = None
         if self.micro_batch is not None:
-            entry = find_committed(self.newest, self.micro_batch)
+            entry = self.micro_batch.find_in(self.newest)
         if entry is not None:
             return Upserted(
                 self.newest, already_committed_in=entry.version, was_already_committed=True

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.read.changed_rows import Addresses
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
@@ -213,7 +213,7 @@ def upsert_in_parts(
     rules: UpsertRules,
     columns: Sequence[str],
     sequence: pa.DataType | None,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     phases: Phases | None = None,
     environment: Environment = MACHINE,
 ) -> Upserted:

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
@@ -258,7 +258,7 @@ def upsert_staged(
     rules: UpsertRules,
     columns: Sequence[str],
     sequence: pa.DataType | None,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
     phases: Phases | None = None,
     workers: RangeWorkers = RANGE_THREADS,

@@ -23,7 +23,7 @@ import pyarrow as pa
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitAbortedError, CommitConflictError, InvalidInputError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.apply_events import upsert_events
@@ -53,7 +53,7 @@ def upsert(
     table: TableVersion,
     data: ArrowInput,
     rules: UpsertRules,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     *,
     workers: Workers = THREADS,
     phases: Phases | None = None,

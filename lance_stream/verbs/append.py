@@ -21,7 +21,7 @@ from lance_stream.errors import (
     RetryableConflictError,
     TableReplacedError,
 )
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.projections import ids_by_path
 from lance_stream.snapshot.opening import newest_of_same
@@ -43,7 +43,7 @@ MAX_VERSIONS_BEHIND: Final = 8
 def append(
     table: TableVersion,
     data: ArrowInput,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
     *,
     checks: Sequence[Check] = (),
@@ -72,7 +72,7 @@ def append(
     else:
         table = newest_of_same(table)
     if micro_batch is not None:
-        committed = find_committed(table, micro_batch)
+        committed = micro_batch.find_in(table)
         if committed is not None:
             return Outcome(table, is_new=False, already_committed_in=committed.version)
     fragments = write_input(table, data, checks=checks)
@@ -147,7 +147,7 @@ def _is_like(table: TableVersion, newest: Manifest) -> bool:
 def append_fragments(
     table: TableVersion,
     fragments: Sequence[Fragment],
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     properties: Mapping[str, str] | None = None,
     environment: Environment = MACHINE,
     *,

@@ -16,7 +16,8 @@ from lance_stream.file.blobs import with_blobs_of
 from lance_stream.file.encoding_options import check_encoding_options
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
-from lance_stream.ledger.micro_batches import MicroBatch, entries_of, properties_of
+from lance_stream.ledger.recording import record
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.arrow_schemas import (
     PRIMARY_KEY_METADATA,
     PRIMARY_KEY_POSITION_METADATA,
@@ -29,7 +30,6 @@ from lance_stream.schema.field_ids import assign_ids
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.primary_keys import check_primary_key
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger_entries
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.auto_cleanup import check_auto_cleanup
 from lance_stream.table.lineage_limits import check_entries
@@ -153,7 +153,7 @@ def create_with_fragments(
     *,
     stable_row_ids: bool = True,
     storage_options: Mapping[str, Any] | None = None,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
 ) -> TableVersion | None:
     """Create a table whose first version has rows; None if the table already exists.
 
@@ -174,17 +174,13 @@ def create_with_fragments(
             log,
             None,
             first,
-            transaction_uuid=(
-                ledger_entries.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
-                if micro_batch
-                else None
-            ),
-            properties=properties_of(micro_batch),
+            transaction_uuid=None if micro_batch is None else micro_batch.batch.uuid,
+            properties=None if micro_batch is None else micro_batch.batch.properties,
             creation=Creation(
                 DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids
             ),
             before_attempt=lambda newest: None if newest is None else "the table exists",
-            config_entries=entries_of(micro_batch),
+            config_entries=record(micro_batch),
         )
     except CommitConflictError:
         return None

@@ -30,7 +30,9 @@ from lance_stream.errors import (
 )
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.lookup import has_batch_id
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import checkout, open_table
@@ -98,19 +100,7 @@ class WriteJob:
         Raises:
             InvalidInputError: The batch id belongs to another query's batch.
         """
-        return is_committed(self.config, micro_batch)
-
-
-def is_committed(config: Mapping[str, str], micro_batch: MicroBatch) -> bool:
-    """Return whether a config's ledger has a micro-batch.
-
-    Raises:
-        InvalidInputError: The batch id belongs to another query's batch.
-    """
-    found = ledger_entries.decide(
-        config, micro_batch.app_id, micro_batch.batch_id, micro_batch.query_id
-    )
-    return isinstance(found, ledger_entries.AlreadyCommitted)
+        return has_batch_id(self.config, micro_batch)
 
 
 def plan_job(
@@ -190,7 +180,7 @@ def plan_job(
 def commit_job(
     job: WriteJob,
     fragments: Sequence[Fragment],
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     *,
     even_without_rows: bool = False,
 ) -> Outcome:
@@ -242,7 +232,7 @@ class Placed(Protocol):
     def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102  # as in the class it stands for
 
 
-def check_is_in(job: Placed, micro_batch: MicroBatch) -> ledger_entries.LedgerEntry:
+def check_is_in(job: Placed, micro_batch: PendingBatch) -> ledger_entries.LedgerEntry:
     """Return the ledger's entry of a micro-batch whose batch id was in it at the plan.
 
     Args:
@@ -254,12 +244,12 @@ def check_is_in(job: Placed, micro_batch: MicroBatch) -> ledger_entries.LedgerEn
         InvalidInputError: The ledger's entry has been removed since.
     """
     table = open_table(job.uri, storage_options=job.storage_options)
-    entry = find_committed(table, micro_batch)
+    entry = micro_batch.find_in(table)
     if entry is None:
+        batch = micro_batch.batch
         raise InvalidInputError(
-            f"the ledger of {job.uri} had batch {micro_batch.batch_id} of app id "
-            f"{micro_batch.app_id!r} when the write was planned, and no longer has it. Nothing was "
-            "written; write it again"
+            f"the ledger of {job.uri} had batch {batch.batch_id} of app id {batch.app_id!r} when "
+            "the write was planned, and no longer has it. Nothing was written; write it again"
         )
     return entry
 

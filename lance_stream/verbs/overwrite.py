@@ -19,7 +19,7 @@ from lance_stream.errors import (
     InvalidInputError,
 )
 from lance_stream.file.type_support import check_types
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.declarations import with_declarations
@@ -40,7 +40,7 @@ from lance_stream.write.row_checks import Check, refuse_bad_rows
 def overwrite(
     table: TableVersion,
     data: ArrowInput,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
     *,
     checks: Sequence[Check] = (),
@@ -56,7 +56,7 @@ def overwrite(
     """
     table = newest_of_same(table)
     if micro_batch is not None:
-        committed = find_committed(table, micro_batch)
+        committed = micro_batch.find_in(table)
         if committed is not None:
             return Outcome(table, is_new=False, already_committed_in=committed.version)
     rows = read_input(data)
@@ -75,7 +75,7 @@ def overwrite_fragments(
     table: TableVersion,
     fragments: Sequence[Fragment],
     schema: Schema | None,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
 ) -> Outcome:
     """Replace all fragments of a table by new ones, already written on any worker.

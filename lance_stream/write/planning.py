@@ -32,18 +32,14 @@ from lance_stream.errors import (
     RetryableConflictError,
     TableReplacedError,
 )
-from lance_stream.ledger.micro_batches import (
-    MicroBatch,
-    entries_of,
-    find_committed,
-    properties_of,
-)
+from lance_stream.ledger.recording import record
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table import ledger_entries
 from lance_stream.table.apply import Creation
 from lance_stream.table.fragments import Fragment
+from lance_stream.table.ledger_entries import LedgerEntry
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import Append, Operation, Overwrite, Update, operation_name
 from lance_stream.table.transaction import Transaction
@@ -148,7 +144,7 @@ def commit_planned(
     table: TableVersion,
     operation: Operation,
     staged: Staged | None = None,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     properties: Mapping[str, str] | None = None,
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
@@ -179,18 +175,17 @@ def commit_planned(
             committed.
         CommitUncertainError: It is unknown whether it was committed.
     """
-    committed: list[ledger_entries.LedgerEntry] = []
+    committed: list[LedgerEntry] = []
 
     def look_up(newest: Manifest | None) -> str | None:
         if newest is None:
             return None
         if micro_batch is not None:
-            entry = find_committed(table.at(newest), micro_batch)
+            entry = micro_batch.find_in(table.at(newest))
             if entry is not None:
                 committed.append(entry)
-                return (
-                    f"batch {micro_batch.batch_id} of {micro_batch.app_id!r} is already committed"
-                )
+                batch = micro_batch.batch
+                return f"batch {batch.batch_id} of {batch.app_id!r} is already committed"
         if not table.version:
             raise RetryableConflictError(
                 f"another writer has created the table {table.uri}. Plan the operation "
@@ -205,18 +200,17 @@ def commit_planned(
         operation, creation = _first(table, operation)
     try:
         result = commit_operation(
-            _log_of(table, micro_batch),
+            table.log,
             table.manifest,
             operation,
-            transaction_uuid=(
-                ledger_entries.derive_uuid(micro_batch.app_id, micro_batch.batch_id)
-                if micro_batch
-                else None
-            ),
-            properties={**(properties or {}), **properties_of(micro_batch)},
+            transaction_uuid=None if micro_batch is None else micro_batch.batch.uuid,
+            properties={
+                **(properties or {}),
+                **({} if micro_batch is None else micro_batch.batch.properties),
+            },
             creation=creation,
             before_attempt=look_up,
-            config_entries=joined(entries_of(micro_batch), config_entries),
+            config_entries=joined(record(micro_batch), config_entries),
             retries=retries,
             environment=environment,
         )
@@ -238,12 +232,6 @@ def commit_planned(
     return Outcome(
         now, is_new=False, already_committed_in=committed[-1].version if committed else None
     )
-
-
-def _log_of(table: TableVersion, micro_batch: MicroBatch | None) -> VersionLog:
-    if micro_batch is None or micro_batch.member is None:
-        return table.log
-    return micro_batch.member.join(table.log)
 
 
 def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creation]:
@@ -296,7 +284,7 @@ def joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
 
 def planning_again(
     attempt: Callable[[], T],
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
 ) -> T:
     """Run an attempt, which plans on the newest version and commits, until it has no conflict.

@@ -41,7 +41,7 @@ from lance_stream.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from lance_stream.ledger.replay_check import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -196,7 +196,8 @@ class History:
         rows = self.rows_of(stream, batch_id, name)
         if refuses:
             raise InvalidInputError(REFUSAL)
-        batch = replace(MicroBatch(f"stream {stream}", batch_id), member=to)
+        table = replace(table, log=to.join(table.log))
+        batch = PendingBatch.of(f"stream {stream}", batch_id)
         if self.models[name].by_key:
             return upsert(table, as_table(rows), UpsertRules(("id",)), batch)
         return append(table, as_table(rows), batch)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.commit.commit_groups import Member, run_together
 from lance_stream.errors import NotFoundError
-from lance_stream.ledger.replay_check import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.verbs.append import append
@@ -76,7 +76,8 @@ class GroupPlace:
         table = open_table(self.uris[name], storage_options=self.options)
         prepare(name, table)
         rows = pa.table({"batch": [batch_id] * num_rows, "name": [name] * num_rows}, SCHEMA)
-        return append(table, rows, replace(MicroBatch(app_id, batch_id), member=member))
+        joined = replace(table, log=member.join(table.log))
+        return append(joined, rows, PendingBatch.of(app_id, batch_id))
 
     def batches(self) -> list[list[int]]:
         """Return the batches that each table has, all of them read at one moment."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_tables_are_created_together(tmp_path: Path) -> None:
             stopped.set()
             raise InvalidInputError("no")
 
-    from lance_stream.ledger.replay_check import MicroBatch
+    from lance_stream.ledger.replay_check import PendingBatch
     from lance_stream.verbs.append import append_fragments, write_input
     from lance_stream.verbs.create import plan_table
 
@@ -119,7 +120,8 @@ def test_tables_are_created_together(tmp_path: Path) -> None:
         prepare(name, table)
         rows = pa.table({"batch": [0], "name": [name]}, SCHEMA)
         fragments = write_input(table, rows)
-        append_fragments(table, fragments, MicroBatch("s", 0, member=member))
+        joined = replace(table, log=member.join(table.log))
+        append_fragments(joined, fragments, PendingBatch.of("s", 0))
 
     def create_all(prepare: Prepare) -> None:
         run_together(

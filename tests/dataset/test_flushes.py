@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit import committer
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 
@@ -66,7 +66,7 @@ def append(ds: Dataset) -> Dataset:
 def append_batch(ds: Dataset) -> Dataset:
     """Append as the sink does."""
     made = write_fragments(ROWS.to_batches(), write_target(ds.table))
-    batch = MicroBatch("app", ds.version, "query")
+    batch = PendingBatch.of("app", ds.version, "query")
     return Dataset(append_fragments(ds.table, made, batch).table)
 
 

@@ -23,7 +23,7 @@ from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.newest_version import LOOKS_PER_LISTING
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage import protocols
@@ -186,15 +186,15 @@ def test_an_append_behind_another_writer(
 def test_a_micro_batch_of_several_files(
     service: ObjectService, ds: Dataset, num_files: int
 ) -> None:
-    first = MicroBatch("app", 0, "query")
+    first = PendingBatch.of("app", 0, "query")
     append_fragments(open_table(URI), written(1), first)
     assert requests_of(service, lambda: written(num_files)) == {"list": 1, "put": num_files}
     fragments = written(num_files)
 
     def take_in() -> None:
         table = open_table(URI)
-        batch = MicroBatch("app", 1, "query")
-        assert find_committed(table, batch) is None
+        batch = PendingBatch.of("app", 1, "query")
+        assert batch.find_in(table) is None
         assert append_fragments(table, fragments, batch).is_new
 
     assert requests_of(service, take_in) == {"list": 2, "put once": 2}
@@ -203,10 +203,10 @@ def test_a_micro_batch_of_several_files(
 def test_finding_a_replay_opens_the_table(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = MicroBatch("app", 0, "query")
+    batch = PendingBatch.of("app", 0, "query")
     append_fragments(open_table(URI), written(1), batch)
     forget(monkeypatch)
-    find = requests_of(service, lambda: find_committed(open_table(URI), batch))
+    find = requests_of(service, lambda: batch.find_in(open_table(URI)))
     assert find == {"list": 1, "get": 1}
 
 

@@ -5,7 +5,7 @@ import sys
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
@@ -29,7 +29,9 @@ def main(uri: str, num_batches: int, every: int | str) -> None:
     for number in range(num_batches):
         ds = lance_stream.open_dataset(uri)
         with compaction.batch():
-            done = upsert(ds.table, batch(number), UpsertRules(("id",)), MicroBatch("app", number))
+            done = upsert(
+                ds.table, batch(number), UpsertRules(("id",)), PendingBatch.of("app", number)
+            )
         if done.is_new:
             compaction.after_batch(number, lambda: lance_stream.open_dataset(uri).table)
             print(number, flush=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lance_stream import create_dataset, open_dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.environment import MACHINE
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import open_store
@@ -95,15 +95,15 @@ WITHOUT_WAITING = replace(MACHINE, sleep=lambda _seconds: None)
 """An environment in which another attempt follows at once."""
 
 
-def take_append(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
+def take_append(table: TableVersion, batch: Batch, micro_batch: PendingBatch) -> None:
     append(table, to_arrow(batch), micro_batch, WITHOUT_WAITING)
 
 
-def take_overwrite(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
+def take_overwrite(table: TableVersion, batch: Batch, micro_batch: PendingBatch) -> None:
     overwrite(table, to_arrow(batch), micro_batch, WITHOUT_WAITING)
 
 
-def take_upsert(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
+def take_upsert(table: TableVersion, batch: Batch, micro_batch: PendingBatch) -> None:
     rules = UpsertRules(("id",))
     upsert(table, to_arrow(batch), rules, micro_batch, environment=WITHOUT_WAITING)
 
@@ -111,7 +111,7 @@ def take_upsert(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> N
 FOLLOWING = UpsertRules(("id",), sequence_by="seq", delete_when="op = 'd'", except_columns=("op",))
 
 
-def take_changes(table: TableVersion, batch: Batch, micro_batch: MicroBatch) -> None:
+def take_changes(table: TableVersion, batch: Batch, micro_batch: PendingBatch) -> None:
     ops = pa.array(["d" if change.deletes else "u" for change in batch])
     rows = to_arrow(batch).append_column("op", ops)
     upsert(table, rows, FOLLOWING, micro_batch, environment=WITHOUT_WAITING)
@@ -125,7 +125,7 @@ class Mode(NamedTuple):
         model: Gives the rows that the table has then.
     """
 
-    take_in: Callable[[TableVersion, Batch, MicroBatch], None]
+    take_in: Callable[[TableVersion, Batch, PendingBatch], None]
     model: Callable[[Rows, Batch], Rows]
 
 
@@ -179,7 +179,7 @@ def take_in(
     if store is not None:
         table = replace(table, store=store, log=ObjectStoreLog(store))
     MODES[mode].take_in(
-        table, batch_for(mode, app_id, batch_id), MicroBatch(app_id, batch_id, QUERY)
+        table, batch_for(mode, app_id, batch_id), PendingBatch.of(app_id, batch_id, QUERY)
     )
 
 

@@ -24,7 +24,7 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
 from lance_stream.table import ledger_entries
@@ -147,7 +147,7 @@ def take_in(mode: str, batch_id: int = 0) -> Callable[[str, Options], None]:
         MODES[mode].take_in(
             open_table(uri, storage_options=options),
             batch_for(mode, APP, batch_id),
-            MicroBatch(APP, batch_id, QUERY),
+            PendingBatch.of(APP, batch_id, QUERY),
         )
 
     return act

@@ -6,7 +6,7 @@ Run by a test, which kills it.
 import os
 import sys
 
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.indices import background
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.maintenance.upkeep import Upkeep
@@ -24,7 +24,9 @@ def main(uri: str, num_batches: int) -> None:
         table.dice.seed(number)
         rows = table.rows([*table.dice.sample(range(30 + number), 6), 30 + number])
         with upkeep.batch():
-            done = upsert(table.ours.table, rows, UpsertRules(("id",)), MicroBatch("app", number))
+            done = upsert(
+                table.ours.table, rows, UpsertRules(("id",)), PendingBatch.of("app", number)
+            )
         if done.is_new:
             upkeep.after_batch(number, lambda: table.ours.table)
             print(number, flush=True)

@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.upsert import in_place_costs, staged_files, staged_rows
@@ -84,7 +84,7 @@ def apply(uri: str, number: int) -> None:
         for task, start in enumerate(range(0, rows.num_rows, 50)):
             own = rows.slice(start, 50).to_batches()
             staged.append(stage_rows(own, table.store, table.arrow_schema, RULES, task=task))
-        identity = MicroBatch("app", number, digest=digest_of(rows))
+        identity = PendingBatch.of("app", number, digest=digest_of(rows))
         upsert_staged(table, staged, RULES, rows.schema.names, pa.int64(), identity)
     finally:
         discard_staged(table.store, staged)

@@ -41,7 +41,7 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.version_marks import is_same_version
@@ -73,12 +73,12 @@ def _append(uri: str, data: pa.Table, _number: int) -> object:
 def _append_batch(uri: str, data: pa.Table, number: int) -> object:
     table = open_table(uri)
     written = write_fragments(data.to_batches(), write_target(table))
-    return append_fragments(table, written, MicroBatch("app", number, "query"))
+    return append_fragments(table, written, PendingBatch.of("app", number, "query"))
 
 
 def _upsert_batch(uri: str, data: pa.Table, number: int) -> object:
     rules = UpsertRules((data.schema.names[0],))
-    return upsert(open_table(uri), data, rules, MicroBatch("app", number, "query"))
+    return upsert(open_table(uri), data, rules, PendingBatch.of("app", number, "query"))
 
 
 def _job(uri: str, data: pa.Table, _number: int) -> object:

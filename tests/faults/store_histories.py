@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from lance_stream import create_dataset, open_dataset
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -210,8 +210,8 @@ class OurWriter(Writer):
             self.note("delete")
             self.values[key] = None
 
-    def _until_acknowledged(self, take_in: Callable[[MicroBatch], object]) -> None:
-        micro_batch = MicroBatch(f"writer {self.number}", self.next_batch, "query")
+    def _until_acknowledged(self, take_in: Callable[[PendingBatch], object]) -> None:
+        micro_batch = PendingBatch.of(f"writer {self.number}", self.next_batch, "query")
         self.next_batch += 1
         while True:
             try:

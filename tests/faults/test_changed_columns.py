@@ -11,7 +11,7 @@ import pytest
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import InvalidInputError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
@@ -20,7 +20,7 @@ from lance_stream.verbs.append import append
 from tests.contracts.watched_stores import WatchedStore
 from tests.faults.drivers import check_sound, make_table, open_dataset
 
-BATCH = MicroBatch("app", 0)
+BATCH = PendingBatch.of("app", 0)
 ROWS = pa.table({"id": [4, 9], "value": ["new", "new"], "seq": [7, 8]})
 
 

@@ -17,6 +17,8 @@ from lance_stream.errors import (
     IncompatibleConflictError,
     RetryableConflictError,
 )
+from lance_stream.ledger.lookup import has_batch_id
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import Store
 from lance_stream.table import ledger_entries
@@ -51,16 +53,15 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
     with store.open_writer(f"data/{os.getpid()}-{fragment.files[0].path}") as writer:
         writer.write(b"rows " * 1000)
 
+    batch = MicroBatch(APP, batch_id, QUERY)
+
     def is_in(manifest: Manifest | None) -> str | None:
         assert manifest is not None
-        decision = ledger_entries.decide(manifest.config, APP, batch_id, QUERY)
-        return "taken in" if isinstance(decision, ledger_entries.AlreadyCommitted) else None
+        return "taken in" if has_batch_id(manifest.config, batch) else None
 
     done = commit(
         log,
-        Transaction(
-            version or log.latest(), ledger_entries.derive_uuid(APP, batch_id), Append((fragment,))
-        ),
+        Transaction(version or log.latest(), batch.uuid, Append((fragment,))),
         before_attempt=is_in,
         config_entries=lambda _newest, made: ledger_entries.config_entries(
             APP, ledger_entries.LedgerEntry(batch_id, QUERY, made)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -45,7 +45,7 @@ class Replica:
         assert sorted(map(repr, batch.to_pylist())) == sorted(map(repr, known.to_pylist()))
         own = [name for name in batch.column_names if is_change_column(name)]
         rules = UpsertRules(("id",), except_columns=tuple(own), applies_changes=True)
-        micro_batch = MicroBatch("replicate", batch_id)
+        micro_batch = PendingBatch.of("replicate", batch_id)
         self.ds = lance_stream.Dataset(upsert(self.ds.table, batch, rules, micro_batch).table)
 
     def changes(self) -> list[dict[str, Any]]:

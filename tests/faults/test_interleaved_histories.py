@@ -9,7 +9,7 @@ import pytest
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
@@ -56,7 +56,7 @@ def take_in(
     table = open_table(uri)
     if store is not None:
         table = replace(table, store=store, log=ObjectStoreLog(store))
-    micro_batch = MicroBatch(app_id, batch_id, "a query")
+    micro_batch = PendingBatch.of(app_id, batch_id, "a query")
     upsert(table, batch_of(changes), RULES, micro_batch, environment=WITHOUT_WAITING)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
 from lance_stream.maintenance.consumers import record_progress
@@ -77,7 +77,7 @@ class Sink(threading.Thread):
             while not self.ends.is_set():
                 rows, number = batch_of(self.num_batches), self.num_batches
                 table = lance_stream.open_dataset(self.uri).table
-                identity = MicroBatch("app", number, digest=digest_of(rows))
+                identity = PendingBatch.of("app", number, digest=digest_of(rows))
                 with compaction.batch():
                     done = upsert(table, rows, rules, identity)
                 assert done.is_new

@@ -58,9 +58,9 @@ PATHS: Mapping[str, Path] = {
         "feed.follower:TableFollower.advance", lambda end: end.num_delivered > 0
     ),
     "the feed finds columns before a restore": Path("feed.lineage:_restored_by", _something),
-    "a batch is found in the ledger": Path("ledger.micro_batches:find_committed", _something),
+    "a batch is found in the ledger": Path("ledger.replay_check:PendingBatch.find_in", _something),
     "a restore by another program has removed a batch": Path(
-        "ledger.micro_batches:_find_before_restore", _something
+        "ledger.foreign_restores:RestoreSearch.find", _something
     ),
 }
 

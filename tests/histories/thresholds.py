@@ -40,7 +40,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "file.v2_1.layouts.zipped_items._MANY_ROWS": [2, None],
     "feed.follower.KNOWN": [1, None],
     "feed.follower.VERSIONS_AHEAD": [1, None],
-    "ledger.micro_batches.LOOKED_AT": [0, 1, None],
+    "ledger.foreign_restores.MAX_UNTRIED_VERSIONS": [0, 1, None],
     "table.ledger_entries.MAX_RECENT": [1, 2, None],
     "commit.committer.MAX_INLINE_TRANSACTION_BYTES": [0, None],
     "read.prefetch.ThreadPoolExecutor": [*9 * ["inline"], None],

@@ -13,7 +13,8 @@ import pytest
 import lance_stream
 from lance_stream import CommitUncertainError, InvalidInputError
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.ledger.micro_batches import LOOKED_AT, MicroBatch, _forgets, find_committed
+from lance_stream.ledger.foreign_restores import MAX_UNTRIED_VERSIONS, forgets
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ledger_entries import config_key
@@ -47,8 +48,8 @@ def table() -> TableVersion:
     return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA).table
 
 
-def batch(number: int, query: str = "query") -> MicroBatch:
-    return MicroBatch("app", number, query)
+def batch(number: int, query: str = "query") -> PendingBatch:
+    return PendingBatch.of("app", number, query)
 
 
 def test_a_replayed_micro_batch_changes_nothing(table: TableVersion) -> None:
@@ -68,7 +69,7 @@ def test_older_micro_batches_change_nothing(table: TableVersion) -> None:
 
 def test_app_ids_are_independent(table: TableVersion) -> None:
     append(table, rows(1), batch(0))
-    append(table, rows(2), replace(batch(0), app_id="other"))
+    append(table, rows(2), PendingBatch.of("other", 0, "query"))
     assert ids_of(table) == [1, 2]
 
 
@@ -130,7 +131,7 @@ BETWEEN: dict[str, Callable[[TableVersion], object]] = {
     "another append": lambda table: append(table, rows(100)),
     "a delete": lambda table: delete(table, "id = 0"),
     "a config": lambda table: update_config(table, {"a": "b"}),
-    "another stream": lambda table: append(table, rows(100), MicroBatch("other", 9)),
+    "another stream": lambda table: append(table, rows(100), PendingBatch.of("other", 9)),
 }
 
 
@@ -171,7 +172,7 @@ def test_overwritten_columns_stop_the_micro_batch(table: TableVersion) -> None:
     overwrite(table, pa.table({"other": [1.5]}))
     with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
         append_fragments(table, fragments, batch(0))
-    assert find_committed(checkout(table, None), batch(0)) is None
+    assert batch(0).find_in(checkout(table, None)) is None
 
 
 def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
@@ -188,7 +189,7 @@ def test_an_empty_batch_makes_no_version(table: TableVersion) -> None:
     """Nor an entry in the ledger."""
     done = append(table, rows(), batch(0))
     assert (done.is_new, done.table.version) == (False, 1)
-    assert find_committed(done.table, batch(0)) is None
+    assert batch(0).find_in(done.table) is None
 
 
 def test_a_lost_response_is_found_committed(table: TableVersion) -> None:
@@ -286,7 +287,7 @@ def test_new_streams_read_only_the_newest_version(table: TableVersion) -> None:
         append(table, rows(number))
     store = WatchedStore(table.store)
     watched = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
-    assert find_committed(watched, batch(0)) is None
+    assert batch(0).find_in(watched) is None
     assert store.calls == [("list_names", "_transactions")]
 
 
@@ -295,17 +296,18 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
     """The newest manifest has the ledger; one listing shows whether the batch was ever tried."""
     if has_entry:
         append(table, rows(0), batch(0))
-    for number in range(LOOKED_AT + 5):
+    for number in range(MAX_UNTRIED_VERSIONS + 5):
         append(table, rows(number))
     store = WatchedStore(table.store)
     newest = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
-    assert find_committed(newest, batch(1)) is None
+    pending = batch(1)
+    assert pending.find_in(newest) is None
     assert store.calls == [("list_names", "_transactions")]
     store.calls.clear()
-    assert find_committed(newest, batch(1)) is None
-    assert store.calls == [], "the outcome is remembered for the next attempt"
+    assert pending.find_in(newest) is None
+    assert store.calls == [], "the next attempt asks about the same version"
     append(table, rows(99))
-    assert find_committed(checkout(newest, None), batch(2)) is None
+    assert pending.find_in(checkout(newest, None)) is None
     assert [call for call, _ in store.calls] == ["list_files", "read_ranges"], "one look"
 
 
@@ -313,7 +315,7 @@ def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
-    for number in range(LOOKED_AT + 5):
+    for number in range(MAX_UNTRIED_VERSIONS + 5):
         append(table, rows(10 + number))
     again = append(table, rows(1), batch(1))
     assert (again.is_new, again.already_committed_in) == (False, 3)
@@ -325,7 +327,7 @@ def test_a_search_covers_later_batches_only(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
-    assert find_committed(checkout(table, None), batch(2)) is None
+    assert batch(2).find_in(checkout(table, None)) is None
     assert not append(table, rows(1), batch(1)).is_new
 
 
@@ -337,13 +339,13 @@ def test_missing_history_stops_the_stream(
     append(table, rows(2), batch(1))
     restore_as_another_program(table, 2)
     table.store.delete(manifest_path(3))
-    with pytest.raises(InvalidInputError, match="version 4 restored an older version"):
+    with pytest.raises(InvalidInputError, match=r"version 4 of .* restored an older version"):
         append(table, rows(2), batch(1))
     assert ids_of(table) == [1]
 
 
 @pytest.mark.parametrize(
-    ("operation", "forgets"),
+    ("operation", "is_forgotten"),
     [
         (UpdateConfig(old_delete_keys=(config_key("app"),)), True),
         (UpdateConfig(old_delete_keys=(config_key("another"), "x")), False),
@@ -354,6 +356,6 @@ def test_missing_history_stops_the_stream(
         (Restore(1), False),
     ],
 )
-def test_only_the_removal_of_its_entry_forgets_a_stream(operation: Any, forgets: bool) -> None:
+def test_only_the_removal_of_its_entry_forgets_a_stream(operation: Any, is_forgotten: bool) -> None:
     """In the way of any writer; what happens to other keys says nothing of this stream."""
-    assert _forgets(operation, "app") is forgets
+    assert forgets(operation, "app") is is_forgotten

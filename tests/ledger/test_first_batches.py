@@ -11,7 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import InvalidInputError, TableReplacedError
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import checkout, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.tombstones import read_tombstones
@@ -32,8 +32,8 @@ def rows(*ids: int, gone: bool = False) -> pa.Table:
     return pa.table({"id": list(ids), "at": [5] * num, "gone": [gone] * num}, schema=SCHEMA)
 
 
-def batch(number: int = 0) -> MicroBatch:
-    return MicroBatch("app", number, "query")
+def batch(number: int = 0) -> PendingBatch:
+    return PendingBatch.of("app", number, "query")
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def uri() -> str:
     return f"memory://{uuid.uuid4()}/table"
 
 
-Take = Callable[[TableVersion, pa.Table, MicroBatch], object]
+Take = Callable[[TableVersion, pa.Table, PendingBatch], object]
 
 
-def by_append(table: TableVersion, data: pa.Table, number: MicroBatch) -> Outcome:
+def by_append(table: TableVersion, data: pa.Table, number: PendingBatch) -> Outcome:
     return append_fragments(table, write_fragments(data.to_batches(), write_target(table)), number)
 
 
-def by_overwrite(table: TableVersion, data: pa.Table, number: MicroBatch) -> Outcome:
+def by_overwrite(table: TableVersion, data: pa.Table, number: PendingBatch) -> Outcome:
     written = write_fragments(data.to_batches(), write_target(table))
     return overwrite_fragments(table, written, table.schema, number)
 
 
-def by_upsert(table: TableVersion, data: pa.Table, number: MicroBatch) -> object:
+def by_upsert(table: TableVersion, data: pa.Table, number: PendingBatch) -> object:
     return upsert(table, data, UpsertRules(("id",), sequence_by="at"), number)
 
 
@@ -69,7 +69,7 @@ def test_the_first_version_has_rows_and_ledger(uri: str, way: str) -> None:
     assert (ds.version, ds.file_version, ds.table.manifest.config["a"]) == (1, "2.1", "b")
     assert ds.to_table(with_row_id=True)["_rowid"].to_pylist() == [0, 1]
     assert ds.schema.field("id").metadata[b"lance-schema:unenforced-primary-key"] == b"true"
-    entry = find_committed(ds.table, batch())
+    entry = batch().find_in(ds.table)
     assert entry is not None
     assert entry.version == 1
     assert ds.verify() == []
@@ -119,7 +119,7 @@ def test_a_first_batch_of_deletes_only(uri: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_concurrent_drivers_share_one_table(uri: str, way: str) -> None:
     ours, theirs = plan_table(uri, SCHEMA), plan_table(uri, SCHEMA)
-    WAYS[way](theirs, rows(1), MicroBatch("theirs", 0, "other"))
+    WAYS[way](theirs, rows(1), PendingBatch.of("theirs", 0, "other"))
     WAYS[way](ours, rows(2), batch())
     ds = lance_stream.open_dataset(uri)
     assert ds.version == 2
@@ -134,7 +134,7 @@ def test_many_drivers_create_one_table(uri: str, way: str) -> None:
 
     def run(number: int) -> None:
         try:
-            WAYS[way](tables[number], rows(number), MicroBatch(f"app {number}", 0, "q"))
+            WAYS[way](tables[number], rows(number), PendingBatch.of(f"app {number}", 0, "q"))
         except BaseException as error:
             errors.append(error)
 

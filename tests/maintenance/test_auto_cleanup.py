@@ -11,7 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance import auto_cleanup
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.auto_cleanup import (
@@ -84,9 +84,9 @@ def test_batches_of_a_stream_clean_up() -> None:
     """The sink commits on the driver, and a batch that is repeated commits nothing."""
     ds = create(interval="2", older_than="0s")
     for number in range(3):
-        append(ds.table, ROWS, MicroBatch("stream", number))
+        append(ds.table, ROWS, PendingBatch.of("stream", number))
     assert numbers(ds.checkout(None)) == [3, 4]
-    append(ds.table, ROWS, MicroBatch("stream", 2))
+    append(ds.table, ROWS, PendingBatch.of("stream", 2))
     assert numbers(ds.checkout(None)) == [3, 4]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.verify import RULES
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.write_ahead_logs import FOLDER
@@ -46,7 +46,7 @@ def ds() -> Dataset:
     for batch in range(2):
         ids = range(4 * batch, 4 * batch + 4)
         data = pa.table({"id": ids, "x": [str(id_) for id_ in ids]})
-        table = append(table, data, MicroBatch("app", batch, "query")).table
+        table = append(table, data, PendingBatch.of("app", batch, "query")).table
     return Dataset(table).delete("id IN (1, 2)")
 
 

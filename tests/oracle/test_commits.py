@@ -16,7 +16,7 @@ import lance_stream
 from lance_stream.commit.committer import Committed, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Append, Overwrite
@@ -307,10 +307,10 @@ def test_batches_are_skipped_after_pylance_restores(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     table = lance_stream.create_dataset(uri, SCHEMA).table
     for number in range(2):
-        assert append(table, rows(number), MicroBatch("app", number, "query")).is_new
+        assert append(table, rows(number), PendingBatch.of("app", number, "query")).is_new
     lance.dataset(uri, version=1).restore()
     assert keys_of(uri) == []
     for number in range(2):
-        assert not append(table, rows(number), MicroBatch("app", number, "query")).is_new
-    assert append(table, rows(2), MicroBatch("app", 2, "query")).is_new
+        assert not append(table, rows(number), PendingBatch.of("app", number, "query")).is_new
+    assert append(table, rows(2), PendingBatch.of("app", 2, "query")).is_new
     assert keys_of(uri) == [2]

@@ -322,11 +322,11 @@ def test_stale_writers_rebase_on_each_other(uri: str) -> None:
 
 
 def test_both_read_each_others_transaction_properties(uri: str) -> None:
-    from lance_stream.ledger.micro_batches import MicroBatch
+    from lance_stream.ledger.replay_check import PendingBatch
     from lance_stream.verbs.append import append
 
     ds = lance_stream.create_dataset(uri, SCHEMA)
-    append(ds.table, make_rows(1), MicroBatch("my app", 7, "query"))
+    append(ds.table, make_rows(1), PendingBatch.of("my app", 7, "query"))
     lance.write_dataset(make_rows(2), uri, mode="append", transaction_properties={"their": "note"})
     noted = {
         "lance_stream.app_id": "my app",

@@ -30,7 +30,7 @@ import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitConflictError, InvalidInputError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.store import Store
 from lance_stream.upsert.incoming import UpsertRules
@@ -371,7 +371,7 @@ class ThreeWriters:
         )
 
     def new_batch(self, number: int) -> Verb:
-        batch = MicroBatch("stream", number, "query")
+        batch = PendingBatch.of("stream", number, "query")
         upserted = self.upsert()
         appended = self.append()
         verb = self.dice.choice([upserted, appended])

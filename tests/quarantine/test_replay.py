@@ -13,7 +13,7 @@ import pytest
 import lance_stream
 from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
-from lance_stream.ledger.replay_check import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine import quarantine_writer
 from lance_stream.quarantine import replay as replaying
@@ -72,7 +72,9 @@ def take_in(
     aside.begin(table)
     aside.keep(checked.bad, rules_of(expect=expect, **rules))
     if commits:
-        identity = MicroBatch(app_id, batch_id, digest=checked.digest, quarantined=aside.attempt)
+        identity = PendingBatch.of(
+            app_id, batch_id, digest=checked.digest, quarantined=aside.attempt
+        )
         if good.num_rows:
             append(table, good, identity)
         else:
@@ -162,11 +164,19 @@ def test_rows_of_an_attempt_that_no_commit_named_are_never_replayed(uri: str) ->
     rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
     take_in(uri, 1, rows, commits=False)
     fits = pa.Table.from_pylist([{"id": 1, "x": 1}, {"id": 2, "x": 30}], COLUMNS)
-    append(lance_stream.open_dataset(uri).table, fits, MicroBatch("app", 1, digest=digest_of(fits)))
+    append(
+        lance_stream.open_dataset(uri).table,
+        fits,
+        PendingBatch.of("app", 1, digest=digest_of(fits)),
+    )
     states = {0: "ready", 1: "stale"}
     assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
     more = pa.Table.from_pylist([{"id": 3, "x": 3}], COLUMNS)
-    append(lance_stream.open_dataset(uri).table, more, MicroBatch("app", 2, digest=digest_of(more)))
+    append(
+        lance_stream.open_dataset(uri).table,
+        more,
+        PendingBatch.of("app", 2, digest=digest_of(more)),
+    )
     assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
     take_in(uri, 3, [{"id": 4, "x": 301}])
     states |= {3: "ready"}
@@ -287,8 +297,8 @@ def test_repeated_batches_keep_the_named_attempt(
     assert [json.loads(row)["x"] for _, row, _ in states_of(uri)] == remaining
 
 
-def micro_batch(number: int) -> MicroBatch:
-    return MicroBatch("app", number, digest=digest_of(pa.table({"id": [7]})))
+def micro_batch(number: int) -> PendingBatch:
+    return PendingBatch.of("app", number, digest=digest_of(pa.table({"id": [7]})))
 
 
 def test_good_batches_delete_no_rows_of_former_tables(uri: str) -> None:
@@ -462,11 +472,11 @@ def test_a_replay_that_the_ledger_no_longer_knows_is_not_repeated(
             lance_stream.replay_quarantine(uri, fix={"x": "1"})
     row = pa.Table.from_pylist([{"id": 9, "x": 9}], COLUMNS)
     table = lance_stream.open_dataset(uri).table
-    late = MicroBatch(replaying.APP_ID, 1 << 62, digest=digest_of(row))
+    late = PendingBatch.of(replaying.APP_ID, 1 << 62, digest=digest_of(row))
     append(table, row, late)
     monkeypatch.setattr(ledger_entries, "MAX_SILENT_VERSIONS", 0)
-    append(table, row, MicroBatch("other", 0, digest=digest_of(row)))
-    append(table, row, MicroBatch("other", 1, digest=digest_of(row)))
+    append(table, row, PendingBatch.of("other", 0, digest=digest_of(row)))
+    append(table, row, PendingBatch.of("other", 1, digest=digest_of(row)))
     with pytest.raises(InvalidInputError, match="unknown whether"):
         lance_stream.replay_quarantine(uri, fix={"x": "1"})
     assert rows_of(uri) == [(1, 1), (9, 9), (9, 9), (9, 9)]

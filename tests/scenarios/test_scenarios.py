@@ -35,6 +35,8 @@ from lance_stream.errors import (
     IncompatibleConflictError,
     RetryableConflictError,
 )
+from lance_stream.ledger.lookup import has_batch_id
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.table import ledger_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import (
@@ -124,17 +126,17 @@ class Story:
         match = re.fullmatch(r"(\d+) of (\w+) rows=(\S+)", rest)
         assert match
         batch_id, app_id = int(match[1]), match[2]
+        batch = MicroBatch(app_id, batch_id, "query")
         planned = Transaction(
             version,
-            ledger_entries.derive_uuid(app_id, batch_id),
+            batch.uuid,
             Append(tuple(map(tables.new_fragment, numbers(match[3])))),
         )
 
         def is_in(manifest: Manifest | None) -> str | None:
             assert manifest is not None
-            decision = ledger_entries.decide(manifest.config, app_id, batch_id, "query")
-            taken = isinstance(decision, ledger_entries.AlreadyCommitted)
-            return f"batch {batch_id} of {app_id} is in the table" if taken else None
+            is_committed = has_batch_id(manifest.config, batch)
+            return f"batch {batch_id} of {app_id} is in the table" if is_committed else None
 
         def entries(_newest: Manifest | None, made: int) -> dict[str, str]:
             return ledger_entries.config_entries(

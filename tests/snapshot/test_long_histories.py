@@ -23,7 +23,7 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
-from lance_stream.ledger.micro_batches import MicroBatch, find_committed
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
@@ -216,13 +216,13 @@ def test_appends_send_little_besides_the_manifest(place: Place) -> None:
 
 
 def test_a_batch_is_committed_once(place: Place) -> None:
-    batch = MicroBatch("app", 0, "query")
+    batch = PendingBatch.of("app", 0, "query")
     table = open_table(place.uri, None, place.options)
     append_fragments(table, write_fragments(rows(0).to_batches(), write_target(table)), batch)
     found = []
 
     def find() -> None:
-        found.append(find_committed(open_table(place.uri, None, place.options), batch))
+        found.append(batch.find_in(open_table(place.uri, None, place.options)))
 
     asked, num_bytes = place.asked(find)
     assert asked == {"list": 1}

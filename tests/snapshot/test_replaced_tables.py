@@ -13,7 +13,7 @@ import pytest
 import lance_stream
 from lance_stream import TableReplacedError
 from lance_stream.commit import same_table
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.compaction import compact
 from lance_stream.snapshot.opening import open_table
 from lance_stream.upsert.incoming import UpsertRules
@@ -25,7 +25,7 @@ from lance_stream.write import planning
 from lance_stream.write.fragments import write_fragments, write_target
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-BATCH = MicroBatch("app", 7, "query")
+BATCH = PendingBatch.of("app", 7, "query")
 
 
 def rows(*ids: int) -> pa.Table:

@@ -11,7 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import NotFoundError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import open_table
 from lance_stream.spark import lance_sink, register

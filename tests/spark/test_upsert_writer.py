@@ -13,7 +13,7 @@ from pyspark.sql.types import CharType, StringType, StructField, StructType
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchError
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema

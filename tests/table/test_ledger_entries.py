@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table import ledger_entries
-from lance_stream.table.ledger_entries import AlreadyCommitted, LedgerEntry, New, decide
+from lance_stream.table.ledger_entries import LedgerEntry
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
-ENTRY = LedgerEntry(41, "query-1", 97)
-CONFIG = {"lance.auto": "1", **ledger_entries.config_entries("app", ENTRY)}
 
 
 @given(texts, st.builds(LedgerEntry, st.integers(0, 1 << 62), texts, st.none() | st.just(3)))
@@ -25,11 +23,8 @@ def test_entries_of_any_app_id_round_trip(app_id: str, entry: LedgerEntry) -> No
 
 
 @given(texts, texts)
-def test_app_ids_share_no_entry_or_uuid(one: str, other: str) -> None:
+def test_app_ids_share_no_entry(one: str, other: str) -> None:
     assert (ledger_entries.config_key(one) == ledger_entries.config_key(other)) == (one == other)
-    assert (ledger_entries.derive_uuid(one, 1) == ledger_entries.derive_uuid(other, 1)) == (
-        one == other
-    )
 
 
 def test_an_entry_has_a_fixed_form() -> None:
@@ -107,46 +102,10 @@ def _size(config: dict[str, str]) -> int:
     return sum(len(key) + len(value) for key, value in config.items())
 
 
-def test_a_newer_batch_is_new() -> None:
-    """The answer says after which version a restore could hide the batch."""
-    assert decide({}, "app", 0) == New(None)
-    assert decide({}, "app", 0).search_after == 0
-    assert decide(CONFIG, "app", 42, "query-1") == New(ENTRY)
-    assert decide(CONFIG, "app", 60, "query-1").search_after == 97
-    assert decide(CONFIG, "another app", 5, "query-1") == New(None)
-
-
-@pytest.mark.parametrize("batch_id", [0, 40, 41])
-@pytest.mark.parametrize("query_id", ["query-1", ""])
-def test_old_batches_of_the_query_are_known(batch_id: int, query_id: str) -> None:
-    assert decide(CONFIG, "app", batch_id, query_id) == AlreadyCommitted(ENTRY)
-
-
-@pytest.mark.parametrize("batch_id", [0, 41])
-def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        decide(CONFIG, "app", batch_id, "query-2")
-    text = str(caught.value)
-    for part in ("query-2", "query-1", "batch 41", "version 97", "checkpoint", "its own app id"):
-        assert part in text
-    assert ledger_entries.config_key("app") in text
-
-
-def test_another_query_may_continue_the_stream() -> None:
-    assert decide(CONFIG, "app", 42, "query-2") == New(ENTRY)
-
-
-@pytest.mark.parametrize("batch_id", [-1, 1 << 63])
-def test_batch_ids_out_of_range_are_refused(batch_id: int) -> None:
-    with pytest.raises(InvalidInputError, match="batch id"):
-        decide({}, "app", batch_id)
-
-
 @pytest.mark.parametrize("app_id", ["", "\ud800"])
 def test_app_ids_must_be_text(app_id: str) -> None:
-    for function in (ledger_entries.config_key, lambda each: ledger_entries.derive_uuid(each, 1)):
-        with pytest.raises(InvalidInputError, match="app id"):
-            function(app_id)
+    with pytest.raises(InvalidInputError, match="app id"):
+        ledger_entries.config_key(app_id)
 
 
 @pytest.mark.parametrize(
@@ -159,16 +118,7 @@ def test_app_ids_must_be_text(app_id: str) -> None:
 )
 def test_invalid_entries_are_refused_by_key(value: str) -> None:
     with pytest.raises(CorruptDataError, match=r"lance_stream\.ledger\.app"):
-        decide({"lance_stream.ledger.app": value}, "app", 5)
-
-
-def test_uuids_are_version_5_and_stable() -> None:
-    made = uuid.UUID(ledger_entries.derive_uuid("app", 7))
-    assert made == uuid.uuid5(uuid.UUID(bytes=ledger_entries._NAMESPACE), "7:app")
-    assert made.version == 5
-    # Never to change: the transactions of tables in use have uuids made like this one.
-    assert ledger_entries.derive_uuid("app", 7) == "c59f3a3d-55a2-5123-a560-0f53e808ec06"
-    assert ledger_entries.derive_uuid("1:app", 1) != ledger_entries.derive_uuid("app", 11)
+        ledger_entries.read_entry({"lance_stream.ledger.app": value}, "app")
 
 
 def test_a_restore_keeps_each_streams_newer_entry() -> None:
@@ -221,4 +171,3 @@ def test_foreign_keys_are_no_entries(key: str) -> None:
         == ledger_entries.newest_entries({}, foreign)
         == {}
     )
-    assert decide(foreign, "x", 4) == New(None)

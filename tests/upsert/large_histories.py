@@ -32,7 +32,7 @@ import pyarrow as pa
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CommitError, InvalidInputError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
@@ -598,7 +598,7 @@ class History:
     ) -> Upserted:
         """Apply a batch as a large one; if the driver dies, again."""
         dice = self.dice
-        identity = MicroBatch("app", self.num_batches, digest=digest_of(data))
+        identity = PendingBatch.of("app", self.num_batches, digest=digest_of(data))
         for _ in range(2):
             if dice.random() < 0.3 and after_staging is None and before_commit is None:
                 at, done = dice.randrange(1, dice.choice([20, 60, 200])), dice.random() < 0.5
@@ -619,7 +619,7 @@ class History:
     def _run_large(
         self,
         data: pa.Table,
-        identity: MicroBatch,
+        identity: PendingBatch,
         workers: Any,
         after_staging: "Verb | None",
         before_commit: "Verb | None",

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert import staged_files, staged_rows
@@ -96,7 +96,7 @@ def upsert_staged_rows(
     rules: UpsertRules,
     *,
     num_parts: int = 3,
-    micro_batch: MicroBatch | None = None,
+    micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
     workers: RangeWorkers = RANGE_THREADS,
     seed: int = 0,

@@ -14,7 +14,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import CommitConflictError, CommitUncertainError, InvalidInputError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
@@ -245,17 +245,17 @@ def test_remembered_deletes_expire() -> None:
 
 def test_tombstones_and_ledger_share_a_version() -> None:
     table = new_table()
-    first = take_in(table, (1, 5, "d"), micro_batch=MicroBatch("app", 0))
+    first = take_in(table, (1, 5, "d"), micro_batch=PendingBatch.of("app", 0))
     assert first.table.version == table.version + 1
     assert set(first.table.manifest.config) == {CONFIG_KEY, "lance_stream.ledger.app"}
-    again = take_in(table, (1, 5, "d"), micro_batch=MicroBatch("app", 0))
+    again = take_in(table, (1, 5, "d"), micro_batch=PendingBatch.of("app", 0))
     assert (again.was_already_committed, again.table.version) == (True, first.table.version)
     assert tombstone_files(table) == named_files(table)
 
 
 def test_a_second_driver_leaves_no_file() -> None:
     table = take_in(new_table(), (9, 1, "d")).table
-    micro_batch = MicroBatch("app", 0)
+    micro_batch = PendingBatch.of("app", 0)
     stale = on_publication(table, lambda: take_in(table, (1, 5, "d"), micro_batch=micro_batch))
     done = take_in(stale, (1, 5, "d"), micro_batch=micro_batch)
     assert done.was_already_committed
@@ -356,7 +356,7 @@ def watched(table: TableVersion, at: int, act: Callable[[], object]) -> TableVer
 
 def number_of_calls(*happened: Event, before: Sequence[Event]) -> int:
     store = watched(take_in(new_table(), *before).table, 0, lambda: None)
-    take_in(store, *happened, micro_batch=MicroBatch("app", 0))
+    take_in(store, *happened, micro_batch=PendingBatch.of("app", 0))
     assert isinstance(store.store, WatchedStore)
     return len(store.store.calls)
 
@@ -374,7 +374,7 @@ def test_concurrent_commits_anywhere_end_alike() -> None:
     for at in range(1, num_calls + 1):
         table = take_in(new_table(), *BEFORE).table
         stale = watched(table, at, lambda table=table: take_in(table, *THEIRS))
-        take_in(stale, *OURS, micro_batch=MicroBatch("app", 0))
+        take_in(stale, *OURS, micro_batch=PendingBatch.of("app", 0))
         assert content(table) == wanted
         assert named_files(table) == tombstone_files(table)
 
@@ -394,9 +394,9 @@ def test_crashes_anywhere_apply_the_batch_once() -> None:
     for at in range(1, num_calls + 2):
         table = take_in(new_table(), *BEFORE).table
         with pytest.raises(KilledError):
-            take_in(watched(table, at, die), *OURS, micro_batch=MicroBatch("app", 0))
+            take_in(watched(table, at, die), *OURS, micro_batch=PendingBatch.of("app", 0))
         versions.add(table.log.latest() - table.version)
-        take_in(table, *OURS, micro_batch=MicroBatch("app", 0))
+        take_in(table, *OURS, micro_batch=PendingBatch.of("app", 0))
         assert table.log.latest() == table.version + 1
         assert content(table) == last_state([*BEFORE, *OURS])
         assert named_files(table) <= tombstone_files(table)

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import ColumnsChangedError, Dataset, InvalidInputError, NotFoundError
 from lance_stream.errors import CommitError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.verbs.append import append_fragments, write_input
 from tests.verbs.test_add_columns import in_the_way
 
@@ -326,7 +326,7 @@ def test_rows_written_before_a_cast_are_not_lost(ds: Dataset, path: str) -> None
     with pytest.raises(ColumnsChangedError, match="or cast, while the rows were written"):
         append_fragments(ds.table, fragments)
     assert len(before - data_files(made)) == 1  # the file is gone
-    batch = MicroBatch("app", 1)
+    batch = PendingBatch.of("app", 1)
     with pytest.raises(ColumnsChangedError):
         append_fragments(ds.table, write_input(ds.table, rows(9)), batch)
 

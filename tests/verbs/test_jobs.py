@@ -19,7 +19,7 @@ from lance_stream.errors import (
     CommitUncertainError,
     TableReplacedError,
 )
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import Fragment
@@ -113,7 +113,7 @@ def test_a_concurrent_table_is_not_written(uri: str) -> None:
 def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool) -> None:
     if exists:
         lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
-    batch = MicroBatch("app", 0, "query")
+    batch = PendingBatch.of("app", 0, "query")
     jobs = [plan_job(uri, SCHEMA, overwrite=overwrite) for _ in range(2)]
     written = [write(job, 7, 8) for job in jobs]
     outcomes = [commit_job(*value, batch) for value in zip(jobs, written, strict=True)]
@@ -124,9 +124,9 @@ def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool
     assert ids_of(uri) == ([0] if exists and not overwrite else []) + [7, 8]
     late = plan_job(uri, SCHEMA, overwrite=overwrite)
     assert late.has_committed(batch)
-    assert not late.has_committed(MicroBatch("app", 1, "query"))
+    assert not late.has_committed(PendingBatch.of("app", 1, "query"))
     with pytest.raises(InvalidInputError, match="comes from the streaming query other"):
-        late.has_committed(MicroBatch("app", 0, "other"))
+        late.has_committed(PendingBatch.of("app", 0, "other"))
     if not overwrite:
         assert files_of(uri) == files_named(uri)
 

@@ -18,7 +18,7 @@ from pyspark.sql.utils import is_remote
 
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
-from lance_stream.ledger.replay_check import fingerprint
+from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.snapshot.opening import branch_uri
 from lance_stream.snapshot.references import as_branch

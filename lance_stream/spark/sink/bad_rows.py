@@ -7,14 +7,15 @@ aside before it commits the others (`quarantine.quarantine_writer`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
@@ -33,7 +34,7 @@ class Sorting:
     Args:
         arguments: The sink's arguments, with column names as in the batch.
         df: The batch, with all columns that the sink reads.
-        micro_batch: Its identity.
+        pending: Its identity, and what is known of its rows.
         deletes: The column that marks rows that delete; None if there is none.
 
     Attributes:
@@ -42,7 +43,7 @@ class Sorting:
 
     arguments: WriterArguments
     df: DataFrame
-    micro_batch: MicroBatch
+    pending: PendingBatch
     deletes: str | None = None
     digest: RowsDigest = NO_ROWS
     _aside: "QuarantineBatch | None" = None
@@ -67,7 +68,7 @@ class Sorting:
             InvalidInputError: There is another table.
         """
         if self.arguments.sets_aside:
-            self._aside = quarantine_batch(self.arguments, self.micro_batch)
+            self._aside = quarantine_batch(self.arguments, self.pending.batch)
             self._aside.begin(target)
 
     def rules(self, table: TableVersion) -> RowRules:
@@ -112,10 +113,10 @@ class Sorting:
         elif bad:
             raise bad.error(self.arguments.uri, num_rows)
 
-    def identity(self, digest: RowsDigest) -> MicroBatch:
-        """Return the batch's identity: all its rows, and those that were set aside."""
+    def with_rows(self, digest: RowsDigest) -> PendingBatch:
+        """Return the batch with the digests of all its rows, and of those that were set aside."""
         self.digest = digest
-        return replace(self.micro_batch, digest=digest, quarantined=self.attempt)
+        return self.pending.with_rows(digest, self.attempt)
 
     def end(self) -> None:
         """Delete the rows of other attempts; the batch is committed."""
@@ -137,7 +138,7 @@ def keep_committed_attempt(arguments: WriterArguments, micro_batch: MicroBatch) 
 def sorting_of(
     arguments: WriterArguments,
     df: DataFrame,
-    micro_batch: MicroBatch,
+    pending: PendingBatch,
     target: TableVersion,
     deletes: str | None = None,
 ) -> Sorting | None:
@@ -146,7 +147,7 @@ def sorting_of(
     Args:
         arguments: The sink's arguments.
         df: The batch.
-        micro_batch: Its identity.
+        pending: Its identity, and what is known of its rows.
         target: The table.
         deletes: The column that marks rows that delete; None if there is none.
 
@@ -155,6 +156,6 @@ def sorting_of(
     """
     if not arguments.expect and not arguments.sets_aside:
         return None
-    sorting = Sorting(arguments, df, micro_batch, deletes)
+    sorting = Sorting(arguments, df, pending, deletes)
     sorting.begin(target)
     return sorting

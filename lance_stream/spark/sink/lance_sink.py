@@ -19,8 +19,9 @@ from lance_stream.errors import (
     OtherBatchError,
     TableReplacedError,
 )
-from lance_stream.ledger.micro_batches import find_committed
-from lance_stream.ledger.replay_check import has_other_rules
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.ledger.verdicts import has_other_rules
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import SINK, WriterArguments, arguments_of
@@ -35,7 +36,7 @@ from lance_stream.spark.sink.batch_names import rename_columns
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
-from lance_stream.spark.sink.replays import hold_against, identify, rows_may_differ
+from lance_stream.spark.sink.replays import compare_with_ledger, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, log_commit, notify
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.ledger_entries import read_entry
@@ -214,6 +215,7 @@ class LanceSink:
         self._upkeep = _upkeep(arguments)
         self.last_commit: SinkCommit | None = None
         self._tasks = TaskCount()
+        self._searched: tuple[str, int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what Spark Connect sends, if it would work there.
@@ -351,15 +353,29 @@ class LanceSink:
         run = run_of(query)
         phases = Phases()
         with BATCH_CALLS.call(run, self.uri, batch_id, micro_batch.app_id) as call:
-            micro_batch = replace(micro_batch, claimed=call.claimed, member=member)
-            batch = Batch(df, query, micro_batch, arguments, phases, self.last_commit, self._tasks)
+            pending = PendingBatch(
+                micro_batch,
+                claimed=call.claimed,
+                absent_through=self._searched_for(micro_batch),
+            )
+            last, tasks = self.last_commit, self._tasks
+            batch = Batch(df, query, pending, arguments, phases, last, tasks, member)
             with explained():
                 done = _write_once(batch, call)
             call.version = done.version
+        self._searched = micro_batch.app_id, batch_id, pending.searched_through
         indices = {} if self._upkeep is None else self._upkeep.take_outcomes()
         self.last_commit = replace(done, seconds=phases.seconds, table=self.uri, indices=indices)
         log_commit(self.last_commit)
         return self.last_commit
+
+    def _searched_for(self, batch: MicroBatch) -> int:
+        """Return through which version earlier batches were searched for; 0 if unknown.
+
+        A later batch cannot have been committed earlier.
+        """
+        app_id, batch_id, version = self._searched or ("", 0, 0)
+        return version if (app_id, True) == (batch.app_id, batch_id <= batch.batch_id) else 0
 
 
 def _upkeep(arguments: WriterArguments) -> "Upkeep | None":
@@ -391,8 +407,8 @@ def _check_batch(df: object, batch_id: object) -> int:
 
 def _write_once(batch: Batch, call: BatchCall) -> SinkCommit:
     """Write a batch to the table, unless it is already committed."""
-    arguments, micro_batch = batch.arguments, batch.micro_batch
-    commit = SinkCommit(micro_batch.batch_id, micro_batch.app_id)
+    arguments, identity = batch.arguments, batch.pending.batch
+    commit = SinkCommit(identity.batch_id, identity.app_id)
     with batch.phases("plan"):
         table = _open(arguments)
     if table is not None:
@@ -414,7 +430,7 @@ def _write_once(batch: Batch, call: BatchCall) -> SinkCommit:
 
 def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
     """Log that the sink of a stream was given other arguments, when its first batch comes."""
-    own = batch.micro_batch
+    own = batch.pending.batch
     if batch.last is not None:
         return
     entry = read_entry(table.manifest.config, own.app_id)
@@ -435,19 +451,19 @@ def _skip(
 ) -> SinkCommit | None:
     """Return the outcome of a batch that is already committed; None if it is not."""
     with batch.phases("plan"):
-        if find_committed(table, batch.micro_batch) is None:
+        if batch.pending.find_in(table) is None:
             return None
         batch = _named(batch, table)
     may_differ = batch.arguments.replays_may_differ
     with batch.phases("replay"):
-        entry, differs = hold_against(
-            table, batch.micro_batch, batch.read(), batch.query, call, may_differ=may_differ
+        entry, rows_differ = compare_with_ledger(
+            table, batch.pending, batch.read(), batch.query, call, may_differ=may_differ
         )
     if entry is None:
         call.digest = None
         return None
-    keep_committed_attempt(batch.arguments, batch.micro_batch)
-    return replace(commit, version=entry.version, skipped=True, rows_differ=differs)
+    keep_committed_attempt(batch.arguments, batch.pending.batch)
+    return replace(commit, version=entry.version, skipped=True, rows_differ=rows_differ)
 
 
 def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> SinkCommit:
@@ -460,7 +476,7 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
         return commit
     for _ in range(_MAX_PLANS - 1):
         try:
-            return _apply(batch, table, commit)
+            return _apply(batch, batch.joined(table), commit)
         except TableReplacedError:
             if table.version:
                 raise
@@ -470,7 +486,7 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
             table = batch.prepare_table(_open(batch.arguments))
         if table is None:
             return commit
-    return _apply(batch, table, commit)
+    return _apply(batch, batch.joined(table), commit)
 
 
 def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:

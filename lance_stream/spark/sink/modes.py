@@ -17,9 +17,11 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StructType
 
+from lance_stream.commit.commit_groups import Member
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
-from lance_stream.ledger.micro_batches import MicroBatch, check_may_create
-from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest, digest_of
+from lance_stream.ledger.first_batch import check_may_create
+from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.ledger.row_digests import NO_ROWS, digest_of
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.snapshot.table_version import TableVersion
@@ -74,20 +76,22 @@ class Batch:
     Attributes:
         df: Its rows.
         query: Its streaming query; see `running_query`.
-        micro_batch: Its identity.
+        pending: Its identity, and what is known of its rows.
         arguments: The sink's arguments.
         phases: Records the duration of each phase.
         last: The outcome of the previous batch, if any.
         tasks: Chooses the number of tasks that write.
+        member: Publishes its version together with those of other tables; None for it alone.
     """
 
     df: DataFrame
     query: Any
-    micro_batch: MicroBatch
+    pending: PendingBatch
     arguments: WriterArguments
     phases: Phases
     last: SinkCommit | None
     tasks: TaskCount
+    member: Member | None = None
 
     def prepare_table(self, table: TableVersion | None) -> TableVersion | None:
         """Return the table with the batch's columns; None if there is neither a table nor a row.
@@ -135,9 +139,11 @@ class Batch:
         """Return the rows with the columns that the sink reads, and that their digest covers."""
         return self.df if self.arguments.is_by_key else self.stored()
 
-    def with_rows(self, digest: RowsDigest) -> MicroBatch:
-        """Return the batch's identity with the digest of its rows."""
-        return replace(self.micro_batch, digest=digest)
+    def joined(self, table: TableVersion) -> TableVersion:
+        """Return the table whose next version is published together with those of other tables."""
+        if self.member is None:
+            return table
+        return replace(table, log=self.member.join(table.log))
 
     def stored(self) -> DataFrame:
         """Return the rows without the columns that are not stored."""
@@ -177,7 +183,7 @@ class Batch:
             NotFoundError: This process has committed an earlier batch to it, or Spark's batch id
                 shows that there was one.
         """
-        last, own = self.last, self.micro_batch
+        last, own = self.last, self.pending.batch
         if (
             last is not None
             and last.version is not None
@@ -242,15 +248,15 @@ def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     if not fragments and not written.bad:
         return _sorted_out(commit, sorting)
     with batch.phases("commit"):
-        done = _append(table, fragments, _identity(batch, written, sorting))
+        done = _append(table, fragments, _with_rows(batch, written, sorting))
     return _sorted_out(_committed(commit, done, fragments), sorting)
 
 
-def _append(table: TableVersion, fragments: Sequence[Fragment], identity: MicroBatch) -> Outcome:
+def _append(table: TableVersion, fragments: Sequence[Fragment], pending: PendingBatch) -> Outcome:
     """Append the files of a batch, or, if all of its rows are bad, its ledger entry alone."""
     if fragments:
-        return append_fragments(table, fragments, identity)
-    return append_fragments(table, [], identity, even_without_rows=True)
+        return append_fragments(table, fragments, pending)
+    return append_fragments(table, [], pending, even_without_rows=True)
 
 
 def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
@@ -263,11 +269,11 @@ def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -
         table: Version 0 of the table.
         commit: The outcome of the batch so far.
     """
-    if not batch.micro_batch.query_id:
+    if not batch.pending.batch.query_id:
         return commit
-    identity = batch.micro_batch if commit.rows_in else batch.with_rows(NO_ROWS)
+    pending = batch.pending if commit.rows_in else batch.pending.with_rows(NO_ROWS)
     with batch.phases("commit"):
-        done = append_fragments(table, [], identity, even_without_rows=True)
+        done = append_fragments(table, [], pending, even_without_rows=True)
     return replace(_committed(commit, done, ()), rows_in=commit.rows_in, rows_inserted=0)
 
 
@@ -278,9 +284,9 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
     num_before = count_rows(table)
     if not fragments and not num_before and not written.bad:
         return _sorted_out(commit, sorting)
-    identity = _identity(batch, written, sorting)
+    pending = _with_rows(batch, written, sorting)
     with batch.phases("commit"):
-        done = overwrite_fragments(table, fragments, None, identity)
+        done = overwrite_fragments(table, fragments, None, pending)
     committed = _sorted_out(_committed(commit, done, fragments), sorting)
     return replace(committed, rows_deleted=num_before) if done.is_new else committed
 
@@ -288,7 +294,7 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
 def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, Sorting | None]:
     """Write the rows; if some are bad, refuse the batch, or set them aside."""
     df = batch.stored()
-    sorting = sorting_of(batch.arguments, batch.df, batch.micro_batch, table)
+    sorting = sorting_of(batch.arguments, batch.df, batch.pending, table)
     if sorting is None:
         return _write_rows(batch, df, table), None
     rules = sorting.rules(table)
@@ -304,8 +310,8 @@ def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, Sorting | N
     return written, sorting
 
 
-def _identity(batch: Batch, written: WrittenBatch, sorting: Sorting | None) -> MicroBatch:
-    return batch.with_rows(written.digest) if sorting is None else sorting.identity(written.digest)
+def _with_rows(batch: Batch, written: WrittenBatch, sorting: Sorting | None) -> PendingBatch:
+    return (batch.pending if sorting is None else sorting).with_rows(written.digest)
 
 
 def _sorted_out(commit: SinkCommit, sorting: Sorting | None) -> SinkCommit:
@@ -313,7 +319,7 @@ def _sorted_out(commit: SinkCommit, sorting: Sorting | None) -> SinkCommit:
     if sorting is None:
         return commit
     if commit.skipped:  # another driver's attempt counts
-        keep_committed_attempt(sorting.arguments, sorting.micro_batch)
+        keep_committed_attempt(sorting.arguments, sorting.pending.batch)
         return commit
     sorting.end()
     counts = sorting.counts or {}
@@ -361,7 +367,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     helpers = () if deletes is None else (deletes,)
     condition = None if deletes is None else f"{deletes} = true"
     rules = batch.arguments.upsert_rules(batch.df.columns, condition, helpers)
-    sorting = sorting_of(batch.arguments, df, batch.micro_batch, table, deletes)
+    sorting = sorting_of(batch.arguments, df, batch.pending, table, deletes)
     if sorting is not None:
         sorting.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
@@ -371,7 +377,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
             rows = _collect(df)
     if rows is None:
         done, size = upsert_by_staging(
-            df, table, rules, batch.micro_batch, batch.phases, helpers, sorting
+            df, table, rules, batch.pending, batch.phases, helpers, sorting
         )
         batch.tasks.num_bytes = size.num_bytes
     elif not rows.num_rows:
@@ -379,18 +385,17 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     else:
         batch.tasks.num_bytes = rows.nbytes
         digest = digest_of(rows.select(batch.df.columns))
-        micro_batch = batch.with_rows(digest)
+        pending = batch.pending.with_rows(digest)
         if sorting is not None:
             rows = _good_rows(rows, table, sorting)
-            micro_batch = sorting.identity(digest)
+            pending = sorting.with_rows(digest)
         done = Upserted(table)
         if rows.num_rows:
-            done = upsert(table, rows, rules, micro_batch, workers=workers, phases=batch.phases)
+            done = upsert(table, rows, rules, pending, workers=workers, phases=batch.phases)
     committed = _upserted(commit, done)
     if sorting is not None and sorting.attempt and not done.is_new and not committed.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.
-        identity = sorting.identity(sorting.digest)
-        recorded = _append(table, [], identity)
+        recorded = _append(table, [], sorting.with_rows(sorting.digest))
         skipped = not recorded.is_new
         version = recorded.already_committed_in if skipped else recorded.table.version
         committed = replace(committed, version=version, skipped=skipped)

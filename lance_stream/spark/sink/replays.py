@@ -2,7 +2,7 @@
 
 Properties of the thread that runs foreachBatch identify the stream. Whether a batch is the
 committed one is decided by its rows: Spark's tasks compute them once, and their digest is compared
-with the ledger's (`ledger.replay_check`). Computing them also lets the state stores of a stateful
+with the ledger's (`ledger.verdicts`). Computing them also lets the state stores of a stateful
 query commit the batch; otherwise they refuse the next one.
 
 Some plans return different rows each time: those that Spark calls nondeterministic, and those
@@ -21,10 +21,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_stream.errors import InvalidInputError, OtherBatchError
-from lance_stream.ledger.micro_batches import find_committed
-from lance_stream.ledger.replay_check import MicroBatch, has_other_rows, second_rows
+from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.messages import second_rows
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import RowsDigest, add_up, digest_of
+from lance_stream.ledger.verdicts import has_other_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import map_in_arrow
 from lance_stream.spark.sink.batch_calls import BatchCall
@@ -64,9 +66,9 @@ def local_property(df: DataFrame, name: str) -> str:
     return ""
 
 
-def hold_against(
+def compare_with_ledger(
     table: TableVersion,
-    batch: MicroBatch,
+    pending: PendingBatch,
     df: DataFrame,
     query: Any,
     call: BatchCall,
@@ -77,7 +79,7 @@ def hold_against(
 
     Args:
         table: A version whose ledger has this batch id.
-        batch: The batch.
+        pending: The batch.
         df: Its rows, as the sink reads them; they are computed once.
         query: Its streaming query; see `running_query`.
         call: The sink's call; the digest of the rows is stored in it.
@@ -89,28 +91,23 @@ def hold_against(
     Raises:
         OtherBatchError: The batch id was committed with other rows or rules.
     """
-    call.digest = digest_by_tasks(df)
-    known = replace(batch, digest=call.digest)
-    try:
-        entry = find_committed(table, known)
-    except OtherBatchError:
-        if not (may_differ or rows_may_differ(df, query)):
-            raise
-        entry = find_committed(table, replace(known, may_differ=True))
-    else:
-        if entry is None and (may_differ or rows_may_differ(df, query)):
-            entry = find_committed(table, replace(known, may_differ=True))
+    digest = call.digest = digest_by_tasks(df)
+    pending = pending.with_rows(digest)
+    if pending.ask(table).rows_differ and (may_differ or rows_may_differ(df, query)):
+        pending = replace(pending, may_differ=True)
+    entry = pending.find_in(table)
     if entry is None:
         return None, False
-    if entry.digest and call.is_second(call.digest, entry.digest):
-        raise second_rows(table, entry, known)
-    differs = has_other_rows(entry, known) and bool(call.digest.num_rows)
+    if entry.digest and call.is_second(digest, entry.digest):
+        raise second_rows(table.uri, entry, pending.batch)
+    differs = has_other_rows(entry, digest) and bool(digest.num_rows)
     if differs:
         _log.warning(
             "batch %d of app id %r is already committed to %s, with %s rows of digest %s; it was "
             "repeated with %s. The query's plan is nondeterministic, so the batch is treated as "
             "the same one and skipped",
-            *(batch.batch_id, batch.app_id, table.uri, entry.num_rows, entry.digest, known.digest),
+            *(pending.batch.batch_id, pending.batch.app_id, table.uri),
+            *(entry.num_rows, entry.digest, digest),
         )
     return entry, differs
 

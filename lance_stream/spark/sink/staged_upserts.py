@@ -13,7 +13,7 @@ of the table are looked up in its index, or read once.
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import (
@@ -62,7 +62,7 @@ def upsert_by_staging(
     df: DataFrame,
     table: TableVersion,
     rules: UpsertRules,
-    micro_batch: MicroBatch,
+    micro_batch: PendingBatch,
     phases: Phases,
     helpers: Sequence[str] = (),
     sorting: Sorting | None = None,
@@ -97,14 +97,14 @@ def upsert_by_staging(
             if isinstance(outcome, LanceStreamError):
                 raise outcome
         digest = add_up(outcome[1] for outcome in outcomes if isinstance(outcome, tuple))
-        identity = replace(micro_batch, digest=digest)
+        identity = micro_batch.with_rows(digest)
         if sorting is not None:
             bad = BadRows()
             for outcome in outcomes:
                 if isinstance(outcome, bytes):
                     bad.add_encoded(outcome)
             sorting.settle(bad, digest.num_rows)
-            identity = sorting.identity(digest)
+            identity = sorting.with_rows(digest)
         # Only this column: a helper column may have a type that cannot be stored.
         ordering = [each for each in df.schema.toNullable() if each.name == rules.sequence_by]
         sequence = stored_schema(StructType(ordering)).field(0).type if ordering else None

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import NotFoundError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.schema.arrow_schemas import to_arrow

@@ -38,8 +38,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
-from lance_stream.ledger.micro_batches import check_may_create
-from lance_stream.ledger.replay_check import MicroBatch, fingerprint
+from lance_stream.ledger.first_batch import check_may_create
+from lance_stream.ledger.micro_batch import fingerprint
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import (
     NO_ROWS,
     DigestingBatches,
@@ -207,11 +208,13 @@ class BatchWriter(DataSourceArrowWriter):
         checks: What the rows are checked for; None if they are only cast.
     """
 
-    def __init__(self, job: Job, write: MicroBatch | None, checks: RowChecks | None = None) -> None:
+    def __init__(
+        self, job: Job, write: PendingBatch | None, checks: RowChecks | None = None
+    ) -> None:
         self.job = job
         self.numbered = write
         self.checks = checks
-        self.skip = write is not None and job.has_committed(write)
+        self.skip = write is not None and job.has_committed(write.batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """Write the rows of one task."""
@@ -264,7 +267,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         try:
             batch = self._identify(int(batch_id or 0), query_id)
-            if batch_id and self.job.has_committed(batch):
+            if batch_id and self.job.has_committed(batch.batch):
                 return _digest(self.job, iterator, query_id)
         except LanceStreamError as error:
             return _part(self.job, query_id=query_id, error=pickle.dumps(error))
@@ -285,21 +288,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Delete the files that the tasks wrote, if no commit was tried."""
         _abort(messages, self.job)
 
-    def _check_may_create(self, job: Job, parts: Sequence[Part], batch: MicroBatch) -> None:
+    def _check_may_create(self, job: Job, parts: Sequence[Part], batch: PendingBatch) -> None:
         try:
-            check_may_create(job.uri, batch, late_start=self.late_start)
+            check_may_create(job.uri, batch.batch, late_start=self.late_start)
         except NotFoundError:
             _discard(parts, job)
             raise
 
-    def _identify(self, batch_id: int, query_id: str) -> MicroBatch:
+    def _identify(self, batch_id: int, query_id: str) -> PendingBatch:
         app_id = self.app_id or query_id
         if not app_id:
             raise InvalidInputError(
                 "the writer does not know which stream this batch belongs to: Spark did not report "
                 "the id of the streaming query. Set an app id with the option 'appId'"
             )
-        return MicroBatch(app_id, batch_id, query_id, may_differ=self.may_differ)
+        return PendingBatch.of(app_id, batch_id, query_id, may_differ=self.may_differ)
 
 
 def _part(job: Job, **found: Any) -> Part:
@@ -363,15 +366,18 @@ def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> 
 
 
 def _commit(
-    job: Job, parts: Sequence[Part], batch: MicroBatch | None, checks: RowChecks | None
+    job: Job, parts: Sequence[Part], batch: PendingBatch | None, checks: RowChecks | None
 ) -> None:
     if batch is not None:
-        batch = replace(batch, rules=_rules_of(job), digest=add_up(part.digest for part in parts))
+        identity = replace(batch.batch, rules=_rules_of(job))
+        batch = replace(batch, batch=identity, digest=add_up(part.digest for part in parts))
         if any(part.is_in for part in parts):
             entry = check_is_in(job, batch)
-            _log.info("%s: %s is already committed, as version %s", job.uri, batch, entry.version)
+            _log.info(
+                "%s: %s is already committed, as version %s", job.uri, batch.batch, entry.version
+            )
             if checks is not None:
-                checks.keep_committed(batch)
+                checks.keep_committed(batch.batch)
             return
     aside = None if checks is None else _settle(checks, job, parts, batch)
     attempt = "" if aside is None else aside.attempt
@@ -389,7 +395,7 @@ def _commit(
 
 
 def _settle(
-    checks: RowChecks, job: Job, parts: Sequence[Part], batch: MicroBatch | None
+    checks: RowChecks, job: Job, parts: Sequence[Part], batch: PendingBatch | None
 ) -> QuarantineBatch | None:
     """Refuse the rows if there are bad ones, and delete their files; or set bad ones aside."""
     bad = BadRows()
@@ -397,14 +403,15 @@ def _settle(
         for part in parts:
             if part.bad:
                 bad.add_encoded(part.bad)
-        return checks.settle(job, bad, sum(part.digest.num_rows for part in parts), batch)
+        num_rows = sum(part.digest.num_rows for part in parts)
+        return checks.settle(job, bad, num_rows, None if batch is None else batch.batch)
     except LanceStreamError:
         _discard(parts, job)
         raise
 
 
 def _commit_rows(
-    job: Job, parts: Sequence[Part], batch: MicroBatch | None, *, even_without_rows: bool
+    job: Job, parts: Sequence[Part], batch: PendingBatch | None, *, even_without_rows: bool
 ) -> tuple[bool, bool]:
     """Commit good rows; return whether a version is new, and whether the table had the batch."""
     if isinstance(job, UpsertJob):
@@ -430,8 +437,12 @@ def _rules_of(job: Job) -> str:
     return job.rules or fingerprint({"mode": "overwrite" if job.overwrite else "append"})
 
 
-def _log_commit(job: Job, batch: MicroBatch | None, rows: str, version: int | None) -> None:
-    what = rows if batch is None else f"batch {batch.batch_id} of {batch.app_id!r} ({rows})"
+def _log_commit(job: Job, batch: PendingBatch | None, rows: str, version: int | None) -> None:
+    what = (
+        rows
+        if batch is None
+        else f"batch {batch.batch.batch_id} of {batch.batch.app_id!r} ({rows})"
+    )
     became = "nothing: committed before, or no change" if version is None else f"version {version}"
     _log.info("%s: committed %s as %s", job.uri, what, became)
 

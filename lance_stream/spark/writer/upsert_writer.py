@@ -22,7 +22,9 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
 from lance_stream.errors import NotFoundError, TableReplacedError
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.lookup import has_batch_id
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
@@ -38,7 +40,7 @@ from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_ro
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table
-from lance_stream.verbs.jobs import check_is_asked_for, is_committed, ledger_config
+from lance_stream.verbs.jobs import check_is_asked_for, ledger_config
 from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_rows_fit
 
@@ -94,7 +96,7 @@ class UpsertJob:
         Raises:
             InvalidInputError: The batch id belongs to another query's batch.
         """
-        return is_committed(self.config, micro_batch)
+        return has_batch_id(self.config, micro_batch)
 
 
 def plan_upsert(
@@ -164,7 +166,7 @@ def stage(job: UpsertJob, batches: Iterable[pa.RecordBatch]) -> StagedRows:
 def commit_upsert(
     job: UpsertJob,
     staged: Sequence[StagedRows],
-    batch: MicroBatch | None,
+    batch: PendingBatch | None,
     *,
     even_without_rows: bool = False,
 ) -> Upserted:
@@ -193,7 +195,7 @@ def commit_upsert(
     )
 
 
-def _commit(job: UpsertJob, staged: Sequence[StagedRows], batch: MicroBatch | None) -> Upserted:
+def _commit(job: UpsertJob, staged: Sequence[StagedRows], batch: PendingBatch | None) -> Upserted:
     try:
         table = _prepare(job)
         try:
@@ -213,7 +215,7 @@ def discard(job: UpsertJob, staged: Iterable[StagedRows]) -> None:
 
 
 def _apply(
-    job: UpsertJob, table: TableVersion, staged: Sequence[StagedRows], batch: MicroBatch | None
+    job: UpsertJob, table: TableVersion, staged: Sequence[StagedRows], batch: PendingBatch | None
 ) -> Upserted:
     return upsert_staged(table, staged, job.rules, job.names, job.sequence, batch)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.spark.arguments.writer_arguments import WriterArguments, parse_writer_options
 from lance_stream.spark.session.source_state import SourceState
 from lance_stream.spark.session.user_errors import plainly
@@ -22,7 +22,7 @@ def batch_writer(source: SourceState, schema: StructType, overwrite: bool) -> Da
     if arguments.txn_app_id is None or arguments.txn_version is None:
         return BatchWriter(job, None, checks)
     may_differ = arguments.replays_may_differ
-    numbered = MicroBatch(arguments.txn_app_id, arguments.txn_version, may_differ=may_differ)
+    numbered = PendingBatch.of(arguments.txn_app_id, arguments.txn_version, may_differ=may_differ)
     return BatchWriter(job, numbered, checks)
 
 

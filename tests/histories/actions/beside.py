@@ -13,7 +13,8 @@ import pytest
 import lance_stream
 from lance_stream.derived.derivation import derive
 from lance_stream.errors import NotFoundError, TableReplacedError, UnsupportedFeatureError
-from lance_stream.ledger.micro_batches import MicroBatch, check_may_create
+from lance_stream.ledger.first_batch import check_may_create
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.upsert.change_rules import ChangeRules
@@ -110,7 +111,7 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
             continue
         aside.begin(table)
         aside.keep(checked.bad, _recorded(checks))
-        identity = MicroBatch(app_id, number, digest=checked.digest, quarantined=aside.attempt)
+        identity = PendingBatch.of(app_id, number, digest=checked.digest, quarantined=aside.attempt)
         if good.num_rows:
             append(table, good, identity)
         else:
@@ -271,10 +272,10 @@ def recreate(life: Life, choose: Choices) -> None:
         raise DoesNotFit("a required column")
     shutil.rmtree(line.root)
     shutil.rmtree(quarantine_uri(line.root), ignore_errors=True)
-    later = MicroBatch("later", 3, "query")
+    later = PendingBatch.of("later", 3, "query")
     with pytest.raises(NotFoundError, match="first batch"):
-        check_may_create(line.root, later, late_start=False)
-    check_may_create(line.root, later, late_start=True)
+        check_may_create(line.root, later.batch, late_start=False)
+    check_may_create(line.root, later.batch, late_start=True)
     new = Line(life, line.root)
     life.lines[0] = new
     life.tags.clear()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_stream.ledger.micro_batches import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
@@ -30,7 +30,7 @@ class Threads(type(RANGE_THREADS)):  # type: ignore[misc]  # a class, as mypy ca
     repeats = 2
 
 
-Write = Callable[[TableVersion, pa.Table, MicroBatch], object]
+Write = Callable[[TableVersion, pa.Table, PendingBatch], object]
 RULES = UpsertRules((KEY,))
 
 MODES: dict[str, Write] = {
@@ -72,7 +72,7 @@ def batch(life: Life, choose: Choices) -> None:
     data = now.table(rows)
     batches = line.memory.setdefault("batches", {})
     number = batches[app_id][0] + 1 if app_id in batches else 0
-    micro_batch = MicroBatch(app_id, number, "query", digest=digest_of(data))
+    micro_batch = PendingBatch.of(app_id, number, "query", digest=digest_of(data))
 
     def build(state: State, at: int) -> State:
         if mode == "append":
@@ -89,7 +89,7 @@ def batch(life: Life, choose: Choices) -> None:
 def write_batch(
     line: Line,
     choose: Choices,
-    micro_batch: MicroBatch,
+    micro_batch: PendingBatch,
     write: Write,
     data: pa.Table,
     build: Build,
@@ -112,9 +112,9 @@ def write_batch(
     assert _is_last(line, micro_batch), "the ledger does not have the batch"
 
 
-def _is_last(line: Line, micro_batch: MicroBatch) -> bool:
-    entry = line.ours().ledger().get(micro_batch.app_id)
-    return entry is not None and entry.batch_id == micro_batch.batch_id
+def _is_last(line: Line, micro_batch: PendingBatch) -> bool:
+    entry = line.ours().ledger().get(micro_batch.batch.app_id)
+    return entry is not None and entry.batch_id == micro_batch.batch.batch_id
 
 
 @action(weight=1.5)

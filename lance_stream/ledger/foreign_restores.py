@@ -1,0 +1,132 @@
+"""Batches whose entries a restore by another program has removed.
+
+Such a restore also restores the older version's config, and with it an older ledger. The batches
+between are gone, with their rows and their entries. They are not applied again when Spark replays
+them, just as if their batch ids were in the ledger. So the versions since the ledger's entry are
+searched for such a restore, within bounds:
+
+    since the entry, or the last search       searched
+    ------------------------------------      ----------------------------------------------------
+    up to `MAX_UNTRIED_VERSIONS` versions     those versions
+    more, or there is no entry                one listing shows whether a transaction of this batch
+                                              was ever written; if not, nothing
+    more, and there was one                   the versions since that one was planned, but at most
+                                                the last `MAX_SEARCHED_VERSIONS`
+
+The uuid of a batch's transaction is derived from the batch (`micro_batch.derive_uuid`), so its
+version is recognized.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.ledger.messages import lost_history
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.snapshot.history import read_transaction
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ledger_entries import LedgerEntry, config_key, read_entry
+from lance_stream.table.operations import Operation, Restore, UpdateConfig
+from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
+
+KEEPS_LEDGER: Final = "lance_stream.keeps_ledger"
+"""Property of a restore's transaction that left the ledger as it was."""
+
+MAX_UNTRIED_VERSIONS: Final = 8
+"""How many versions are searched without first checking that the batch was ever tried."""
+
+MAX_SEARCHED_VERSIONS: Final = 1000
+"""How many versions at most are searched for a foreign restore."""
+
+
+@dataclass(frozen=True)
+class RestoreSearch:
+    """Searches the versions of a table for a batch that a restore has removed.
+
+    Args:
+        table: The newest version, whose ledger does not cover the batch id.
+        batch: The batch.
+    """
+
+    table: TableVersion
+    batch: MicroBatch
+
+    def find(self, entry: LedgerEntry | None, absent_through: int) -> int | None:
+        """Return the version that committed the batch; None if there is none.
+
+        Args:
+            entry: The stream's newest entry, which is of an earlier batch.
+            absent_through: No version through this one has the batch; 0 if unknown.
+
+        Raises:
+            InvalidInputError: There was such a restore, and versions before it are gone, so it is
+                unknown whether the batch was committed.
+        """
+        entry_version = (entry.version or 0) if entry else 0
+        after = max(entry_version, absent_through)
+        is_unknown = entry is None and not absent_through
+        if is_unknown or self.table.version - after > MAX_UNTRIED_VERSIONS:
+            tried_on = self._first_tried_on()
+            after = self.table.version if tried_on is None else max(after, tried_on)
+        return self._find_before_restore(after)
+
+    def entry_at(self, version: int) -> LedgerEntry:
+        """Return the batch's entry in the version that committed it; without rows if it is gone."""
+        batch = self.batch
+        with suppress(NotFoundError, BadDataError):
+            entry = read_entry(self.table.log.read(version).config, batch.app_id)
+            if entry is not None and entry.batch_id == batch.batch_id:
+                return entry
+        return LedgerEntry(batch.batch_id, batch.query_id, version)
+
+    def _first_tried_on(self) -> int | None:
+        """Return the version that the batch was first planned on; None if it never was."""
+        uuid = self.batch.uuid
+        names = self.table.store.list_names(TRANSACTIONS_DIRECTORY)
+        parsed = (name for name in map(parse_transaction_file_name, names) if name is not None)
+        return min(
+            (planned_on for planned_on, rest in parsed if rest.startswith(uuid)), default=None
+        )
+
+    def _find_before_restore(self, after: int) -> int | None:
+        """Return the version after another one that committed the batch, if a restore removed it.
+
+        Raises:
+            InvalidInputError: See `find`.
+        """
+        table, uuid = self.table, self.batch.uuid
+        restored: int | None = None
+        oldest = max(after, table.version - MAX_SEARCHED_VERSIONS)
+        gap: int | None = oldest if oldest > after else None
+        for version in range(table.version, oldest, -1):
+            try:
+                manifest = table.manifest if version == table.version else table.log.read(version)
+                transaction = read_transaction(table.store, manifest)
+            except NotFoundError:
+                gap = version
+                continue
+            except BadDataError:
+                continue
+            if transaction is None:
+                continue
+            if restored is not None and transaction.uuid == uuid:
+                return version
+            if forgets(transaction.operation, self.batch.app_id):
+                break
+            # A version's author proves nothing: other programs' restores bring that back, too.
+            is_foreign = KEEPS_LEDGER not in transaction.properties
+            if is_foreign and isinstance(transaction.operation, Restore):
+                restored = restored or version
+        if restored is not None and gap is not None:
+            raise lost_history(table.uri, restored, gap)
+        return None
+
+
+def forgets(operation: Operation, app_id: str) -> bool:
+    """Return whether an operation removed a stream's entry, so that the stream starts over."""
+    if not isinstance(operation, UpdateConfig):
+        return False
+    key = config_key(app_id)
+    entries = operation.config.entries if operation.config else ()
+    return key in operation.old_delete_keys or (key, None) in entries

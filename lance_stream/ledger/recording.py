@@ -1,0 +1,46 @@
+"""The ledger's entry for a version that commits a micro-batch."""
+
+from dataclasses import replace
+
+from lance_stream.commit.committer import ConfigEntries
+from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.table.ledger_entries import (
+    LedgerEntry,
+    config_entries,
+    read_entry,
+    silent_entries,
+)
+from lance_stream.table.manifest import Manifest
+
+
+def record(pending: PendingBatch | None) -> ConfigEntries | None:
+    """Return the function that gives the ledger's entry for a version that commits a batch.
+
+    It also shortens the entries of streams that have been silent for long.
+    """
+    if pending is None:
+        return None
+    batch, digest = pending.batch, pending.digest
+    entry = LedgerEntry(
+        batch.batch_id,
+        batch.query_id,
+        num_rows=None if digest is None else digest.num_rows,
+        digest="" if digest is None else digest.text,
+        rules=batch.rules,
+        quarantined=pending.quarantined,
+    )
+
+    def entries(newest: Manifest | None, version: int) -> dict[str, str]:
+        config = {} if newest is None else newest.config
+        last = read_entry(config, batch.app_id)
+        if last is not None and last.batch_id >= entry.batch_id:  # the stream starts over
+            last = None
+        stream_entry = replace(
+            entry,
+            version=version,
+            recent=() if last is None else last.before(),
+            last_quarantined=None if last is None else last.newest_quarantined,
+        )
+        return silent_entries(config, version) | config_entries(batch.app_id, stream_entry)
+
+    return entries

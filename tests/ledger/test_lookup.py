@@ -1,0 +1,87 @@
+"""Finding a batch id in a ledger: which entries cover it, and what is read for that."""
+
+import uuid
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.lookup import Lookup, has_batch_id
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ledger_entries import LedgerEntry, config_entries, config_key
+from lance_stream.verbs.append import append, append_fragments
+from lance_stream.write.fragments import write_fragments, write_target
+from tests.contracts.watched_stores import WatchedStore
+
+ROWS = pa.table({"id": [1]})
+CONFIG = {"lance.auto": "1", **config_entries("app", LedgerEntry(41, "query-1", 97))}
+
+
+@pytest.fixture
+def table() -> TableVersion:
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", ROWS.schema).table
+
+
+@pytest.mark.parametrize("query_id", ["query-1", ""])
+def test_an_entry_covers_its_batch_and_earlier_ones(query_id: str) -> None:
+    """Batch ids ascend within a stream, and may be skipped."""
+    covered = [has_batch_id(CONFIG, MicroBatch("app", number, query_id)) for number in (0, 41, 42)]
+    assert covered == [True, True, False]
+    assert not has_batch_id(CONFIG, MicroBatch("another app", 5, query_id))
+
+
+@pytest.mark.parametrize("batch_id", [0, 41])
+def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
+    """A new checkpoint starts over at batch 0."""
+    with pytest.raises(InvalidInputError) as caught:
+        has_batch_id(CONFIG, MicroBatch("app", batch_id, "query-2"))
+    text = str(caught.value)
+    for part in ("query-2", "query-1", "batch 41", "version 97", "checkpoint", "its own app id"):
+        assert part in text
+    assert config_key("app") in text
+
+
+def test_another_query_may_continue_the_stream() -> None:
+    """Its batch ids go on from those of the first."""
+    assert not has_batch_id(CONFIG, MicroBatch("app", 42, "query-2"))
+
+
+def test_a_version_is_asked_once(table: TableVersion, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sink and the first attempt of its commit ask about the same version."""
+    lookups: list[int] = []
+    original = Lookup.__init__
+
+    def counting(self: Lookup, table: TableVersion, *others: object) -> None:
+        lookups.append(table.version)
+        original(self, table, *others)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(Lookup, "__init__", counting)
+    append(table, ROWS)
+    table = append(table, ROWS).table
+    fragments = write_fragments(ROWS.to_batches(), write_target(table))
+    pending = PendingBatch.of("app", 0, "query")
+    assert pending.find_in(table) is None
+    assert append_fragments(table, fragments, pending).is_new
+    assert lookups == [3]
+    late = PendingBatch.of("other", 0, "query")
+    assert late.find_in(table) is None
+    assert append_fragments(table, [], late, even_without_rows=True).is_new
+    assert lookups == [3, 3, 4], "another writer's version is looked at, too"
+
+
+def test_a_later_version_is_searched_from_the_last(table: TableVersion) -> None:
+    """An attempt that lost to another writer reads no version, and lists nothing, twice."""
+    for _ in range(12):
+        table = append(table, ROWS).table
+    pending = PendingBatch.of("app", 0, "query")
+    assert pending.find_in(table) is None
+    table = append(table, ROWS).table
+    store = WatchedStore(table.store)
+    assert pending.find_in(replace(table, store=store, log=ObjectStoreLog(store))) is None
+    assert store.calls == []
+    assert pending.searched_through == table.version

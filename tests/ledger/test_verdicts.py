@@ -1,0 +1,111 @@
+"""The table of verdicts: complete, and consistent with what each verdict means."""
+
+from dataclasses import replace
+
+import pytest
+
+from lance_stream.errors import InvalidInputError, LanceStreamError, OtherBatchError
+from lance_stream.ledger.messages import REFUSALS, refusal
+from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
+from lance_stream.ledger.verdicts import (
+    VERDICTS,
+    Contents,
+    Match,
+    Standing,
+    Verdict,
+    classify,
+    compare,
+)
+from lance_stream.table.ledger_entries import LedgerEntry
+
+BATCH = MicroBatch("app", 3, "query", "rules")
+ROWS, OTHERS = RowsDigest(2, (1, 2)), RowsDigest(2, (1, 3))
+ENTRY = LedgerEntry(3, "query", 9, 2, ROWS.text, "rules")
+MATCH = Match(Standing.NEWEST, "app", ENTRY, ENTRY, (ENTRY,))
+
+
+def test_every_standing_and_contents_has_a_verdict() -> None:
+    """A missing case would be decided by an error, or by nobody."""
+    assert set(VERDICTS) == set(Standing)
+    assert all(set(line) == set(Contents) for line in VERDICTS.values())
+
+
+def test_every_verdict_occurs() -> None:
+    """A verdict that no case has would be dead, and so would its message."""
+    assert {verdict for line in VERDICTS.values() for verdict in line.values()} == set(Verdict)
+
+
+def test_every_refusal_has_a_message() -> None:
+    """All verdicts but "new" and "replay" stop the stream, and say what to do."""
+    assert set(REFUSALS) == set(Verdict) - {Verdict.NEW, Verdict.REPLAY}
+    for standing, line in VERDICTS.items():
+        for contents, verdict in line.items():
+            if verdict in REFUSALS:
+                error = _error(standing, contents, verdict)
+                assert isinstance(error, OtherBatchError | InvalidInputError)
+                assert "Nothing was written" in str(error)
+
+
+def _error(standing: Standing, contents: Contents, verdict: Verdict) -> LanceStreamError:
+    entry = replace(ENTRY, digest="") if contents is Contents.UNRECORDED else ENTRY
+    is_known = standing not in (Standing.FORGOTTEN, Standing.ALIAS_FORGOTTEN)
+    match = Match(standing, "alias", ENTRY, entry if is_known else None, (entry,))
+    return refusal(verdict, match, BATCH, OTHERS, "uri")
+
+
+@pytest.mark.parametrize("standing", [Standing.NEWEST, Standing.EARLIER, Standing.FORGOTTEN])
+def test_known_batch_ids_of_a_stream_are_never_new(standing: Standing) -> None:
+    """Rows under them would be written twice."""
+    assert Verdict.NEW not in VERDICTS[standing].values()
+
+
+def test_differing_rows_are_never_skipped_silently() -> None:
+    """Unless the plan may give other rows each time, they would be lost."""
+    differing = (Contents.DIFFERENT, Contents.OTHER_RULES)
+    for line in VERDICTS.values():
+        assert Verdict.REPLAY not in [line[contents] for contents in differing]
+
+
+def test_the_same_rows_are_written_once() -> None:
+    """The same rows and rules under the stream's name or an alias are never new."""
+    for line in VERDICTS.values():
+        assert line[Contents.SAME] is not Verdict.NEW
+
+
+def test_a_batch_id_without_an_entry_is_new() -> None:
+    """There is nothing to compare the rows with."""
+    assert classify(None, BATCH, ROWS) is Verdict.NEW
+    assert classify(None, BATCH, None) is Verdict.NEW
+
+
+@pytest.mark.parametrize(
+    ("entry", "digest", "may_differ", "expected"),
+    [
+        (ENTRY, None, False, Contents.UNREAD),
+        (ENTRY, NO_ROWS, False, Contents.EMPTY),
+        (replace(ENTRY, rules="others"), OTHERS, True, Contents.OTHER_RULES),
+        (replace(ENTRY, rules=""), ROWS, False, Contents.SAME),
+        (replace(ENTRY, digest=""), ROWS, False, Contents.UNRECORDED),
+        (ENTRY, ROWS, True, Contents.SAME),
+        (ENTRY, OTHERS, False, Contents.DIFFERENT),
+        (replace(ENTRY, num_rows=5), ROWS, False, Contents.DIFFERENT),
+        (ENTRY, OTHERS, True, Contents.RECOMPUTED),
+    ],
+)
+def test_rows_are_compared_with_the_entry(
+    entry: LedgerEntry, digest: RowsDigest | None, may_differ: bool, expected: Contents
+) -> None:
+    """The first comparison that applies decides."""
+    match = replace(MATCH, newest=entry, entry=entry)
+    assert compare(match, BATCH, digest, may_differ=may_differ) is expected
+    verdict = classify(match, BATCH, digest, may_differ=may_differ)
+    assert verdict is VERDICTS[Standing.NEWEST][expected]
+
+
+def test_a_forgotten_batch_is_compared_by_rules_only() -> None:
+    """Its rows are not recorded; the stream's newest entry has the rules."""
+    match = replace(MATCH, standing=Standing.ALIAS_FORGOTTEN, entry=None, since=())
+    assert compare(match, BATCH, ROWS) is Contents.UNRECORDED
+    assert classify(match, BATCH, ROWS) is Verdict.ELSEWHERE
+    assert classify(match, replace(BATCH, rules="others"), ROWS) is Verdict.NEW
