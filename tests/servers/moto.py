@@ -59,7 +59,7 @@ class MotoServer(Server):
                 "key": KEY_ID,
                 "secret": SECRET,
                 "endpoint_url": self.endpoint,
-                "client_kwargs": {"region_name": REGION},
+                "region_name": REGION,
             },
         )
 

@@ -178,7 +178,7 @@ def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, messag
         ("s3+ddb://bucket/t?ddbTableName=T", {"manifest_store": "dynamodb://T"}, "leave one"),
         ("s3://bucket/t", {"request_timeout": "banana"}, "request_timeout"),
         ("s3://bucket/t", {"key": "only half"}, "only one half"),
-        ("s3://bucket/t", {"client_kwargs": {"nope": 1}}, "nope"),
+        ("s3://bucket/t", {"client_kwargs": {"nope": 1}}, "client_kwargs"),
         ("s3://bucket/t", {"aws_virtual_hosted_style_request": "maybe"}, "true or false"),
     ],
 )

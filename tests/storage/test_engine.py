@@ -1,11 +1,16 @@
 """The engine's use of the environment, what it shows to whom, and how it renews credentials."""
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from obstore.auth.azure import AzureCredentialProvider
+from obstore.auth.google import GoogleCredentialProvider
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import (
@@ -125,7 +130,7 @@ def test_a_redirect_takes_no_data_along(s3_bucket: Bucket, proxy: FaultProxy, st
 
 
 def test_a_missing_certificate_file_is_named(s3_bucket: Bucket) -> None:
-    options = {**s3_bucket.fsspec_options, "client_kwargs": {"verify": "/no/such.pem"}}
+    options = {**s3_bucket.fsspec_options, "aws_ca_bundle": "/no/such.pem"}
     with pytest.raises(InvalidInputError, match=r"/no/such\.pem"):
         open_store(f"{s3_bucket.uri}/t", options).read("a")
 
@@ -134,7 +139,7 @@ def test_a_missing_certificate_file_is_named(s3_bucket: Bucket) -> None:
 
 
 class Renewed(RenewedCredentials):
-    """Keys that are new each time, and good until they are said not to be."""
+    """Keys that are new each time, and valid until the test says otherwise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +147,7 @@ class Renewed(RenewedCredentials):
         self.good = True
         self.error: Exception | None = None
 
-    def is_good(self) -> bool:
+    def is_valid(self) -> bool:
         return self.good
 
     def fetch(self) -> Mapping[str, Any]:
@@ -252,7 +257,7 @@ def test_failing_key_requests_raise_our_errors(
     with pytest.raises(StoreRefusedError, match="no such profile"):
         store.read("a")
     renewed.error = TryAgainError("the role's server does not answer")
-    with pytest.raises(StoreUnavailableError, match=r"4 times.*does not answer"):
+    with pytest.raises(StoreUnavailableError, match=r"4 attempts in.*does not answer"):
         store.read("a")
     assert proxy.requests == []
 
@@ -277,8 +282,8 @@ def test_an_aws_profile_supplies_all_settings(
 
 def test_missing_credentials_name_the_remedy() -> None:
     assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
-    with pytest.raises(RefusedError, match="no credentials; the way out"):
-        AwsCredentials(None, "the way out").fetch()
+    with pytest.raises(RefusedError, match="no credentials: the remedy"):
+        AwsCredentials(None, "the remedy").fetch()
     with pytest.raises(RefusedError, match="no-such-profile"):
         AwsCredentials("no-such-profile", "").fetch()
 
@@ -337,3 +342,58 @@ def test_a_broken_upload_ends_in_time(s3_bucket: Bucket, proxy: FaultProxy) -> N
     with pytest.raises(StoreUnavailableError, match=r"data/a.*503.*client_retry_timeout"):
         write()
     assert proxy.kinds()["start upload"] <= 2 * 9
+
+
+# obstore's providers of credentials
+
+
+def test_obstores_azure_provider_returns_entras_token() -> None:
+    """So it serves as it is: the token, for storage, and when it expires."""
+    asked: list[tuple[Any, ...]] = []
+
+    class Entra:
+        def get_token(self, *scopes: str, **_options: object) -> SimpleNamespace:
+            asked.append(scopes)
+            return SimpleNamespace(token="T", expires_on=2_000_000_000)
+
+    token = AzureCredentialProvider(Entra())()  # type: ignore[arg-type]  # it is like one
+    ends = datetime.fromtimestamp(2_000_000_000, UTC)
+    assert token == {"token": "T", "expires_at": ends}
+    assert asked == [("https://storage.azure.com/.default",)]
+
+
+def test_obstores_google_provider_refreshes_credentials() -> None:
+    """So it serves as it is: a new token for each call, and when it expires."""
+
+    class Credentials:
+        token, expiry = "old", datetime(2033, 5, 18, 3, 33, 20)  # as google-auth has it
+
+        def refresh(self, _request: object) -> None:
+            self.token = "new"
+
+    provider = GoogleCredentialProvider(Credentials(), request=object())  # type: ignore[arg-type]  # like them
+    assert provider() == {
+        "token": "new",
+        "expires_at": datetime(2033, 5, 18, 3, 33, 20, tzinfo=UTC),
+    }
+
+
+def test_tokens_are_renewed_before_they_expire() -> None:
+    """A token that expires on the way would fail a request."""
+
+    class Tokens(RenewedCredentials):
+        def __init__(self) -> None:
+            super().__init__(timedelta(minutes=5))
+            self.ends = [datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (4, 60, 60)]
+
+        def fetch(self) -> Mapping[str, Any]:
+            return {"token": "T", "expires_at": self.ends.pop(0)}
+
+    async def use(credentials: Tokens) -> list[int]:
+        numbers = []
+        for _ in range(4):
+            await credentials.ready()
+            numbers.append(credentials.number)
+        return numbers
+
+    assert asyncio.run(use(Tokens())) == [1, 2, 2, 2]

@@ -39,32 +39,34 @@ class AwsCredentials(RenewedCredentials):
 
     Args:
         profile: The profile of the shared configuration; None for the default one.
-        ways_out: What to do if there are none.
+        remedy: What to do if there are none.
     """
 
-    def __init__(self, profile: str | None, ways_out: str) -> None:
+    def __init__(self, profile: str | None, remedy: str) -> None:
         super().__init__()
         self._profile = profile
-        self._ways_out = ways_out
-        self._found: Any = None
+        self._remedy = remedy
+        self._credentials: Any = None
 
-    def is_good(self) -> bool:
-        """Return whether the credentials are valid for some more time."""
-        needs = getattr(self._found, "refresh_needed", None)
+    def is_valid(self) -> bool:
+        """Return whether the credentials are valid for some more time, as botocore sees it."""
+        needs = getattr(self._credentials, "refresh_needed", None)
         return needs is None or not needs(_RENEWED_BEFORE_SECONDS)
 
     def fetch(self) -> Mapping[str, Any]:
         """Return the current keys."""
         try:
-            if self._found is None or self._is_doubted:
-                self._found = SharingSession(profile=self._profile).get_credentials()
-            if self._found is None:
-                raise RefusedError(f"there are no credentials; {self._ways_out}")
-            keys = self._found.get_frozen_credentials()
+            if self._credentials is None or self._is_rejected:
+                self._credentials = SharingSession(profile=self._profile).get_credentials()
+            if self._credentials is None:
+                raise RefusedError(f"botocore finds no credentials: {self._remedy}")
+            keys = self._credentials.get_frozen_credentials()
         except _PASSING as error:
-            raise TryAgainError(f"no credentials yet: {str(error)[:300]}") from error
+            raise TryAgainError(
+                f"botocore could not fetch credentials: {str(error)[:300]}"
+            ) from error
         except botocore_errors.BotoCoreError as error:
-            raise RefusedError(f"{str(error)[:300]}; {self._ways_out}") from error
+            raise RefusedError(f"{str(error)[:300]}: {self._remedy}") from error
         return {
             "access_key_id": keys.access_key,
             "secret_access_key": keys.secret_key,
@@ -105,12 +107,12 @@ def _configured(profile: str | None) -> Mapping[str, Any]:
     """Return a profile's setting for S3, or for all services if it has none for S3."""
     session = SharingSession(profile=profile)
     try:
-        said = session.get_scoped_config()
-        services = session.full_config.get("services", {}).get(said.get("services"), {})
+        settings = session.get_scoped_config()
+        services = session.full_config.get("services", {}).get(settings.get("services"), {})
     except botocore_errors.BotoCoreError as error:
         raise RefusedError(str(error)[:300]) from error
     of_s3 = services.get("s3", {})
-    return {**said, **of_s3} if isinstance(of_s3, dict) else dict(said)
+    return {**settings, **of_s3} if isinstance(of_s3, dict) else dict(settings)
 
 
 @cache

@@ -5,10 +5,10 @@ azure-identity fetches the tokens of Microsoft Entra. It is imported when one is
 
 import base64
 import binascii
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from datetime import UTC, datetime
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from lance_stream.errors import InvalidInputError
@@ -18,9 +18,6 @@ from lance_stream.storage.engine.credentials import (
     RenewedCredentials,
 )
 from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
-
-_SCOPE: Final = "https://storage.azure.com/.default"
-_RENEWED_BEFORE_SECONDS: Final = 300
 
 
 class Login(Protocol):
@@ -184,47 +181,44 @@ class Anonymous:
 
 
 class AzureCredentials(RenewedCredentials):
-    """A bearer token, renewed before it ends.
+    """A bearer token, renewed before it expires.
 
     Args:
-        who: Whose.
+        identity: Whose.
 
     Raises:
-        InvalidInputError: azure-identity finds the settings wrong.
+        ImportError: azure-identity is not installed.
+        InvalidInputError: azure-identity finds the settings incomplete.
     """
 
-    def __init__(self, who: Identity) -> None:
+    def __init__(self, identity: Identity) -> None:
+        from obstore.auth.azure import AzureCredentialProvider
+
         super().__init__()
-        self._ends = 0.0
         try:
-            self._credential = _credential(who)
+            self._provider = AzureCredentialProvider(_credential(identity))
         except ValueError as error:
             raise InvalidInputError(
-                f"azure-identity finds the credentials incomplete: {error}"
+                f"the storage options of a Microsoft Entra identity are incomplete: {error}"
             ) from None
 
-    def is_good(self) -> bool:
-        """Return whether the token is good for another while."""
-        return time.time() < self._ends - _RENEWED_BEFORE_SECONDS
-
     def fetch(self) -> Mapping[str, Any]:
-        """Return a new token; the old one, if no answer comes and it is still valid."""
+        """Return a new token; the current one, if no answer comes and it is still valid."""
         from azure.core import exceptions
 
         try:
-            token = self._credential.get_token(_SCOPE)
+            return self._provider()
         except exceptions.ClientAuthenticationError as error:
             raise RefusedError(
-                f"no token could be had from Microsoft Entra: {str(error)[:1000]}. Give an account "
-                "key (account_key), a SAS token (sas_token), or tenant_id, client_id and "
-                "client_secret; anon='true' for public containers"
+                f"Microsoft Entra did not issue a token: {str(error)[:1000]}. Give an account key "
+                "(account_key), a SAS token (sas_token), or tenant_id, client_id and "
+                "client_secret; for public containers, anon='true'"
             ) from None
         except (exceptions.ServiceRequestError, exceptions.ServiceResponseError) as error:
-            if self._said is not None and time.time() < self._ends:
-                return self._said
-            raise TryAgainError(f"Microsoft Entra gave no token: {str(error)[:300]}") from None
-        self._ends = float(token.expires_on)
-        return {"token": token.token}
+            current = self._current
+            if current is not None and datetime.now(UTC) < current["expires_at"]:
+                return current
+            raise TryAgainError(f"Microsoft Entra did not answer: {str(error)[:300]}") from None
 
 
 def _credential(who: Identity) -> Any:
@@ -236,7 +230,10 @@ def _credential(who: Identity) -> Any:
         return identity.ClientSecretCredential(*secret, **authority)
     if who.kind == "workload":
         return identity.WorkloadIdentityCredential(
-            tenant_id=who.tenant, client_id=who.client, token_file_path=who.token_file, **authority
+            tenant_id=who.tenant,
+            client_id=who.client,
+            token_file_path=who.token_file,
+            **authority,
         )
     if who.kind == "cli":
         return identity.AzureCliCredential()

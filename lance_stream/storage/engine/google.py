@@ -19,7 +19,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials
-from lance_stream.storage.engine.google_login import WAYS_OUT, Login, read_key
+from lance_stream.storage.engine.google_login import REMEDIES, Login, read_key
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
     as_flag,
@@ -36,7 +36,7 @@ _DIALECT: Final = Dialect(
     no_bucket=frozenset({"NoSuchBucket"}),
     ways_out={
         **dict.fromkeys(("404", "NoSuchBucket"), "make the bucket, or mend the table's URI"),
-        "401": f"who asks is not known there. {WAYS_OUT}",
+        "401": f"who asks is not known there. {REMEDIES}",
         "403": (
             "who asks is known, but may not do this. Grant the role Storage Object User on the "
             "bucket, or name other credentials in the storage options"

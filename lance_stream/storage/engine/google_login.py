@@ -4,8 +4,9 @@ google-auth issues and renews access tokens. It is imported when one is needed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,7 +21,7 @@ from lance_stream.storage.objects.object_requests import RefusedError, TryAgainE
 _SCOPES: Final = ["https://www.googleapis.com/auth/devstorage.read_write"]
 _MAX_ANSWER: Final = 300
 
-WAYS_OUT: Final = (
+REMEDIES: Final = (
     "Give one of the storage options google_service_account (a file), google_service_account_key "
     "(its JSON) or token; or run `gcloud auth application-default login`; or, for a bucket that "
     "is open to everybody, give token='anon'"
@@ -29,14 +30,14 @@ WAYS_OUT: Final = (
 
 @dataclass(frozen=True)
 class Login:
-    """What proves who we are.
+    """What requests are authorized with.
 
     Attributes:
-        kind: "anonymous": nothing does. "token": an access token, which is never renewed. "file": a
-            file with a service account's key or a user's credentials. "key": its JSON.
-            "machine": the machine that we run on, at Google's. "default": whatever google-auth
-            finds, in its order: the file that GOOGLE_APPLICATION_CREDENTIALS names, what gcloud
-            left behind, the machine.
+        kind: "anonymous": nothing. "token": an access token, which is never renewed. "file": a file
+            with a service account's key or a user's credentials. "key": its JSON. "machine": the
+            machine's own account, at Google. "default": whatever google-auth finds, in its order:
+            the file that GOOGLE_APPLICATION_CREDENTIALS names, the credentials of gcloud, the
+            machine's account.
         value: The token, the file's path, or the JSON.
     """
 
@@ -44,7 +45,7 @@ class Login:
     value: str = field(default="", repr=False)
 
     def connect(self) -> Credentials:
-        """Return what proves it."""
+        """Return the credentials."""
         if self.kind == "anonymous":
             return GivenCredentials({"token": ""})
         if self.kind == "token":
@@ -66,41 +67,41 @@ _OF_PYLANCE: Final = {
 
 
 class GoogleCredentials(RenewedCredentials):
-    """An access token, renewed before it ends.
+    """An access token, renewed before it expires.
 
     Args:
         login: The credentials; not "anonymous", and not "token".
+
+    Raises:
+        ImportError: google-auth is not installed.
     """
 
     def __init__(self, login: Login) -> None:
         import google.auth.transport.requests  # noqa: F401  # a missing library is reported here
 
-        super().__init__()
+        # the machine's server hands out the same token until shortly before
+        super().__init__(timedelta(minutes=3, seconds=45))
         self._login = login
-        self._credentials: Any = None
-
-    def is_good(self) -> bool:
-        """Return whether the token is valid for some more time."""
-        return bool(self._credentials.valid)
+        self._provider: Callable[[], Any] | None = None
 
     def fetch(self) -> Mapping[str, Any]:
         """Return a new token."""
         from google.auth import exceptions
-        from google.auth.transport.requests import Request
+        from obstore.auth.google import GoogleCredentialProvider
 
         try:
-            if self._credentials is None:
-                self._credentials = _credentials(self._login)
-            self._credentials.refresh(Request())
+            if self._provider is None:
+                self._provider = GoogleCredentialProvider(_credentials(self._login))
+            token: Mapping[str, Any] = self._provider()
         except exceptions.GoogleAuthError as error:
             reason = str(error.args[0] if error.args else error)[:_MAX_ANSWER].rstrip(".")
             if error.retryable or isinstance(error, exceptions.TransportError):
-                raise TryAgainError(f"no access token yet: {reason}") from error
-            raise RefusedError(f"there are no credentials: {reason}. {WAYS_OUT}") from error
+                raise TryAgainError(f"google-auth could not fetch a token: {reason}") from error
+            raise RefusedError(f"google-auth finds no credentials: {reason}. {REMEDIES}") from error
         except (ValueError, OSError) as error:  # an invalid key, or a file that cannot be read
             reason = str(error)[:_MAX_ANSWER].rstrip(".")
-            raise RefusedError(f"the credentials are not usable: {reason}. {WAYS_OUT}") from error
-        return {"token": self._credentials.token}
+            raise RefusedError(f"the credentials are not usable: {reason}. {REMEDIES}") from error
+        return token
 
 
 def _credentials(login: Login) -> Any:
@@ -112,22 +113,22 @@ def _credentials(login: Login) -> Any:
         return compute_engine.Credentials(scopes=_SCOPES)
     if login.kind == "default":
         return google.auth.default(scopes=_SCOPES)[0]
-    said = read_key(Path(login.value).read_text() if login.kind == "file" else login.value)
-    if said.get("type") == "service_account":
-        return service_account.Credentials.from_service_account_info(said, scopes=_SCOPES)
-    if said.get("type") == "authorized_user":
-        return credentials.Credentials.from_authorized_user_info(said, scopes=_SCOPES)
+    key = read_key(Path(login.value).read_text() if login.kind == "file" else login.value)
+    if key.get("type") == "service_account":
+        return service_account.Credentials.from_service_account_info(key, scopes=_SCOPES)
+    if key.get("type") == "authorized_user":
+        return credentials.Credentials.from_authorized_user_info(key, scopes=_SCOPES)
     raise ValueError(
-        f"they are of the type {str(said.get('type'))[:40]!r}, not of a service account or a user. "
-        "A file of another kind can run programs and ask servers that it names: if it is yours, "
-        "name it in the environment variable GOOGLE_APPLICATION_CREDENTIALS"
+        f"their type is {str(key.get('type'))[:40]!r}, not that of a service account or a user. "
+        "Credentials of another type can run programs and contact servers that they name: if they "
+        "are yours, name their file in the environment variable GOOGLE_APPLICATION_CREDENTIALS"
     )
 
 
 def read_key(text: str) -> Mapping[str, Any]:
     """Return the JSON object of a key; empty if it is not one."""
     try:
-        said = json.loads(text)
+        key = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return key if isinstance(key, dict) else {}

@@ -168,7 +168,7 @@ class EngineRequests:
         if isinstance(error, RefusedError | TryAgainError | MissingError):
             return error
         meaning = meaning_of(error, self._dialect)
-        if isinstance(meaning, NotAcceptedError) and self._credentials.doubt(number):
+        if isinstance(meaning, NotAcceptedError) and self._credentials.rejected(number):
             return TryAgainError(str(meaning))
         return meaning
 
@@ -194,9 +194,9 @@ class EngineRequests:
         await self._credentials.ready()
         return self._credentials.number
 
-    def trust(self, number: int) -> None:
-        """Note that credentials were accepted."""
-        self._credentials.trust(number)
+    def accepted(self, number: int) -> None:
+        """Note that the service accepted credentials."""
+        self._credentials.accepted(number)
 
     def attempts_at(self, what: str) -> Attempts:
         """Return the attempts at what obstore does not repeat."""
@@ -276,7 +276,7 @@ class EngineRequests:
         except Exception as error:
             # obstore's own text may hold more than is to be shown
             raise self.meaning_of(error, number) from None
-        self.trust(number)
+        self.accepted(number)
         return answer
 
     def _open(self, purpose: _For) -> Any:
@@ -334,7 +334,7 @@ class _Listing(Pages):
             if isinstance(meaning, MissingError):
                 meaning = RefusedError(f"{meaning}: there is no such bucket")
             raise meaning from None
-        self._requests.trust(number)
+        self._requests.accepted(number)
         self._stream = stream
         self._num_listed += len(chunk)
         if chunk and self._requests.resumes_listings:

@@ -10,7 +10,6 @@ contradiction, and refused.
 """
 
 import asyncio
-import base64
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,9 +23,7 @@ from lance_stream.storage.engine.credentials import Credentials, GivenCredential
 from lance_stream.storage.extras import brought_by
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
-    as_count,
     as_flag,
-    as_mapping,
     as_text,
     connection_of,
     retry_policy_of,
@@ -259,9 +256,7 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
     """
     given = take_settings(options, "s3")
     _refuse_what_workers_cannot_have(given)
-    _take_client_arguments(given, _popped(given, "client_kwargs"))
-    _take_config(given, _popped(given, "config_kwargs"))
-    _take_additional(given, _popped(given, "s3_additional_kwargs"))
+    _refuse_arguments_of_botocore(given)
     endpoint = given.get("endpoint")
     if isinstance(endpoint, str) and "://" not in endpoint and "use_ssl" in given:
         is_open = not as_flag("use_ssl", given["use_ssl"])
@@ -294,111 +289,6 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
     return settings
 
 
-def _popped(given: dict[str, Any], name: str) -> dict[str, Any]:
-    return as_mapping(name, given.pop(name, {}))
-
-
-_OF_CLIENT: Mapping[str, str] = {
-    "aws_access_key_id": "key",
-    "aws_secret_access_key": "secret",
-    "aws_session_token": "token",
-    "region_name": "region",
-    "endpoint_url": "endpoint",
-    "use_ssl": "use_ssl",
-}
-"""Settings that `client_kwargs` may contain, too, by botocore's names."""
-
-_OF_CONFIG: Mapping[str, str] = {
-    "region_name": "region",
-    "connect_timeout": "connect_timeout",
-    "read_timeout": "request_timeout",
-    "max_pool_connections": "max_concurrency",
-}
-"""The same of `config_kwargs`."""
-
-_OF_ADDITIONAL: Mapping[str, str] = {
-    "ServerSideEncryption": "encryption",
-    "SSEKMSKeyId": "encryption_key_id",
-    "BucketKeyEnabled": "encryption_bucket_key",
-    "RequestPayer": "requester_pays",
-}
-"""The same of `s3_additional_kwargs`."""
-
-_NO_EFFECT: Final = frozenset(
-    {
-        "parameter_validation", "request_checksum_calculation", "response_checksum_validation",
-        "signature_version", "tcp_keepalive", "user_agent", "user_agent_extra", "user_agent_appid",
-    }
-)  # fmt: skip
-
-
-def _merge(given: dict[str, Any], setting: str, value: Any, name: str) -> None:
-    if value is None:
-        return
-    if given.setdefault(setting, value) != value:
-        raise InvalidInputError(
-            f"{name} and another storage option are the same setting of S3, but have different "
-            "values: leave one of them out"
-        )
-
-
-def _take(
-    given: dict[str, Any], arguments: dict[str, Any], known: Mapping[str, str], option: str
-) -> None:
-    """Use the known arguments of botocore; refuse the others."""
-    for name, setting in known.items():
-        _merge(given, setting, arguments.pop(name, None), f"{option}[{name!r}]")
-    left = sorted(set(arguments) - _NO_EFFECT)
-    if left:
-        raise InvalidInputError(
-            f"{option}[{left[0]!r}] has no counterpart here: leave it out. Known are "
-            f"{', '.join(sorted(known))}; docs/operations/stores.md lists all storage options of S3"
-        )
-
-
-def _take_client_arguments(given: dict[str, Any], client: dict[str, Any]) -> None:
-    verify = client.pop("verify", None)
-    if verify is not None and not isinstance(verify, bool | str):
-        raise InvalidInputError(
-            f"client_kwargs['verify'] is a {type(verify).__name__}, which cannot be sent to "
-            "workers: give True, False, or the path of a file with certificates"
-        )
-    if verify is False:
-        _merge(given, "any_certificate", True, "client_kwargs['verify']")
-    if isinstance(verify, str):
-        _merge(given, "certificates", verify, "client_kwargs['verify']")
-    _take(given, client, _OF_CLIENT, "client_kwargs")
-
-
-def _take_config(given: dict[str, Any], config: dict[str, Any]) -> None:
-    retries = as_mapping("config_kwargs['retries']", config.pop("retries", None) or {})
-    attempts = retries.get("total_max_attempts")
-    if attempts is not None:
-        name = "config_kwargs['retries']['total_max_attempts']"
-        retries["max_attempts"] = as_count(name, attempts, at_least=1) - 1
-    _merge(given, "max_retries", retries.get("max_attempts"), "config_kwargs['retries']")
-    proxies = as_mapping("config_kwargs['proxies']", config.pop("proxies", None) or {})
-    proxy = proxies.get("https") or proxies.get("http")
-    _merge(given, "proxy_url", proxy, "config_kwargs['proxies']")
-    s3 = as_mapping("config_kwargs['s3']", config.pop("s3", None) or {})
-    addressing = {"virtual": True, "path": False}.get(str(s3.pop("addressing_style", "")))
-    _merge(given, "virtual_hosted", addressing, "config_kwargs['s3']['addressing_style']")
-    if s3.pop("payload_signing_enabled", None) is False:
-        _merge(given, "unsigned_payload", True, "config_kwargs['s3']")
-    _take(given, config, _OF_CONFIG, "config_kwargs")
-
-
-def _take_additional(given: dict[str, Any], additional: dict[str, Any]) -> None:
-    key = additional.pop("SSECustomerKey", None)
-    additional.pop("SSECustomerAlgorithm", None)
-    additional.pop("SSECustomerKeyMD5", None)
-    if key is not None:
-        raw = key if isinstance(key, bytes) else as_text("SSECustomerKey", key).encode()
-        encoded = base64.b64encode(raw).decode()
-        _merge(given, "customer_key", encoded, "s3_additional_kwargs['SSECustomerKey']")
-    _take(given, additional, _OF_ADDITIONAL, "s3_additional_kwargs")
-
-
 _ENCRYPTIONS = {
     "aes256": "AES256",
     "sse-s3": "AES256",
@@ -418,6 +308,23 @@ def _refuse_what_workers_cannot_have(given: Mapping[str, Any]) -> None:
             "where botocore looks, such as AWS_PROFILE (or the storage option profile), "
             "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, or the role of its instance"
         )
+
+
+_OPTIONS_INSTEAD: Final = {
+    "client_kwargs": "endpoint_url, aws_region, aws_access_key_id, allow_invalid_certificates",
+    "config_kwargs": "connect_timeout, request_timeout, client_max_retries, proxy_url",
+    "s3_additional_kwargs": "aws_server_side_encryption, aws_sse_kms_key_id, requester_pays",
+}
+"""By s3fs's options that hold arguments of botocore: some of the options for the same settings."""
+
+
+def _refuse_arguments_of_botocore(given: Mapping[str, Any]) -> None:
+    for option, instead in _OPTIONS_INSTEAD.items():
+        if option in given:
+            raise InvalidInputError(
+                f"{option} holds arguments of botocore, which does not send the requests here: "
+                f"give each setting as a storage option, such as {instead}"
+            )
 
 
 def _creates_once(value: Any) -> bool | None:

@@ -62,6 +62,7 @@ S3: Final[_Names] = {
     "encryption_key_id": ("aws_sse_kms_key_id",),
     "encryption_bucket_key": ("aws_sse_bucket_key_enabled",),
     "customer_key": ("aws_sse_customer_key_base64",),
+    "certificates": ("aws_ca_bundle",),
     "conditional_put": ("aws_conditional_put", "conditional_put"),
     "client_kwargs": ("client_kwargs",),
     "config_kwargs": ("config_kwargs",),
