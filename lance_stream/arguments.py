@@ -44,19 +44,19 @@ def as_names(value: object, argument: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     several = isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | Mapping)
-    given = tuple(value) if several and isinstance(value, Iterable) else ()
-    if not several or not all(isinstance(each, str) for each in given):
+    names = tuple(value) if several and isinstance(value, Iterable) else ()
+    if not several or not all(isinstance(name, str) for name in names):
         raise InvalidInputError(
             f"{argument} must be a list of column names, such as ['id', 'name'], not {value!r:.200}"
         )
-    return given
+    return names
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return a suggestion for a misspelled column name; empty if there is none."""
     from difflib import get_close_matches  # tasks of Spark import this module, and never need it
 
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {choice.lower(): choice for choice in choices}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
 

@@ -58,10 +58,10 @@ def answer(asking: Asking[T], read_ranges: ReadRanges) -> T:
         ranges = next(asking)
         while True:
             buffers = [_as_bytes_view(span) for span in read_ranges(ranges)] if ranges else []
-            for wanted, buffer in zip(ranges, buffers, strict=True):
-                if len(buffer) != wanted.size_bytes:
+            for target, buffer in zip(ranges, buffers, strict=True):
+                if len(buffer) != target.size_bytes:
                     raise CorruptDataError(
-                        f"bytes {wanted.start} to {wanted.stop} were asked for, but only "
+                        f"bytes {target.start} to {target.stop} were asked for, but only "
                         f"{len(buffer)} are there: the file is cut short or damaged"
                     )
             ranges = asking.send(buffers)
@@ -81,32 +81,32 @@ def together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
     if len(askings) == 1:
         return [(yield from askings[0])]
     results: dict[int, T] = {}
-    wanted: dict[int, list[ByteRange]] = {}
+    requests: dict[int, list[ByteRange]] = {}
 
-    def advance(place: int, buffers: list[Buffer] | None) -> None:
+    def advance(index: int, buffers: list[Buffer] | None) -> None:
         try:
             if buffers is None:
-                wanted[place] = next(askings[place])
+                requests[index] = next(askings[index])
             else:
-                wanted[place] = askings[place].send(buffers)
+                requests[index] = askings[index].send(buffers)
         except StopIteration as stop:
-            wanted.pop(place, None)
-            results[place] = stop.value
+            requests.pop(index, None)
+            results[index] = stop.value
 
     try:
-        for place in range(len(askings)):
-            advance(place, None)
-        while wanted:
-            running = list(wanted.items())
+        for index in range(len(askings)):
+            advance(index, None)
+        while requests:
+            running = list(requests.items())
             buffers = yield [span for _, ranges in running for span in ranges]
             taken = 0
-            for place, ranges in running:
-                advance(place, buffers[taken : taken + len(ranges)])
+            for index, ranges in running:
+                advance(index, buffers[taken : taken + len(ranges)])
                 taken += len(ranges)
     finally:
         for asking in askings:
             asking.close()
-    return [results[place] for place in range(len(askings))]
+    return [results[index] for index in range(len(askings))]
 
 
 def read_from(data: bytes | memoryview) -> ReadRanges:

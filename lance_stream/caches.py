@@ -34,15 +34,15 @@ class Cache(Generic[K, V]):
 
         Threads that ask for it meanwhile may make it, too; all get the one that was there first.
         """
-        known = self.get(key)
-        if known is not None:
-            return known
-        made = make()
+        cached = self.get(key)
+        if cached is not None:
+            return cached
+        value = make()
         with self._lock:
-            known = self._values.get(key)
-            if known is None:
-                self._keep(key, made)
-            return made if known is None else known
+            cached = self._values.get(key)
+            if cached is None:
+                self._keep(key, value)
+            return value if cached is None else cached
 
     def put(self, key: K, value: V) -> None:
         """Keep a value, in place of an older one."""
@@ -57,9 +57,9 @@ class Cache(Generic[K, V]):
             change: Returns the new value, given the old one; None if there is none.
         """
         with self._lock:
-            made = change(self._values.get(key))
-            self._keep(key, made)
-            return made
+            value = change(self._values.get(key))
+            self._keep(key, value)
+            return value
 
     def items(self) -> list[tuple[K, V]]:
         """Return all keys and values."""
@@ -95,16 +95,16 @@ class ByIdentity(Generic[V]):
     def of(self, owner: object) -> V:
         """Return the value of an object."""
         key = id(owner)
-        known = self._known.get(key)
-        if known is not None and known[0]() is owner:
-            return known[1]
-        made = self._make(owner)
-        self._known[key] = weakref.ref(owner, partial(self._forget, key)), made
-        return made
+        cached = self._known.get(key)
+        if cached is not None and cached[0]() is owner:
+            return cached[1]
+        value = self._make(owner)
+        self._known[key] = weakref.ref(owner, partial(self._forget, key)), value
+        return value
 
     def _forget(self, key: int, dead: "weakref.ref[Any]") -> None:
-        known = self._known.get(key)
-        if known is not None and known[0] is dead:
+        cached = self._known.get(key)
+        if cached is not None and cached[0] is dead:
             self._known.pop(key, None)
 
     def __len__(self) -> int:

@@ -685,10 +685,10 @@ class Dataset:
             CommitError: Every attempt met a conflict.
         """
         rows = read_input(data).read_all()
-        own = [name for name in rows.schema.names if is_change_column(name)]
+        feed_columns = [name for name in rows.schema.names if is_change_column(name)]
         rules = UpsertRules(
             as_names(on, "on"),
-            except_columns=(*as_names(except_columns, "except_columns"), *own),
+            except_columns=(*as_names(except_columns, "except_columns"), *feed_columns),
             skip_unchanged=skip_unchanged,
             applies_changes=True,
         )
@@ -1124,7 +1124,7 @@ def open_together(
     names = [text_of(uri) for uri in uris]
     if len(set(names)) < len(names):
         raise InvalidInputError(f"a table is given twice: {', '.join(sorted(names)):.500}")
-    return [Dataset(each) for each in opening.open_tables_together(names, options)]
+    return [Dataset(table) for table in opening.open_tables_together(names, options)]
 
 
 def migrate_to_stable_row_ids(

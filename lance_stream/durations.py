@@ -43,13 +43,13 @@ def parse_age(age: str | timedelta, *, may_be_nothing: bool = False) -> timedelt
     if isinstance(age, timedelta):
         parsed = age
     else:
-        found = seconds_in(age) if isinstance(age, str) else None
-        if found is None or not found[1]:
+        seconds = seconds_in(age) if isinstance(age, str) else None
+        if seconds is None or not seconds[1]:
             raise InvalidInputError(
                 f"{age!r} is not an age: give a number and a unit, such as '7 days', '12 hours' or "
                 "'30 minutes', or a timedelta"
             )
-        parsed = timedelta(seconds=min(found[0], timedelta.max // timedelta(seconds=1)))
+        parsed = timedelta(seconds=min(seconds[0], timedelta.max // timedelta(seconds=1)))
     if parsed < timedelta(0) or (parsed == timedelta(0) and not may_be_nothing):
         raise InvalidInputError(f"the age {age!r} is not positive")
     return parsed

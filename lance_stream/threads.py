@@ -21,5 +21,5 @@ def map_ahead(function: Callable[[T], U], items: Sequence[T], num_threads: int) 
             while ahead:
                 yield ahead.popleft().result()
         finally:
-            for each in ahead:
-                each.cancel()
+            for future in ahead:
+                future.cancel()

@@ -78,12 +78,12 @@ def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
 
 def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection) -> pa.RecordBatch:
     batch = reader.read(selection)
-    own = []
+    batches = []
     for field, source in zip(unit.arrow_schema, unit.sources, strict=True):
         if source is None:
-            own.append(pa.nulls(batch.num_rows, field.type))
+            batches.append(pa.nulls(batch.num_rows, field.type))
             continue
-        own.append(show(batch.column(source.place), source, field.type))
+        batches.append(show(batch.column(source.place), source, field.type))
     num_rows = batch.num_rows
     micros = (unit.commit_timestamp - _EPOCH) // timedelta(microseconds=1)
     constants = [
@@ -93,7 +93,7 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
     ]
     stamps = [batch.column(name) for name in STAMPS]
     return pa.RecordBatch.from_arrays(
-        own + constants + stamps, schema=feed_schema(unit.arrow_schema)
+        batches + constants + stamps, schema=feed_schema(unit.arrow_schema)
     )
 
 
@@ -105,13 +105,13 @@ def _repeat_text(text: str, num_rows: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), num_rows, buffers, 0)
 
 
-def check_names(own: pa.Schema) -> None:
+def check_names(table_schema: pa.Schema) -> None:
     """Raise if a table's own columns have the names of change columns.
 
     Raises:
         InvalidInputError: Some do; the message names them.
     """
-    twice = sorted(set(own.names).intersection(CHANGE_COLUMNS.names))
+    twice = sorted(set(table_schema.names).intersection(CHANGE_COLUMNS.names))
     if twice:
         raise InvalidInputError(
             f"the table's own columns {', '.join(twice)} have the names of change feed columns; "
@@ -124,8 +124,8 @@ def without_change_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(list(range(batch.num_columns - len(CHANGE_COLUMNS))))
 
 
-def feed_schema(own: pa.Schema) -> pa.Schema:
+def feed_schema(table_schema: pa.Schema) -> pa.Schema:
     """Return the feed's columns: the table's own, then the change columns."""
     for field in CHANGE_COLUMNS:
-        own = own.append(field)
-    return own
+        table_schema = table_schema.append(field)
+    return table_schema

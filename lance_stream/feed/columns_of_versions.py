@@ -152,9 +152,9 @@ class FeedColumns:
         """
         ids, by_name = self.ids_in(table), ids_by_path(table.schema.fields)
         return {
-            quote_path(path): ids.get(wanted)
-            for path, wanted in ids_by_path(self.wanted.fields).items()
-            if ids.get(wanted) != by_name.get(path)
+            quote_path(path): ids.get(field)
+            for path, field in ids_by_path(self.wanted.fields).items()
+            if ids.get(field) != by_name.get(path)
         }
 
     def read_from(self, table: TableVersion) -> tuple[tuple[Field, ...], tuple[Source | None, ...]]:
@@ -168,13 +168,13 @@ class FeedColumns:
         by_id = {field.id: field for field in table.schema.fields}
         read: list[Field] = []
         sources: list[Source | None] = []
-        for wanted in self.wanted.fields:
-            there = by_id.get(ids.get(wanted.id, UNASSIGNED_ID))
+        for target in self.wanted.fields:
+            there = by_id.get(ids.get(target.id, UNASSIGNED_ID))
             if there is None:
                 sources.append(None)
             else:
-                part = _part(wanted, there, ids)
-                sources.append(_source(wanted, part, ids, len(read)))
+                part = _part(target, there, ids)
+                sources.append(_source(target, part, ids, len(read)))
                 read.append(part)
         return tuple(read), tuple(sources)
 
@@ -193,7 +193,7 @@ class FeedColumns:
             columns: Names or paths in the version whose names are used; None for all.
         """
         fields = project(self.as_of.schema, names_of(self.as_of, columns)).fields
-        place_of = {field.id: place for place, field in enumerate(self.wanted.fields)}
+        place_of = {field.id: index for index, field in enumerate(self.wanted.fields)}
         ids = {field.id: field.id for field in self.wanted.walk()}
         sources = (
             _source(field, self.wanted.fields[place_of[field.id]], ids, place_of[field.id])
@@ -281,15 +281,15 @@ class ReadsOfVersion:
             arrow_schema=columns.own,
         )
 
-    def unit(self, place: int, change_type: str, **rows: Any) -> ChangeUnit:
+    def unit(self, index: int, change_type: str, **rows: Any) -> ChangeUnit:
         """Return the work unit that reads some rows of a fragment.
 
         Args:
-            place: The fragment's index in the manifest.
+            index: The fragment's index in the manifest.
             change_type: What happened to the rows.
             rows: Which rows, as attributes of `WorkUnit`; all live rows by default.
         """
-        unit = unit_of(self._table, place, fields=self._fields, system_columns=STAMPS, **rows)
+        unit = unit_of(self._table, index, fields=self._fields, system_columns=STAMPS, **rows)
         return self._said(unit=unit, change_type=change_type)
 
 
@@ -304,64 +304,64 @@ def _nullable(field: Field) -> Field:
     return replace(field, nullable=True, children=(entries,))
 
 
-def _part(wanted: Field, there: Field, ids: Ids) -> Field:
+def _part(target: Field, there: Field, ids: Ids) -> Field:
     """Return what to read of a version's field to build a wanted one from it.
 
     If no part of it is wanted, one part is still read to learn which values are null and how long
     lists are.
     """
-    if there.is_leaf or wanted.is_blob:
+    if there.is_leaf or target.is_blob:
         return there
     if there.logical_type == STRUCT:
-        known = {ids[child.id]: child for child in wanted.children if child.id in ids}
+        stored = {ids[child.id]: child for child in target.children if child.id in ids}
         parts = [
-            _part(known[child.id], child, ids) for child in there.children if child.id in known
+            _part(stored[child.id], child, ids) for child in there.children if child.id in stored
         ]
         return replace(there, children=tuple(parts or [_narrowest(there.children)]))
-    if is_list(there) and is_list(wanted):
-        return replace(there, children=(_part(wanted.children[0], there.children[0], ids),))
+    if is_list(there) and is_list(target):
+        return replace(there, children=(_part(target.children[0], there.children[0], ids),))
     return there
 
 
 def _narrowest(fields: Sequence[Field]) -> Field:
     """Return the field with the fewest parts, itself reduced to as few as possible."""
-    field = min(fields, key=lambda each: len(list(each.walk())))
+    field = min(fields, key=lambda candidate: len(list(candidate.walk())))
     if field.is_leaf or field.logical_type == MAP:
         return field
     return replace(field, children=(_narrowest(field.children),))
 
 
-def _source(wanted: Field, there: Field, ids: Ids, place: int) -> Source:
+def _source(target: Field, there: Field, ids: Ids, index: int) -> Source:
     """Return what a wanted field is built from.
 
     Args:
-        wanted: The field.
+        target: The field.
         there: What is read of its column in a version.
         ids: Maps wanted ids to ids in the version.
-        place: The index of `there` among its siblings.
+        index: The index of `there` among its siblings.
     """
-    if wanted.is_blob or there.is_blob:
-        return Source(place)
-    if wanted.logical_type == there.logical_type == MAP:
-        wanted, there = wanted.children[0], there.children[0]
+    if target.is_blob or there.is_blob:
+        return Source(index)
+    if target.logical_type == there.logical_type == MAP:
+        target, there = target.children[0], there.children[0]
     place_of = {child.id: n for n, child in enumerate(there.children)}
     parts = tuple(
         None
         if (at := place_of.get(ids.get(child.id, UNASSIGNED_ID))) is None
         else _source(child, there.children[at], ids, at)
-        for child in wanted.children
+        for child in target.children
     )
     is_whole = len(parts) == len(there.children) and all(
         part is not None and part.place == n and part.is_whole for n, part in enumerate(parts)
     )
-    if is_list(wanted) and not is_list(there):
+    if is_list(target) and not is_list(there):
         parts = ()  # a list whose items are not a child field
-    return Source(place, parts, is_whole)
+    return Source(index, parts, is_whole)
 
 
-def _retyped(wanted: Field, ids: Ids, by_id: Mapping[int, Field]) -> Field:
-    there = by_id[ids[wanted.id]]
-    if not wanted.children or not there.children:
-        return replace(there, name=wanted.name)
-    parts = tuple(_retyped(child, ids, by_id) for child in wanted.children)
-    return replace(there, name=wanted.name, children=parts)
+def _retyped(target: Field, ids: Ids, by_id: Mapping[int, Field]) -> Field:
+    there = by_id[ids[target.id]]
+    if not target.children or not there.children:
+        return replace(there, name=target.name)
+    parts = tuple(_retyped(child, ids, by_id) for child in target.children)
+    return replace(there, name=target.name, children=parts)

@@ -63,9 +63,9 @@ class ExistingVersions:
         return self._listed
 
     def _list(self, after: int) -> None:
-        found = self.newest.log.versions(after)
+        versions = self.newest.log.versions(after)
         self._listed = [
-            version for version in found if version <= self.newest.version
+            version for version in versions if version <= self.newest.version
         ] or self._listed
         self._is_all = not after
 
@@ -252,5 +252,5 @@ class _RecentVersions(VersionLog):
             self._drop(next(iter(self._recent)))
 
     def _drop(self, version: int) -> None:
-        gone = self._recent.pop(version, None)
-        self._num_fragments -= 0 if gone is None else len(gone.fragments)
+        dropped = self._recent.pop(version, None)
+        self._num_fragments -= 0 if dropped is None else len(dropped.fragments)

@@ -345,7 +345,7 @@ class TableFollower:
             rows = None if rows is None else rows - step.num_rows(first)
             size_bytes = None if size_bytes is None else size_bytes - cost
             quotas = (versions, rows, size_bytes, unchanged)
-            is_full = any(left is not None and left <= 0 for left in quotas)
+            is_full = any(quota is not None and quota <= 0 for quota in quotas)
             if is_full or (first and self.rules.feed.is_net):
                 break
             first, is_first = 0, False
@@ -427,14 +427,14 @@ class TableFollower:
         """
         version = start.version
         if not history.has(version):
-            left = history.next_existing(version)
+            next_version = history.next_existing(version)
             self._lose(
                 f"the changes after version {version} are needed, but that version no longer "
                 "exists, so what the next ones changed is unknown",
                 history,
-                f"the changes through version {left} are skipped",
+                f"the changes through version {next_version} are skipped",
             )
-            return left, 0
+            return next_version, 0
         if start.num_delivered and not history.has(version + 1):
             self._lose(
                 f"{start.num_delivered} changes of version {version + 1} have been read, but that "
@@ -493,9 +493,9 @@ class TableFollower:
         for older, newer in zip((after, *versions[:-1]), versions, strict=True):
             if newer == older + 1:
                 continue
-            gone = f"{older + 1}" if newer == older + 2 else f"{older + 1} to {newer - 1}"
+            missing = f"{older + 1}" if newer == older + 2 else f"{older + 1} to {newer - 1}"
             one = newer == older + 2
-            problem = f"version {gone} is gone" if one else f"versions {gone} are gone"
+            problem = f"version {missing} is gone" if one else f"versions {missing} are gone"
             instead = f"the net changes from version {older} to {newer} replace them"
             if self.rules.is_consumer and older:
                 self._warn(problem, instead)
@@ -514,10 +514,10 @@ class TableFollower:
         Otherwise a batch that ends within a large version would compare it again for every part.
         """
         while after < through:
-            known = self._known_steps.get(after + 1)
-            if known is not None and mark_of(known.newer.manifest) == history.mark(after + 1):
+            cached = self._known_steps.get(after + 1)
+            if cached is not None and mark_of(cached.newer.manifest) == history.mark(after + 1):
                 after += 1
-                yield replace(known, columns=columns)
+                yield replace(cached, columns=columns)
                 continue
             for step in self._walk_uncached(history, after, through, columns):
                 after = step.newer.version
@@ -541,11 +541,13 @@ class TableFollower:
             yield step
 
     def _remember(self, step: VersionChanges | AppendedRows) -> None:
-        kept = (
+        num_cached = (
             sum(known_step.num_row_changes for known_step in self._known_steps.values())
             + step.num_row_changes
         )
-        if not self._known_steps or (len(self._known_steps) < KNOWN and kept <= KNOWN_ROW_CHANGES):
+        if not self._known_steps or (
+            len(self._known_steps) < KNOWN and num_cached <= KNOWN_ROW_CHANGES
+        ):
             self._known_steps[step.newer.version] = step
 
     def _net(

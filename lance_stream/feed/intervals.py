@@ -65,12 +65,12 @@ def version_of_interval(
         return table.read_at(version)
     except NotFoundError as error:
         versions = [version for version in table.log.versions() if version <= through]
-        gone = "which has been cleaned up"
+        reason = "which has been cleaned up"
         if table.manifest.base_paths:
-            gone += ", or is in the history that this branch or clone started from"
+            reason += ", or is in the history that this branch or clone started from"
         raise NotFoundError(
             f"the changes after version {after} and through version {through} need "
-            f"version {version}, {gone}; existing versions through {through}: "
+            f"version {version}, {reason}; existing versions through {through}: "
             f"{_as_ranges(versions)}. {_start_that_works(versions, through)}"
         ) from error
 
@@ -88,11 +88,11 @@ def _as_ranges(versions: Sequence[int]) -> str:
 
 def _start_that_works(versions: Sequence[int], through: int) -> str:
     """Return what to do instead of an interval that starts before the versions that are left."""
-    left = set(versions)
-    if through not in left:
+    existing = set(versions)
+    if through not in existing:
         return "Start after the newest version, with a snapshot of it"
     first = through
-    while first - 1 in left:
+    while first - 1 in existing:
         first -= 1
     return (
         f"Start after version {first}, with a snapshot of it (in Spark, startingVersion "
@@ -103,8 +103,8 @@ def _start_that_works(versions: Sequence[int], through: int) -> str:
 def first_version_since(table: TableVersion, moment: datetime) -> int:
     """Return the first version committed at or after a moment; the newest plus 1 if none was."""
     versions = table.log.versions()
-    place = _first_place(table, versions, nanos_of(moment))
-    return versions[place] if place < len(versions) else versions[-1] + 1
+    index = _first_place(table, versions, nanos_of(moment))
+    return versions[index] if index < len(versions) else versions[-1] + 1
 
 
 def last_version_until(table: TableVersion, moment: datetime) -> int:
@@ -114,13 +114,13 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
         InvalidInputError: The moment is before the oldest version left.
     """
     versions = table.log.versions()
-    place = _first_place(table, versions, nanos_of(moment) + _MICROSECOND)
-    if not place:
+    index = _first_place(table, versions, nanos_of(moment) + _MICROSECOND)
+    if not index:
         raise InvalidInputError(
             f"no version existed at {with_zone(moment).isoformat()}; the oldest one is "
             f"version {versions[0]}"
         )
-    return versions[place - 1]
+    return versions[index - 1]
 
 
 def commit_time(table: TableVersion) -> datetime:
@@ -128,27 +128,27 @@ def commit_time(table: TableVersion) -> datetime:
 
     The clocks of writers differ, so a version may claim to be older than its predecessor.
     """
-    said = table.manifest.timestamp_nanos or 0
-    shown = _commit_times.get((table.uri, table.version, said))
-    if shown is None:
-        latest = said
+    stamp = table.manifest.timestamp_nanos or 0
+    cached = _commit_times.get((table.uri, table.version, stamp))
+    if cached is None:
+        latest = stamp
         for version in range(table.version - 1, max(table.version - 1 - _LOOK_BACK, 0), -1):
             try:
                 nanos = table.log.read(version).timestamp_nanos or 0
             except NotFoundError:
                 break
             latest = max(latest, nanos)
-            if nanos < said - CLOCK_SKEW:
+            if nanos < stamp - CLOCK_SKEW:
                 break
-        shown = moment_at(latest // _MICROSECOND)
-        remember_commit_time(table, shown)
-    return shown
+        cached = moment_at(latest // _MICROSECOND)
+        remember_commit_time(table, cached)
+    return cached
 
 
-def remember_commit_time(table: TableVersion, shown: datetime) -> None:
+def remember_commit_time(table: TableVersion, moment: datetime) -> None:
     """Keep the timestamp of a version's changes, so that the next one need not look back."""
     key = table.uri, table.version, table.manifest.timestamp_nanos or 0
-    _commit_times.put(key, shown)
+    _commit_times.put(key, moment)
 
 
 def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> int:
@@ -156,15 +156,15 @@ def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> in
 
     Timestamps ascend except for clock skew: all versions within the skew before are examined.
     """
-    place = look = bisect_left(versions, nanos, key=lambda each: _nanos(table, each))
-    while look and (found := _nanos(table, versions[look - 1])) >= nanos - CLOCK_SKEW:
+    index = look = bisect_left(versions, nanos, key=lambda version: _nanos(table, version))
+    while look and (timestamp := _nanos(table, versions[look - 1])) >= nanos - CLOCK_SKEW:
         look -= 1
-        if found >= nanos:
-            place = look
-    return place
+        if timestamp >= nanos:
+            index = look
+    return index
 
 
 def _nanos(table: TableVersion, version: int) -> int:
     """Return when a version was committed, in nanoseconds, rounded down to microseconds."""
-    said = table.log.read(version).timestamp_nanos or 0
-    return said // _MICROSECOND * _MICROSECOND
+    timestamp = table.log.read(version).timestamp_nanos or 0
+    return timestamp // _MICROSECOND * _MICROSECOND

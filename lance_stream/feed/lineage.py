@@ -162,25 +162,27 @@ def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
     Some of the fragments that both have are checked.
     """
     before, after = _places(older.schema.fields), _places(newer.schema.fields)
-    wanted = {field_id for field_id, place in after.items() if before.get(field_id) == place}
+    unchanged = {
+        field_id for field_id, location in after.items() if before.get(field_id) == location
+    }
     common = sorted(set(older.manifest.fragments.ids) & set(newer.manifest.fragments.ids))
-    known: set[int] = set()
+    ancestors: set[int] = set()
     for fragment_id in dict.fromkeys((*common[:_MAX_LOOKED_AT], *common[-_MAX_LOOKED_AT:])):
         for _, file in _held_by(older, fragment_id) & _held_by(newer, fragment_id):
             # the enclosing struct is the same one, too: parts do not move between structs
-            known.update(after[file] if file in wanted else ())
-        if wanted <= known:
+            ancestors.update(after[file] if file in unchanged else ())
+        if unchanged <= ancestors:
             break
-    return frozenset(known)
+    return frozenset(ancestors)
 
 
 def _places(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
     """Return the ids of each field's ancestors, and its own."""
-    found: dict[int, tuple[int, ...]] = {}
+    ids_by_field: dict[int, tuple[int, ...]] = {}
     for field in fields:
-        found[field.id] = (*above, field.id)
-        found |= _places(field.children, found[field.id])
-    return found
+        ids_by_field[field.id] = (*above, field.id)
+        ids_by_field |= _places(field.children, ids_by_field[field.id])
+    return ids_by_field
 
 
 def _held_by(table: TableVersion, fragment_id: int) -> set[tuple[str, int]]:

@@ -56,8 +56,8 @@ class Position:
     def marks(self) -> dict[int, str]:
         """The mark of each version that the position knows."""
         before, _, inside = self.mark.partition(_SEPARATOR)
-        known = {self.version: before, self.version + 1: inside}
-        return {version: mark for version, mark in known.items() if mark}
+        counts = {self.version: before, self.version + 1: inside}
+        return {version: mark for version, mark in counts.items() if mark}
 
     @property
     def last_version(self) -> int:

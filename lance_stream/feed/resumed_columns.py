@@ -45,17 +45,19 @@ def resumed_columns(
     types = {field.id: field.logical_type for field in as_of.schema.walk()}
     meaning: dict[int, int] = {}
     for field in now.wanted.fields:
-        kept: dict[int, int] = {}
-        for path, wanted in ids_by_path([field]).items():
+        resumed: dict[int, int] = {}
+        for path, target in ids_by_path([field]).items():
             before = names.get(quote_path(path), by_path.get(path))
             there = None if before is None else followed.get(before)
-            if there is not None and types[there] == types[wanted]:
-                kept[wanted] = there
-        meaning |= kept if _is_all_of(field, kept) else {part.id: part.id for part in field.walk()}
+            if there is not None and types[there] == types[target]:
+                resumed[target] = there
+        meaning |= (
+            resumed if _is_all_of(field, resumed) else {part.id: part.id for part in field.walk()}
+        )
     if len(set(meaning.values())) < len(meaning):
         return now
     return FeedColumns(as_of, columns, meaning, now.lineage)
 
 
-def _is_all_of(field: Field, kept: Ids) -> bool:
-    return all(descendant.id in kept for descendant in field.walk())
+def _is_all_of(field: Field, resumed: Ids) -> bool:
+    return all(descendant.id in resumed for descendant in field.walk())

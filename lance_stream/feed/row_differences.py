@@ -106,7 +106,7 @@ class RowDifferences:
         have done so.
         """
         has_old_columns = False
-        found, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
+        row_ids, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
         while ranges:
             start, stop = ranges.pop()
             try:
@@ -116,7 +116,7 @@ class RowDifferences:
                     seen.add(newer.version)
                     if newer.version not in self._unstamped:
                         self._unstamped[newer.version] = self.changes(older, newer).unstamped
-                    found.append(self._unstamped[newer.version])
+                    row_ids.append(self._unstamped[newer.version])
                     origin = self._restored_by(newer)
                     if origin is not None:
                         has_old_columns |= bool(_new_field_ids(older, newer))
@@ -126,14 +126,14 @@ class RowDifferences:
                 if (start, stop) == (after, through):
                     raise
                 has_old_columns = True
-        return np.unique(np.concatenate(found)), has_old_columns
+        return np.unique(np.concatenate(row_ids)), has_old_columns
 
     def _touched_between(self, after: int, through: int) -> U64s:
         """Return the ids of rows inserted, deleted, or changed by more than a new column."""
-        found = [np.empty(0, np.uint64)]
+        row_ids = [np.empty(0, np.uint64)]
         for older, newer in self._steps(after, through):
-            found.append(changed_row_ids(*self._compare(older, newer, column_backfills=False)))
-        return np.unique(np.concatenate(found))
+            row_ids.append(changed_row_ids(*self._compare(older, newer, column_backfills=False)))
+        return np.unique(np.concatenate(row_ids))
 
     def _restored_by(self, table: TableVersion) -> int | None:
         if table.version not in self._restored:
@@ -178,8 +178,8 @@ def _diff(
         if fragment.deletion_file is not None
     }
     sequences = {sequence: newer.files.sequence(sequence) for sequence in plan.sequences}
-    found = diff(plan, dead_rows, sequences, history, column_backfills=column_backfills)
-    return found, sequences
+    changes = diff(plan, dead_rows, sequences, history, column_backfills=column_backfills)
+    return changes, sequences
 
 
 def _new_field_ids(older: TableVersion, newer: TableVersion) -> set[int]:

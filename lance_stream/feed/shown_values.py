@@ -59,8 +59,8 @@ def show(array: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
         return array
     if isinstance(array, pa.ExtensionArray):
         return show(array.storage, source, target)
-    shown = next((show for accepts, show in _KINDS if accepts(target)), _show_leaf)
-    return shown(array, source, target)
+    show_kind = next((show for accepts, show in _KINDS if accepts(target)), _show_leaf)
+    return show_kind(array, source, target)
 
 
 def _show_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.Array:
@@ -146,8 +146,8 @@ def _entries_of(
     return tuple(
         pa.nulls(len(places), kind)
         if part is None
-        else show(array.values.field(place).take(places), part, kind)
-        for place, (part, kind) in enumerate(zip(parts, types, strict=True))
+        else show(array.values.field(index).take(places), part, kind)
+        for index, (part, kind) in enumerate(zip(parts, types, strict=True))
     )
 
 
@@ -227,10 +227,10 @@ def _encoded(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
 
 def _kept(array: pa.Array, cast: Callable[[pa.Array], pa.Array], is_kept: pa.Array) -> pa.Array:
     """Cast the values that keep their meaning, and return null for the others."""
-    kept = pc.fill_null(is_kept, False)
-    if kept.false_count == array.null_count:
+    mask = pc.fill_null(is_kept, False)
+    if mask.false_count == array.null_count:
         return cast(array)
-    return cast(pc.if_else(kept, array, pa.scalar(None, array.type)))
+    return cast(pc.if_else(mask, array, pa.scalar(None, array.type)))
 
 
 def _round_trip(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -250,11 +250,11 @@ def _show_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
         return array.cast(target)
     except pa.ArrowInvalid:
         encoded = array.dictionary_encode()
-        shown = [
+        dictionary = [
             _cast_alone(encoded.dictionary.slice(n, 1), target)
             for n in range(len(encoded.dictionary))
         ]
-        return pa.chunked_array(shown, target).combine_chunks().take(encoded.indices)
+        return pa.chunked_array(dictionary, target).combine_chunks().take(encoded.indices)
 
 
 def _cast_alone(value: pa.Array, target: pa.DataType) -> pa.Array:
@@ -287,8 +287,8 @@ def _is_within(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _is_between(array: pa.Array, low: int, high: int) -> pa.Array:
-    own = np.iinfo(array.type.to_pandas_dtype())
-    low, high = max(low, int(own.min)), min(high, int(own.max))
+    limits = np.iinfo(array.type.to_pandas_dtype())
+    low, high = max(low, int(limits.min)), min(high, int(limits.max))
     return pc.and_(
         pc.greater_equal(array, pa.scalar(low, array.type)),
         pc.less_equal(array, pa.scalar(high, array.type)),
@@ -321,10 +321,10 @@ def _as_float(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _values_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
     """Return numbers as numpy values; nulls become arbitrary numbers."""
-    own = np.dtype(array.type.to_pandas_dtype())
+    dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, kind)
-    values = np.frombuffer(array.buffers()[1], own, len(array), array.offset * own.itemsize)
+    values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     return values.astype(kind)
 
 
@@ -340,8 +340,8 @@ def _show_bytes(array: pa.Array, target: pa.DataType) -> pa.Array:
     from lance_stream.write.casting import cast_to_fixed_size_binary  # rarely needed
 
     fitting = cast_to_fixed_size_binary(array.filter(is_kept), target)
-    kept = is_kept.to_numpy(zero_copy_only=False)
-    return fitting.take(pa.array(np.cumsum(kept) - 1, pa.int64(), mask=~kept))
+    mask = is_kept.to_numpy(zero_copy_only=False)
+    return fitting.take(pa.array(np.cumsum(mask) - 1, pa.int64(), mask=~mask))
 
 
 def _is_number(arrow: pa.DataType) -> bool:

@@ -68,27 +68,27 @@ class Snapshot:
         columns = self._columns or FeedColumns(table, None)
         reads = ReadsOfVersion(columns, table, table.version, table.timestamp or LONG_AGO)
         first = int(np.searchsorted(starts, start, side="right")) - 1
-        for place in range(first, len(table.manifest.fragments)):
-            low, high = int(starts[place]), int(starts[place + 1])
+        for index in range(first, len(table.manifest.fragments)):
+            low, high = int(starts[index]), int(starts[index + 1])
             if low >= stop:
                 return
             if low == high:
                 continue
             inside = range(max(start, low) - low, min(stop, high) - low)
-            begin, end = self._row_offsets(place, inside, high - low)
-            yield reads.unit(place, INSERT, start=begin, stop=end)
+            begin, end = self._row_offsets(index, inside, high - low)
+            yield reads.unit(index, INSERT, start=begin, stop=end)
 
-    def _row_offsets(self, place: int, rows: range, num_live: int) -> tuple[int, int | None]:
+    def _row_offsets(self, index: int, rows: range, num_live: int) -> tuple[int, int | None]:
         """Return the range of row offsets that holds some of a fragment's live rows.
 
         Args:
-            place: The fragment's index in the manifest.
+            index: The fragment's index in the manifest.
             rows: The rows, counted among the fragment's live ones.
             num_live: How many those are.
         """
         if rows.start == 0 and rows.stop == num_live:
             return 0, None
-        dead = self._table.dead_offsets(self._table.manifest.fragments[place]).astype(np.int64)
+        dead = self._table.dead_offsets(self._table.manifest.fragments[index]).astype(np.int64)
         alive_before = dead - np.arange(len(dead))
 
         def offset_of(row: int) -> int:
@@ -104,18 +104,18 @@ class Snapshot:
 
     def _stop_by_size(self, start: int, stop: int, size_bytes: int) -> int:
         """Return the end of the largest piece within a number of bytes."""
-        starts, left = self._starts, size_bytes
+        starts, bytes_left = self._starts, size_bytes
         first = int(np.searchsorted(starts, start, side="right")) - 1
-        for place in range(first, len(self._table.manifest.fragments)):
-            low, high = int(starts[place]), int(starts[place + 1])
+        for index in range(first, len(self._table.manifest.fragments)):
+            low, high = int(starts[index]), int(starts[index + 1])
             if low >= stop:
                 return stop
             if low == high:
                 continue
-            stored = max(stored_bytes(self._table.manifest.fragments[place]), 1)
+            stored = max(stored_bytes(self._table.manifest.fragments[index]), 1)
             begin = max(start, low)
             share = stored * (min(stop, high) - begin) // (high - low)
-            if share > left:
-                return begin + (high - low) * left // stored
-            left -= share
+            if share > bytes_left:
+                return begin + (high - low) * bytes_left // stored
+            bytes_left -= share
         return stop

@@ -204,8 +204,8 @@ def walk(
     timestamp = commit_time(older) if older else LONG_AGO
     for version in range(through if rules.is_net else after + 1, through + 1):
         newer = version_of_interval(table, version, after, through)
-        said = commit_time(newer) if rules.is_net else newer.timestamp
-        timestamp = max(timestamp, said or timestamp)
+        moment = commit_time(newer) if rules.is_net else newer.timestamp
+        timestamp = max(timestamp, moment or timestamp)
         remember_commit_time(newer, timestamp)
         changed = differences.changes(older, newer, column_backfills=rules.column_backfills)
         yield VersionChanges(older, newer, changed, timestamp, columns, rules)

@@ -134,7 +134,7 @@ def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:
     if pa.types.is_fixed_size_list(array.type):
         children, buffers = [array.values], buffers[:1]
     elif pa.types.is_struct(array.type):
-        children = [array.field(place) for place in range(array.type.num_fields)]
+        children = [array.field(index) for index in range(array.type.num_fields)]
         buffers = buffers[:1]
     return pa.Array.from_buffers(
         array.type, len(array), [bitmap, *buffers[1:]], null_count, children=children
@@ -179,10 +179,10 @@ def _check_children(arrow_type: pa.DataType, children: Sequence[pa.Array]) -> No
     Raises:
         CorruptDataError: They are not.
     """
-    for place, child in enumerate(children):
-        wanted = arrow_type.field(place).type
-        if child.type.id != wanted.id:
-            raise CorruptDataError(f"values of {child.type} were found where {wanted} belong")
+    for index, child in enumerate(children):
+        target = arrow_type.field(index).type
+        if child.type.id != target.id:
+            raise CorruptDataError(f"values of {child.type} were found where {target} belong")
 
 
 def is_list(arrow_type: pa.DataType) -> bool:
@@ -252,8 +252,8 @@ def _parts_of(array: pa.Array) -> StructBlock:
     """Return packed structs; those that are not null have no null field."""
     valid = valid_mask(array)
     parts = []
-    for place, part in enumerate(array.type):
-        values = array.field(place)
+    for index, part in enumerate(array.type):
+        values = array.field(index)
         missing = valid_mask(values)
         if missing is not None and not bool((missing if valid is None else missing[valid]).all()):
             raise InvalidInputError(
@@ -284,10 +284,10 @@ def _array_from_words(block: FixedWidthBlock, arrow_type: pa.DataType) -> pa.Arr
         raise CorruptDataError(
             f"values of {block.bits_per_value} bits are stored in a column of the type {arrow_type}"
         )
-    wanted = size_in_bytes(block.num_values, bits)
-    if len(data) < wanted:
+    size_bytes = size_in_bytes(block.num_values, bits)
+    if len(data) < size_bytes:
         raise CorruptDataError(
-            f"{block.num_values} values of the type {arrow_type} need {wanted} bytes, "
+            f"{block.num_values} values of the type {arrow_type} need {size_bytes} bytes, "
             f"but there are {len(data)}"
         )
     words = _aligned(data, bits // 8 if bits in (8, 16, 32) else _ALIGNMENT)
@@ -491,7 +491,7 @@ def _from_zero(array: pa.Array) -> pa.Array:
             _from_zero(array.indices), array.dictionary, safe=False
         )
     if pa.types.is_struct(arrow_type):
-        parts = [array.field(place) for place in range(arrow_type.num_fields)]
+        parts = [array.field(index) for index in range(arrow_type.num_fields)]
         return pa.Array.from_buffers(arrow_type, count, [None], 0, children=parts)
     block = block_from_array(array)
     if isinstance(block, FixedSizeListBlock):

@@ -101,8 +101,8 @@ def check_blob_column(field: Field, version: FileVersion) -> None:
     Raises:
         InvalidInputError: They do not support them.
     """
-    wanted = version not in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
-    if version is FileVersion.V0_1 or field.is_blob_v2 != wanted:
+    is_v2 = version not in (FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1)
+    if version is FileVersion.V0_1 or field.is_blob_v2 != is_v2:
         raise InvalidInputError(
             f"column {field.name!r}: files of version {version} do not support blobs of this form; "
             "remove its metadata of blobs, or write the table in another version"
@@ -173,8 +173,8 @@ def _describe_v2(field: Field, array: pa.Array, position: int) -> Described:
     else:
         starts, sizes, data = _spans(array.field(1))
         kinds, elsewhere, lengths, ids = (
-            pc.fill_null(array.field(place), 0).to_numpy(zero_copy_only=False)
-            for place in (0, 2, 3, 4)
+            pc.fill_null(array.field(index), 0).to_numpy(zero_copy_only=False)
+            for index in (0, 2, 3, 4)
         )
         inline = kinds == INLINE
         positions = np.where(inline, starts + position, elsewhere)

@@ -77,9 +77,9 @@ def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
     """Return the chunks, each as a buffer of one."""
     return [
         ChunkedBuffer(
-            buffer.data, buffer.starts[place : place + 1], buffer.sizes[place : place + 1]
+            buffer.data, buffer.starts[index : index + 1], buffer.sizes[index : index + 1]
         )
-        for place in range(len(buffer.sizes))
+        for index in range(len(buffer.sizes))
     ]
 
 

@@ -30,15 +30,15 @@ class ColumnTable:
         Raises:
             BadDataError: They are damaged, or a column does not exist.
         """
-        wanted = [index for index in dict.fromkeys(indices) if index not in self._columns]
-        for index in wanted:
+        missing = [index for index in dict.fromkeys(indices) if index not in self._columns]
+        for index in missing:
             if not 0 <= index < len(self._ranges):
                 raise CorruptDataError(
                     f"column {index} is referred to, but the file has {len(self._ranges)} columns"
                 )
-        if wanted:
-            buffers = yield [self._ranges[index] for index in wanted]
-            for index, buffer in zip(wanted, buffers, strict=True):
+        if missing:
+            buffers = yield [self._ranges[index] for index in missing]
+            for index, buffer in zip(missing, buffers, strict=True):
                 column = decode_column_metadata(buffer, self._data_stop)
                 holds_blobs(column)  # refuses other contents than values or descriptions
                 self._columns[index] = column

@@ -156,14 +156,14 @@ def holds_blobs(column: ColumnMetadata) -> bool:
         return False
     message = unpack_encoding(column.encoding, encodings_v2_0_pb2.ColumnEncoding)
     kind = message.WhichOneof("column_encoding")
-    found = False
+    has_blobs = False
     while kind in {"zone_index", "blob"}:
-        found = found or kind == "blob"
+        has_blobs = has_blobs or kind == "blob"
         message = message.blob.inner if kind == "blob" else message.zone_index.inner
         kind = message.WhichOneof("column_encoding")
     if kind not in {None, "values"}:
         raise UnsupportedFeatureError(f"columns with the encoding {kind!r} are not supported yet")
-    return found
+    return has_blobs
 
 
 def pack_encoding(message: Message) -> bytes:
@@ -185,10 +185,10 @@ def unpack_encoding(encoding: bytes, kind: type[M]) -> M:
     message = kind()
     try:
         wrapped.ParseFromString(encoding)
-        found = wrapped.type_url.rpartition("/")[2]
-        if found != kind.DESCRIPTOR.full_name:
+        name = wrapped.type_url.rpartition("/")[2]
+        if name != kind.DESCRIPTOR.full_name:
             raise UnsupportedFeatureError(
-                f"an encoding of the kind {found!r} was found where "
+                f"an encoding of the kind {name!r} was found where "
                 f"{kind.DESCRIPTOR.full_name!r} was expected"
             )
         message.ParseFromString(wrapped.value)

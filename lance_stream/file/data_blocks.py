@@ -180,10 +180,10 @@ def fixed_width_block(bits_per_value: int, num_values: int, data: Bytes) -> Fixe
     Raises:
         CorruptDataError: There are fewer or more bytes.
     """
-    wanted = size_in_bytes(num_values, bits_per_value)
-    if bits_per_value <= 0 or len(data) != wanted:
+    size_bytes = size_in_bytes(num_values, bits_per_value)
+    if bits_per_value <= 0 or len(data) != size_bytes:
         raise CorruptDataError(
-            f"{num_values} values of {bits_per_value} bits need {wanted} bytes, "
+            f"{num_values} values of {bits_per_value} bits need {size_bytes} bytes, "
             f"but {len(data)} are stored"
         )
     return FixedWidthBlock(bits_per_value, num_values, data)

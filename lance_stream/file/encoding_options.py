@@ -97,15 +97,15 @@ def parse_encoding_options(field: Field, root: Field | None = None) -> EncodingO
     """
     if not field.metadata and not (root or field).metadata:
         return DEFAULT_OPTIONS
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for key, (attribute, parse) in _OPTIONS.items():
         metadata = field.metadata
         if attribute == "structural_encoding":
             metadata = (root or field).metadata
-        found |= _parsed(metadata, PREFIX + key, attribute, parse, field.name)
-    if not found.get("packed"):
-        found |= _parsed(field.metadata, "packed", "packed", _flag, field.name)
-    options = EncodingOptions(**found)
+        parsed |= _parsed(metadata, PREFIX + key, attribute, parse, field.name)
+    if not parsed.get("packed"):
+        parsed |= _parsed(field.metadata, "packed", "packed", _flag, field.name)
+    options = EncodingOptions(**parsed)
     for scheme, level, key in (
         (options.compression, options.compression_level, "compression-level"),
         (
@@ -191,15 +191,15 @@ def _one_of(*values: str) -> Callable[[str], str]:
 
 
 def _number(
-    convert: Callable[[str], T], fits: Callable[[T], bool], wanted: str
+    convert: Callable[[str], T], fits: Callable[[T], bool], expectation: str
 ) -> Callable[[str], T]:
     def parse(text: str) -> T:
         try:
             number = convert(text)
         except ValueError:
-            raise ValueError(f"it has to be {wanted}") from None
+            raise ValueError(f"it has to be {expectation}") from None
         if not fits(number):
-            raise ValueError(f"it has to be {wanted}")
+            raise ValueError(f"it has to be {expectation}")
         return number
 
     return parse

@@ -18,7 +18,7 @@ class KnownRanges:
     """
 
     def __init__(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> None:
-        self._known = sorted(zip(ranges, buffers, strict=True), key=lambda each: each[0].start)
+        self._known = sorted(zip(ranges, buffers, strict=True), key=lambda pair: pair[0].start)
         self._starts = [span.start for span, _ in self._known]
 
     def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "KnownRanges":
@@ -30,34 +30,34 @@ class KnownRanges:
         ]
         if not more:
             return self
-        known = [*self._known, *more]
-        return KnownRanges([span for span, _ in known], [data for _, data in known])
+        pairs = [*self._known, *more]
+        return KnownRanges([span for span, _ in pairs], [data for _, data in pairs])
 
     def answering(self, asking: Asking[T]) -> Asking[T]:
         """Run a generator that requests bytes, and pass on only requests for unknown ranges."""
         if not self._known:
             return (yield from asking)
         try:
-            asked = next(asking)
+            requests = next(asking)
             while True:
-                found = [self._find(span) for span in asked]
-                missing = [span for span, one in zip(asked, found, strict=True) if one is None]
+                answers = [self._find(span) for span in requests]
+                missing = [span for span, one in zip(requests, answers, strict=True) if one is None]
                 fetched = iter((yield missing) if missing else ())
-                asked = asking.send([next(fetched) if one is None else one for one in found])
+                requests = asking.send([next(fetched) if one is None else one for one in answers])
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
             asking.close()
 
-    def _find(self, wanted: ByteRange) -> Buffer | None:
-        if wanted.size_bytes == 0:
+    def _find(self, target: ByteRange) -> Buffer | None:
+        if target.size_bytes == 0:
             return memoryview(b"")
-        place = bisect_right(self._starts, wanted.start) - 1
-        if place < 0 or self._known[place][0].stop < wanted.stop:
+        index = bisect_right(self._starts, target.start) - 1
+        if index < 0 or self._known[index][0].stop < target.stop:
             return None
-        known, data = self._known[place]
-        return data[wanted.start - known.start : wanted.stop - known.start]
+        span, data = self._known[index]
+        return data[target.start - span.start : target.stop - span.start]
 
 
 NOTHING_KNOWN = KnownRanges((), ())

@@ -32,8 +32,8 @@ def map_blobs(field: Field, array: pa.Array, change: Change) -> pa.Array:
     arrow = field_to_arrow(field).type
     if pa.types.is_struct(arrow):
         children = [
-            map_blobs(child, array.field(place), change)
-            for place, child in enumerate(field.children)
+            map_blobs(child, array.field(index), change)
+            for index, child in enumerate(field.children)
         ]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)

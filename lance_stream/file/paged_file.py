@@ -81,13 +81,13 @@ class PagedFile:
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[npt.NDArray[np.int64]]:
         """Return the page starts of the column with the most pages."""
-        held = [
+        stored = [
             descendant
             for field in fields
             for descendant in field.walk()
             if descendant.id in column_of
         ]
-        columns = yield from self._columns.load([column_of[descendant.id] for descendant in held])
+        columns = yield from self._columns.load([column_of[descendant.id] for descendant in stored])
         lengths = [[page.length for page in column.pages] for column in columns]
         # The items of a 2.0 list are a column of their own, which counts items.
         of_rows = [length for length in lengths if sum(length) == self._metadata.num_rows]
@@ -97,13 +97,13 @@ class PagedFile:
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[list[list[StoredPage]]]:
         """Return where the pages of some columns are stored, column by column."""
-        held = [
+        stored = [
             descendant
             for field in fields
             for descendant in field.walk()
             if descendant.id in column_of
         ]
-        columns = yield from self._columns.load([column_of[descendant.id] for descendant in held])
+        columns = yield from self._columns.load([column_of[descendant.id] for descendant in stored])
         return pages_of(columns, self._metadata.num_rows)
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # none are stored

@@ -79,10 +79,10 @@ class FileReader:
     Created by `open_file`.
     """
 
-    def __init__(self, metadata: FileMetadata, content: FileContent, known: KnownRanges) -> None:
+    def __init__(self, metadata: FileMetadata, content: FileContent, cached: KnownRanges) -> None:
         self.metadata = metadata
         self._content = content
-        self._known = known
+        self._known = cached
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
@@ -202,17 +202,17 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     """
     tail_start = 0 if size_bytes <= whole_below else max(0, size_bytes - TAIL_BYTES)
     (tail,) = yield [ByteRange(tail_start, size_bytes)]
-    known = KnownRanges([ByteRange(tail_start, size_bytes)], [tail])
+    cached = KnownRanges([ByteRange(tail_start, size_bytes)], [tail])
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
         from lance_stream.file.v0_1.reader import open_v01_file  # few files need it
 
-        first = yield from known.answering(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
-        return FileReader(_metadata_of(first.tail, size_bytes), first, known)
+        first = yield from cached.answering(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
+        return FileReader(_metadata_of(first.tail, size_bytes), first, cached)
     footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
-    return (yield from known.answering(_open(size_bytes, footer, known)))
+    return (yield from cached.answering(_open(size_bytes, footer, cached)))
 
 
-def _open(size_bytes: int, footer: Footer, known: KnownRanges) -> Asking[FileReader]:
+def _open(size_bytes: int, footer: Footer, cached: KnownRanges) -> Asking[FileReader]:
     column_table, global_table = yield [footer.column_table, footer.global_table]
     column_ranges = decode_position_table(column_table, size_bytes)
     buffer_ranges = decode_position_table(global_table, size_bytes)
@@ -223,8 +223,8 @@ def _open(size_bytes: int, footer: Footer, known: KnownRanges) -> Asking[FileRea
         footer.version, num_rows, schema, column_ranges, buffer_ranges, size_bytes
     )
     if eager:
-        known = known.and_also(column_ranges, columns)
-    return FileReader(metadata, PagedFile(metadata, footer.metadata_start), known)
+        cached = cached.and_also(column_ranges, columns)
+    return FileReader(metadata, PagedFile(metadata, footer.metadata_start), cached)
 
 
 def _metadata_of(tail: FileTail, size_bytes: int) -> FileMetadata:

@@ -35,11 +35,11 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
         InvalidInputError: They cannot be written; the message names the column and the way out.
     """
     for field in fields:
-        found = foreign_type(field, version)
-        if found is not None:
+        foreign = foreign_type(field, version)
+        if foreign is not None:
             raise InvalidInputError(
-                f"column {field.name!r}: files of version {version} do not support {found}; write "
-                "the table in version 2.2, or use lists of structs"
+                f"column {field.name!r}: files of version {version} do not support {foreign}; "
+                "write the table in version 2.2, or use lists of structs"
             )
 
 

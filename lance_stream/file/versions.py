@@ -60,9 +60,9 @@ class FileVersion(Enum):
         try:
             return cls(lowered)
         except ValueError:
-            known = ", ".join([version.value for version in cls] + sorted(_ALIASES))
+            names = ", ".join([version.value for version in cls] + sorted(_ALIASES))
             raise InvalidInputError(
-                f"there is no file version {name!r}; choose one of {known}"
+                f"there is no file version {name!r}; choose one of {names}"
             ) from None
 
     @classmethod

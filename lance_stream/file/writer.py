@@ -144,12 +144,12 @@ class FileWriter:
             raise InvalidInputError(f"a file holds at most {MAX_ROWS} rows; begin another")
         self._num_rows += batch.num_rows
         appended: list[Buffer] = []
-        for place, (field, array) in enumerate(
+        for index, (field, array) in enumerate(
             zip(self._schema.fields, batch.columns, strict=True)
         ):
             if field.is_blob:
                 array = self._place_blobs(field, array, appended)
-            self._place(place, self._writers[place].append(array), appended)
+            self._place(index, self._writers[index].append(array), appended)
         return appended
 
     def finish(self) -> tuple[list[Buffer], WrittenFile]:
@@ -160,8 +160,8 @@ class FileWriter:
             field_ids = tuple(sorted(field.id for field in self._schema.walk()))
             return buffers, WrittenFile(num_rows, size_bytes, field_ids, (), self._version)
         appended: list[Buffer] = []
-        for place, writer in enumerate(self._writers):
-            self._place(place, writer.finish(), appended)
+        for index, writer in enumerate(self._writers):
+            self._place(index, writer.finish(), appended)
         self._append_metadata(appended)
         return appended, WrittenFile(
             num_rows=self._num_rows,
@@ -253,10 +253,10 @@ def check_nulls(field: Field, array: pa.Array) -> None:
     if field.logical_type == STRUCT:
         if array.null_count:
             array = array.filter(array.is_valid())
-        parts = [array.field(place) for place in range(len(field.children))]
+        parts = [array.field(index) for index in range(len(field.children))]
     elif field.logical_type == MAP:
         array = array.drop_null()
-        first, last = (array.offsets[place].as_py() for place in (0, len(array)))
+        first, last = (array.offsets[index].as_py() for index in (0, len(array)))
         parts = [array.values.slice(first, last - first)]
     else:
         parts = [array.flatten() for _ in field.children]

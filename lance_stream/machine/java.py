@@ -38,10 +38,10 @@ def find_java() -> tuple[str | None, str]:
 
 def major_version(banner: str) -> int | None:
     """Return 17 for `openjdk version "17.0.15"`, 8 for `java version "1.8.0_401"`."""
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', banner)
-    if not found:
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', banner)
+    if not match:
         return None
-    first, second = int(found[1]), found[2]
+    first, second = int(match[1]), match[2]
     return int(second) if first == 1 and second else first
 
 

@@ -67,10 +67,10 @@ def find_problem(executable: str, import_paths: tuple[str, ...] = ()) -> str | N
 
 
 def _find_problem(executable: str, import_paths: tuple[str, ...]) -> str | None:
-    found = shutil.which(executable)
-    if found is None or _folder(found) == _folder(sys.executable):
+    path = shutil.which(executable)
+    if path is None or _folder(path) == _folder(sys.executable):
         return None
-    answer = _ask(found, import_paths)
+    answer = _ask(path, import_paths)
     if answer is None:
         return None
     if answer.version != sys.version_info[:2]:
@@ -78,12 +78,12 @@ def _find_problem(executable: str, import_paths: tuple[str, ...]) -> str | None:
             ".".join(map(str, version)) for version in (sys.version_info[:2], answer.version)
         )
         return (
-            f"Spark starts its workers with {found}, which is Python {theirs}, but this program "
+            f"Spark starts its workers with {path}, which is Python {theirs}, but this program "
             f"runs on Python {ours} ({sys.executable})"
         )
     if answer.missing:
         return (
-            f"Spark starts its workers with {found}, which cannot import "
+            f"Spark starts its workers with {path}, which cannot import "
             f"{', '.join(answer.missing)}; this program runs on {sys.executable}"
         )
     return None
@@ -96,14 +96,14 @@ def _folder(executable: str) -> str:
 
 def _ask(executable: str, import_paths: tuple[str, ...]) -> _Python | None:
     """Return what a Python reports about itself; None if it does not answer."""
-    given = filter(None, (*import_paths, os.environ.get("PYTHONPATH")))
+    paths = filter(None, (*import_paths, os.environ.get("PYTHONPATH")))
     try:
         done = subprocess.run(
             [executable, "-c", _QUESTION],
             capture_output=True,
             timeout=_SECONDS,
             check=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(given)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         version, missing = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):

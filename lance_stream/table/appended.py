@@ -85,9 +85,9 @@ def _only_in(manifest: Manifest, other: Manifest) -> dict[int, Fragment]:
     raws = frozenset(other.fragments.raws)
     return {
         fragment.id: fragment
-        for place, raw in enumerate(manifest.fragments.raws)
+        for index, raw in enumerate(manifest.fragments.raws)
         if raw not in raws
-        for fragment in (manifest.fragments[place],)
+        for fragment in (manifest.fragments[index],)
     }
 
 

@@ -78,18 +78,18 @@ def read_only_batch(
     try:
         reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(_stream_of(data)))
         first, *batches = _messages_of(reader)
-        found = pa.ipc.read_schema(first)
-        if len(batches) != 1 or (schema is not None and found != schema):
+        stored_schema = pa.ipc.read_schema(first)
+        if len(batches) != 1 or (schema is not None and stored_schema != schema):
             raise CorruptDataError(
-                f"it has {len(batches)} batches of {str(found)!r:.200}; expected is one of "
+                f"it has {len(batches)} batches of {str(stored_schema)!r:.200}; expected is one of "
                 f"{'them' if schema is None else repr(str(schema))}"
             )
         (message,) = batches
         header = parse_batch_header(bytes(message.metadata))
         _check_claims(header, message.body, most_rows, bytes_per_row)
-        batch = pa.ipc.read_record_batch(message, found)
+        batch = pa.ipc.read_record_batch(message, stored_schema)
         batch.validate(full=True)
-        _check_names(found)
+        _check_names(stored_schema)
     except CorruptDataError:
         raise
     except _ERRORS as error:
@@ -118,13 +118,13 @@ def _stream_of(data: bytes) -> pa.Buffer:
 
 def _messages_of(reader: pa.ipc.MessageReader) -> list[pa.Message]:
     """Return the messages up to the end of the stream, and no more than three."""
-    found: list[pa.Message] = []
-    while len(found) < 3:
+    messages: list[pa.Message] = []
+    while len(messages) < 3:
         try:
-            found.append(reader.read_next_message())
+            messages.append(reader.read_next_message())
         except StopIteration:
             break
-    return found
+    return messages
 
 
 def parse_batch_header(metadata: bytes) -> BatchHeader:
@@ -177,12 +177,12 @@ def _check_claims(header: BatchHeader, body: pa.Buffer, most_rows: int, per_row:
         return
     room = header.num_rows * per_row + _ROOM_BYTES * len(header.buffers) if per_row else 0
     view = memoryview(body)
-    for place, size in header.buffers:
-        if not 0 <= place <= place + size <= len(view):
-            raise CorruptDataError(f"a buffer of {size} bytes would begin at byte {place}")
+    for position, size in header.buffers:
+        if not 0 <= position <= position + size <= len(view):
+            raise CorruptDataError(f"a buffer of {size} bytes would begin at byte {position}")
         if size == 0:
             continue
-        (claimed,) = _I64.unpack_from(view, place)
+        (claimed,) = _I64.unpack_from(view, position)
         room -= size if claimed == _PLAIN else claimed
         if claimed < _PLAIN or room < 0:
             raise CorruptDataError(

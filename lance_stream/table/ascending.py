@@ -50,10 +50,10 @@ def are_among(
     """
     if not len(others):
         return np.zeros(len(numbers), np.bool_)
-    wanted = numbers.astype(others.dtype, copy=False)
-    places = np.minimum(np.searchsorted(others, wanted), len(others) - 1)
-    found: npt.NDArray[np.bool_] = others[places] == wanted
-    return found
+    values = numbers.astype(others.dtype, copy=False)
+    places = np.minimum(np.searchsorted(others, values), len(others) - 1)
+    is_member: npt.NDArray[np.bool_] = others[places] == values
+    return is_member
 
 
 def difference(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
@@ -63,5 +63,5 @@ def difference(one: Numbers[Number], other: Numbers[Number]) -> Numbers[Number]:
         one: (n,) ascending and unique.
         other: (m,) ascending and unique, of the same type.
     """
-    left: Numbers[Number] = one[~are_among(one, other)]
-    return left
+    remaining: Numbers[Number] = one[~are_among(one, other)]
+    return remaining

@@ -85,8 +85,8 @@ def check_auto_cleanup(entries: Mapping[str, str | None]) -> None:
     Raises:
         InvalidInputError: One has no valid value.
     """
-    given = {key: value for key, value in entries.items() if value is not None}
-    due_cleanup({INTERVAL: "1", **given}, 0)
+    settings = {key: value for key, value in entries.items() if value is not None}
+    due_cleanup({INTERVAL: "1", **settings}, 0)
 
 
 def _parse_retained(text: str) -> int:

@@ -48,7 +48,7 @@ def clone_of(
             index if index.base_id is not None else replace(index, base_id=base_id)
             for index in decode_index_section(section)
         )
-    made = replace(
+    manifest = replace(
         source.successor(),
         version=source.version,
         fragments=FragmentList.of(_below(fragment, base_id) for fragment in fragments),
@@ -60,8 +60,8 @@ def clone_of(
         branch=branch,
         config={key: value for key, value in source.config.items() if _is_cloned(key)},
     )
-    reader_flags, writer_flags = flags_for(made)
-    return replace(made, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
+    reader_flags, writer_flags = flags_for(manifest)
+    return replace(manifest, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
 
 
 def _is_cloned(config_key: str) -> bool:

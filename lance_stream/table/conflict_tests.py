@@ -115,13 +115,13 @@ def may_insert_same_keys(ours: Update, theirs: Update) -> bool:
 
 def _may_change_fields(update: Update, field_ids: Iterable[int]) -> bool:
     """Whether rows that were only changed may have other values in some columns."""
-    wanted = set(field_ids)
+    targets = set(field_ids)
     if update.update_mode is UpdateMode.REWRITE_COLUMNS and update.updated_fragments:
         changed = update.fields_modified
-        if not (changed and wanted.isdisjoint(changed)):
+        if not (changed and targets.isdisjoint(changed)):
             return True
     changed = update.fields_for_preserving_frag_bitmap
-    return bool(update.new_fragments) and not (changed and wanted.isdisjoint(changed))
+    return bool(update.new_fragments) and not (changed and targets.isdisjoint(changed))
 
 
 def inserts_unique_keys(ours: Update, _theirs: Append) -> bool:

@@ -31,7 +31,9 @@ class DecodedSequences(Generic[S]):
 
     def __init__(self, size_of: Callable[[S], int], room_bytes: int) -> None:
         self._size_of = size_of
-        self._known = Cache[tuple[int, bytes], _Decoded[S]](room_bytes, lambda each: each.size)
+        self._known = Cache[tuple[int, bytes], _Decoded[S]](
+            room_bytes, lambda decoded: decoded.size
+        )
 
     def get_or_decode(self, data: bytes, decode: Callable[[bytes], S]) -> S:
         """Return what the bytes mean; the caller must not change it.
@@ -45,9 +47,9 @@ class DecodedSequences(Generic[S]):
         # Hashing all of the bytes would take longer than comparing them with the likely ones.
         middle = len(data) // 2
         key = len(data), data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
-        known = self._known.get(key)
-        if known is not None and known.data == data:
-            return known.sequence
+        cached = self._known.get(key)
+        if cached is not None and cached.data == data:
+            return cached.sequence
         sequence = decode(data)
         self._known.put(key, _Decoded(data, sequence, len(data) + self._size_of(sequence)))
         return sequence

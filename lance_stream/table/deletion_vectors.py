@@ -64,10 +64,10 @@ def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, by
     Raises:
         InvalidInputError: There is none, or one is not a row offset.
     """
-    given = np.asarray(offsets)
-    if not len(given) or int(given.min()) < 0 or int(given.max()) >> 32:
+    numbers = np.asarray(offsets)
+    if not len(numbers) or int(numbers.min()) < 0 or int(numbers.max()) >> 32:
         raise InvalidInputError("a deletion file holds row offsets of 32 bits, at least one")
-    dead = distinct(given.astype(np.uint32))
+    dead = distinct(numbers.astype(np.uint32))
     if len(dead) >= BITMAP_THRESHOLD:
         # the library reads the bytes of an array, but anything else number by number
         return DeletionFileType.BITMAP, bytes(BitMap(array("I", dead.tobytes())).serialize())
@@ -148,12 +148,12 @@ def decode_bitmap(data: bytes, most: int) -> Offsets:
         CorruptDataError: It is no roaring bitmap, or has more numbers.
         UnsupportedFeatureError: There are more than 2^29.
     """
-    found = decode_bitmap_up_to(data, most)
-    if found is None:
+    numbers = decode_bitmap_up_to(data, most)
+    if numbers is None:
         raise CorruptDataError(
             f"a roaring bitmap has {bitmap_size(data)} numbers, of which {most} are possible"
         )
-    return found
+    return numbers
 
 
 def decode_bitmap_up_to(data: bytes, most: int) -> Offsets | None:
@@ -171,13 +171,13 @@ def decode_bitmap_up_to(data: bytes, most: int) -> Offsets | None:
             return None
         if count > MAX_MATERIALIZED:
             raise UnsupportedFeatureError(f"the {count} numbers of a roaring bitmap are too many")
-        found = [
+        parts = [
             lows.astype(np.uint32) + np.uint32(key << 16)
             for key, lows in _containers(data, headers)
         ]
     except _DAMAGE as error:
         raise _no_bitmap(error) from error
-    return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint32), *found])
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint32), *parts])
 
 
 def bitmap_size(data: bytes) -> int:
@@ -210,16 +210,16 @@ def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray
     order = np.argsort(numbers, kind="stable")
     ascending = numbers[order]
     highs = ascending >> np.uint64(16)
-    found = np.zeros(len(numbers), np.bool_)
+    is_member = np.zeros(len(numbers), np.bool_)
     try:
         headers = _read_headers(data)
         for key, lows in _containers(data, headers, frozenset(distinct(highs).tolist())):
             first, stop = np.searchsorted(highs, np.array([key, key + 1], np.uint64))
-            own = slice(int(first), int(stop))
-            found[order[own]] = are_among(ascending[own] & np.uint64(0xFFFF), lows)
+            hits = slice(int(first), int(stop))
+            is_member[order[hits]] = are_among(ascending[hits] & np.uint64(0xFFFF), lows)
     except _DAMAGE as error:
         raise _no_bitmap(error) from error
-    return found
+    return is_member
 
 
 def _no_bitmap(error: Exception) -> CorruptDataError:
@@ -244,77 +244,79 @@ class _Headers(NamedTuple):
 
 def _read_headers(data: bytes) -> _Headers:
     (cookie,) = _U32.unpack_from(data, 0)
-    place = _U32.size
+    position = _U32.size
     is_run = np.zeros(0, np.bool_)
     if cookie == _COOKIE:
-        (num_containers,) = _U32.unpack_from(data, place)
-        place += _U32.size
+        (num_containers,) = _U32.unpack_from(data, position)
+        position += _U32.size
     elif cookie & 0xFFFF == _COOKIE_WITH_RUNS:
         num_containers = (cookie >> 16) + 1
-        flags = _take(data, place, -(-num_containers // 8), "u1")
+        flags = _take(data, position, -(-num_containers // 8), "u1")
         is_run = np.unpackbits(flags, bitorder="little")[:num_containers].astype(np.bool_)
-        place += len(flags)
+        position += len(flags)
     else:
         raise CorruptDataError(f"a roaring bitmap has the cookie {cookie}")
     if num_containers > _MAX_CONTAINERS:
         raise CorruptDataError(f"a roaring bitmap claims {num_containers} containers")
-    header = _take(data, place, 2 * num_containers, "<u2").reshape(-1, 2)
-    place += header.nbytes
+    header = _take(data, position, 2 * num_containers, "<u2").reshape(-1, 2)
+    position += header.nbytes
     keys, counts = header[:, 0], header[:, 1].astype(np.int64) + 1
     if bool((keys[1:] <= keys[:-1]).any()):
         raise CorruptDataError("the containers of a roaring bitmap do not ascend")
     if not len(is_run):
         is_run = np.zeros(num_containers, np.bool_)
-        place += 4 * num_containers
+        position += 4 * num_containers
     elif num_containers >= _MIN_CONTAINERS_WITH_OFFSETS:
-        place += 4 * num_containers
+        position += 4 * num_containers
     # The offsets are passed over: containers follow one another without gaps.
-    return _Headers(keys, counts, is_run, place)
+    return _Headers(keys, counts, is_run, position)
 
 
 def _containers(
-    data: bytes, headers: _Headers, wanted: Container[int] | None = None
+    data: bytes, headers: _Headers, high_halves: Container[int] | None = None
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yield the high half of the numbers of each container, and their low halves, ascending.
 
     Args:
         data: The bitmap.
         headers: Its headers.
-        wanted: The high halves that matter; None for all.
+        high_halves: The high halves that matter; None for all.
 
     Raises:
         CorruptDataError: A container that is wanted is damaged, or the last one does not end with
             the bytes.
     """
-    place = headers.place
+    position = headers.place
     each_of = (headers.keys.tolist(), headers.counts.tolist(), headers.is_run.tolist())
     for key, count, run_coded in zip(*each_of, strict=True):
-        if wanted is not None and key not in wanted:
-            place += _container_bytes(data, place, count, is_run=run_coded)
+        if high_halves is not None and key not in high_halves:
+            position += _container_bytes(data, position, count, is_run=run_coded)
             continue
-        lows, place = _read_container(data, place, count, is_run=run_coded)
+        lows, position = _read_container(data, position, count, is_run=run_coded)
         if len(lows) != count:
             raise CorruptDataError(
                 f"a container of a roaring bitmap has {len(lows)} numbers instead of {count}"
             )
         yield key, lows
-    if place != len(data):
-        raise CorruptDataError(f"a roaring bitmap ends at byte {place} of {len(data)}")
+    if position != len(data):
+        raise CorruptDataError(f"a roaring bitmap ends at byte {position} of {len(data)}")
 
 
-def _container_bytes(data: bytes, place: int, count: int, *, is_run: bool) -> int:
+def _container_bytes(data: bytes, position: int, count: int, *, is_run: bool) -> int:
     if is_run:
-        return int(_U16.size + 4 * _U16.unpack_from(data, place)[0])
+        return int(_U16.size + 4 * _U16.unpack_from(data, position)[0])
     return 2 * count if count <= _MAX_IN_ARRAY else _BITSET_BYTES
 
 
 def _read_container(
-    data: bytes, place: int, count: int, *, is_run: bool
+    data: bytes, position: int, count: int, *, is_run: bool
 ) -> tuple[npt.NDArray[np.int64], int]:
     """Return the low halves in a container, ascending, and the place after it."""
     if is_run:
-        (num_runs,) = _U16.unpack_from(data, place)
-        runs = _take(data, place + _U16.size, 2 * num_runs, "<u2").reshape(-1, 2).astype(np.int64)
+        (num_runs,) = _U16.unpack_from(data, position)
+        runs = (
+            _take(data, position + _U16.size, 2 * num_runs, "<u2").reshape(-1, 2).astype(np.int64)
+        )
         firsts, lengths = runs[:, 0], runs[:, 1] + 1
         stops = firsts + lengths
         if bool((firsts[1:] < stops[:-1]).any()) or (num_runs and int(stops[-1]) > 1 << 16):
@@ -322,14 +324,14 @@ def _read_container(
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if num_runs else 0
         lows = np.repeat(firsts - (ends - lengths), lengths) + np.arange(total)
-        return lows, place + _U16.size + 4 * num_runs
+        return lows, position + _U16.size + 4 * num_runs
     if count <= _MAX_IN_ARRAY:
-        lows = _take(data, place, count, "<u2").astype(np.int64)
+        lows = _take(data, position, count, "<u2").astype(np.int64)
         if bool((lows[1:] <= lows[:-1]).any()):
             raise CorruptDataError("the numbers of a roaring bitmap do not ascend")
-        return lows, place + 2 * count
-    bits = np.unpackbits(_take(data, place, _BITSET_BYTES, "u1"), bitorder="little")
-    return np.flatnonzero(bits), place + _BITSET_BYTES
+        return lows, position + 2 * count
+    bits = np.unpackbits(_take(data, position, _BITSET_BYTES, "u1"), bitorder="little")
+    return np.flatnonzero(bits), position + _BITSET_BYTES
 
 
 def _check_count(count: int, physical_rows: int) -> None:
@@ -345,7 +347,7 @@ def _too_many(count: int, physical_rows: int) -> CorruptDataError:
     )
 
 
-def _take(data: bytes, place: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:
-    if place + count * np.dtype(dtype).itemsize > len(data):
+def _take(data: bytes, position: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:
+    if position + count * np.dtype(dtype).itemsize > len(data):
         raise CorruptDataError("a roaring bitmap is cut short")
-    return np.frombuffer(data, dtype, count, place)
+    return np.frombuffer(data, dtype, count, position)

@@ -209,7 +209,7 @@ def plan_diff(
             raise _without_row_ids(older)
         older = newer
     before, after = _only_in_one(older, newer)
-    kept = {
+    common = {
         fragment.id: (before[fragment.id], fragment)
         for fragment in after.values()
         if fragment.id in before and before[fragment.id].row_ids == fragment.row_ids
@@ -225,17 +225,17 @@ def plan_diff(
     elif new_field_ids is None:
         new_field_ids = fields_after.keys() - fields_before.keys()
     if older is not None and new_field_ids:
-        kept |= {
+        common |= {
             fragment.id: (fragment, fragment) for fragment in _holding(new_field_ids, older, newer)
         }
-    gone = tuple(fragment for fragment in before.values() if fragment.id not in kept)
-    come = tuple(fragment for fragment in after.values() if fragment.id not in kept)
-    looked_at = [*gone, *come, *(fragment for pair in kept.values() for fragment in pair)]
+    removed = tuple(fragment for fragment in before.values() if fragment.id not in common)
+    come = tuple(fragment for fragment in after.values() if fragment.id not in common)
+    looked_at = [*removed, *come, *(fragment for pair in common.values() for fragment in pair)]
     return DiffPlan(
         older=0 if older is None else older.version,
         version=newer.version,
-        kept=tuple(kept.values()),
-        gone=gone,
+        kept=tuple(common.values()),
+        gone=removed,
         come=come,
         field_ids=frozenset(fields_after),
         new_field_ids=frozenset(new_field_ids),
@@ -283,24 +283,24 @@ def diff(
     """
     read = _Reader(dead_rows or {}, sequences or {})
     judge = _Judge(plan, history, column_backfills=column_backfills)
-    gone = [_Rows(fragment, read.live(fragment)) for fragment in plan.gone]
+    removed = [_Rows(fragment, read.live(fragment)) for fragment in plan.gone]
     come = [_Rows(fragment, read.live(fragment)) for fragment in plan.come]
     updated: dict[int, list[UpdatedRows]] = {}
     for before, after in plan.kept:
         killed, revived, changed = _compare(before, after, judge, read)
-        gone.append(_Rows(before, killed))
+        removed.append(_Rows(before, killed))
         come.append(_Rows(after, revived))
         if len(changed):
             addresses = pack_addresses(before.id, changed)
             updated.setdefault(after.id, []).append(UpdatedRows(after, changed, addresses))
-    deletes, updates, inserts = _match(gone, come, judge, read)
+    deletes, updates, inserts = _match(removed, come, judge, read)
     for update in updates:
         updated.setdefault(update.fragment.id, []).append(update)
     return TableChanges(
         version=plan.version,
-        deletes=tuple(sorted(deletes, key=lambda each: each.fragment.id)),
+        deletes=tuple(sorted(deletes, key=lambda rows: rows.fragment.id)),
         updates=tuple(_joined(updated[fragment_id]) for fragment_id in sorted(updated)),
-        inserts=tuple(sorted(inserts, key=lambda each: each.fragment.id)),
+        inserts=tuple(sorted(inserts, key=lambda rows: rows.fragment.id)),
         unstamped=np.concatenate([np.empty(0, np.uint64), *judge.unstamped]),
         has_doubts=judge.has_doubts,
     )
@@ -352,9 +352,9 @@ def _are_same_rows(older: Manifest, newer: Manifest) -> bool:
 def _holding(field_ids: Set[int], older: Manifest, newer: Manifest) -> Iterator[Fragment]:
     """Yield the fragments that both versions have and that contain values of some fields."""
     raws = frozenset(older.fragments.raws)
-    for place, raw in enumerate(newer.fragments.raws):
+    for index, raw in enumerate(newer.fragments.raws):
         if raw in raws:
-            fragment = newer.fragments[place]
+            fragment = newer.fragments[index]
             if any(not field_ids.isdisjoint(file.field_ids) for file in fragment.files):
                 yield fragment
 
@@ -373,19 +373,19 @@ class _Reader:
         self._row_ids: dict[int, tuple[StoredSequence | None, RowIdSequence | Hidden]] = {}
 
     def row_ids(self, fragment: Fragment) -> RowIdSequence | Hidden:
-        stored, known = self._row_ids.get(fragment.id, (None, None))
-        if known is None or stored != fragment.row_ids:
+        stored, sequence = self._row_ids.get(fragment.id, (None, None))
+        if sequence is None or stored != fragment.row_ids:
             data = self._stored(fragment.row_ids)
             if data is None:
                 raise CorruptDataError(
                     f"fragment {fragment.id} has no row ids, but its table has stable ones"
                 )
             if isinstance(data, bytes):
-                known = decode_row_ids(data, fragment.physical_rows or None)
+                sequence = decode_row_ids(data, fragment.physical_rows or None)
             else:
-                known = _checked(data, fragment)
-            self._row_ids[fragment.id] = fragment.row_ids, known
-        return known
+                sequence = _checked(data, fragment)
+            self._row_ids[fragment.id] = fragment.row_ids, sequence
+        return sequence
 
     def stamps(self, fragment: Fragment) -> RowVersionSequence | Hidden:
         data = self._stored(fragment.last_updated_at_versions)
@@ -434,10 +434,10 @@ def _only_in_one(
     places_after = [*differ, *range(num_both, len(after))]
     by_start = {after[index][:_START_BYTES]: index for index in places_after}
     moved = {
-        place: other
-        for place in places_before
-        if (other := by_start.get(before[place][:_START_BYTES])) is not None
-        and before[place] == after[other]
+        old_index: other
+        for old_index in places_before
+        if (other := by_start.get(before[old_index][:_START_BYTES])) is not None
+        and before[old_index] == after[other]
     }
     moved_to = set(moved.values())
     return (
@@ -582,18 +582,18 @@ def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
 
 
 def _match(
-    gone: Sequence[_Rows], come: Sequence[_Rows], judge: _Judge, read: _Reader
+    removed: Sequence[_Rows], come: Sequence[_Rows], judge: _Judge, read: _Reader
 ) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
     """Match rows by their ids: those that disappeared in one place with those in a new place."""
-    gone = [rows for rows in gone if len(rows.offsets)]
+    removed = [rows for rows in removed if len(rows.offsets)]
     come = [rows for rows in come if len(rows.offsets)]
-    gone_ids, come_ids = _row_ids_of(gone, read), _row_ids_of(come, read)
+    gone_ids, come_ids = _row_ids_of(removed, read), _row_ids_of(come, read)
     places, is_known = _find(gone_ids, come_ids)
     is_moved = np.zeros(len(gone_ids), np.bool_)
     is_moved[places[is_known]] = True
     deletes = [
         RowsOfFragment(rows.fragment, rows.offsets[part])
-        for rows, part in zip(gone, _cut(~is_moved, gone), strict=True)
+        for rows, part in zip(removed, _cut(~is_moved, removed), strict=True)
         if part.any()
     ]
     inserts = [
@@ -604,11 +604,11 @@ def _match(
     if not is_known.any():
         return deletes, [], inserts
     stamps_before = np.zeros(len(come_ids), np.uint64)
-    stamps_before[is_known] = _stamps_of(gone, read)[places[is_known]]
+    stamps_before[is_known] = _stamps_of(removed, read)[places[is_known]]
     is_stamped = is_known & (stamps_before != _stamps_of(come, read))
     is_updated = judge.moved(come, is_known & ~is_stamped, is_stamped, come_ids)
     addresses = np.zeros(len(come_ids), np.uint64)
-    addresses[is_known] = _addresses_of(gone)[places[is_known]]
+    addresses[is_known] = _addresses_of(removed)[places[is_known]]
     updates = [
         UpdatedRows(rows.fragment, rows.offsets[part], before[part])
         for rows, part, before in zip(
@@ -619,17 +619,17 @@ def _match(
     return deletes, updates, inserts
 
 
-def _find(known: U64s, wanted: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
+def _find(row_ids: U64s, targets: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
     """Return where each wanted row id is among the known ones, and whether it is."""
-    order, sorted_ids = _sorted(known)
-    if np.array_equal(known, wanted):  # a compaction leaves all rows in their order
-        return np.arange(len(known)), np.ones(len(known), np.bool_)
-    _sorted(wanted)
-    places = np.searchsorted(sorted_ids, wanted)
-    if not len(known):
-        return places, np.zeros(len(wanted), np.bool_)
-    places[places == len(known)] = 0
-    is_known = sorted_ids[places] == wanted
+    order, sorted_ids = _sorted(row_ids)
+    if np.array_equal(row_ids, targets):  # a compaction leaves all rows in their order
+        return np.arange(len(row_ids)), np.ones(len(row_ids), np.bool_)
+    _sorted(targets)
+    places = np.searchsorted(sorted_ids, targets)
+    if not len(row_ids):
+        return places, np.zeros(len(targets), np.bool_)
+    places[places == len(row_ids)] = 0
+    is_known = sorted_ids[places] == targets
     return (places if order is None else order[places]), is_known
 
 

@@ -198,7 +198,7 @@ def _refuse(verb: str, flags: int, understood: set[int]) -> None:
 
 
 def _names(flags: int) -> str:
-    bits = [1 << place for place in range(flags.bit_length()) if flags >> place & 1]
+    bits = [1 << exponent for exponent in range(flags.bit_length()) if flags >> exponent & 1]
     return "; ".join(
         f"{FLAGS[bit].name} ({FLAGS[bit].reason})" if bit in FLAGS else f"the unknown feature {bit}"
         for bit in bits

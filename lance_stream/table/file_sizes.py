@@ -67,11 +67,11 @@ class FileSizes:
         num_bytes[has_one] = np.where(is_plain, files.numbers[_SIZE], 0).astype(np.int64)
         is_odd = fragments.is_odd.copy()
         is_odd[has_one] |= ~is_plain
-        made = cls(has_one.astype(np.int64), num_bytes, (num_bytes > 0) | ~has_one)
-        for place in np.flatnonzero(is_odd).tolist():
-            message = wire.parse_message(table_pb2.DataFragment, raws[place])
+        result = cls(has_one.astype(np.int64), num_bytes, (num_bytes > 0) | ~has_one)
+        for index in np.flatnonzero(is_odd).tolist():
+            message = wire.parse_message(table_pb2.DataFragment, raws[index])
             sizes = [file.file_size_bytes for file in message.files]
-            made.num_files[place] = len(sizes)
-            made.num_bytes[place] = min(sum(sizes), _MAX_BYTES)
-            made.are_stated[place] = all(sizes)
-        return made
+            result.num_files[index] = len(sizes)
+            result.num_bytes[index] = min(sum(sizes), _MAX_BYTES)
+            result.are_stated[index] = all(sizes)
+        return result

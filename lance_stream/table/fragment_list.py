@@ -107,7 +107,7 @@ class FragmentNumbers:
         dead_rows[has_file] = within.numbers[_NUM_DELETED_ROWS]
         walked.is_odd[has_file] |= within.is_odd
         is_hidden = [walked.spans[sequence].starts >= 0 for sequence in _HIDDEN_LINEAGE]
-        made = cls(
+        result = cls(
             walked.numbers[_ID],
             walked.numbers[_PHYSICAL_ROWS],
             dead_rows,
@@ -115,7 +115,7 @@ class FragmentNumbers:
             np.logical_or.reduce(is_hidden),
         )
         odd = np.flatnonzero(walked.is_odd)
-        return made._with(odd, cls._parsed_alone([raws[place] for place in odd.tolist()]))
+        return result._with(odd, cls._parsed_alone([raws[index] for index in odd.tolist()]))
 
     @classmethod
     def _parsed_alone(cls, raws: Iterable[bytes]) -> "FragmentNumbers":
@@ -146,10 +146,10 @@ class FragmentNumbers:
         """Return the numbers with other fragments at some places."""
         if not len(places):
             return self
-        made = self.take(np.arange(len(self.ids)))
-        for mine, theirs in zip(made._columns(), others._columns(), strict=True):
+        result = self.take(np.arange(len(self.ids)))
+        for mine, theirs in zip(result._columns(), others._columns(), strict=True):
             mine[places] = theirs
-        return made
+        return result
 
     def replaced(self, changes: Mapping[int, Fragment]) -> "FragmentNumbers":
         """Return the numbers of the list with other fragments at some places."""
@@ -211,28 +211,28 @@ class FragmentList(Sequence[Fragment]):
         """Return the list of the given fragments."""
         if isinstance(fragments, FragmentList):
             return fragments
-        known = tuple(fragments)
-        made = cls(encode_fragment(fragment) for fragment in known)
-        made._decoded = dict(enumerate(known))
-        return made
+        decoded = tuple(fragments)
+        result = cls(encode_fragment(fragment) for fragment in decoded)
+        result._decoded = dict(enumerate(decoded))
+        return result
 
     def appended(self, fragments: Iterable[Fragment]) -> "FragmentList":
         """Return a list with more fragments at its end, without decoding the existing ones."""
         more = FragmentList.of(fragments)
-        made = FragmentList(self.raws + more.raws)
-        made._decoded = {**self._decoded}
-        made._decoded.update((len(self) + at, fragment) for at, fragment in more._decoded.items())
+        result = FragmentList(self.raws + more.raws)
+        result._decoded = {**self._decoded}
+        result._decoded.update((len(self) + at, fragment) for at, fragment in more._decoded.items())
         if "numbers" in self.__dict__:
-            made.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
-        made._lineage_before = self._known_lineage
+            result.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
+        result._lineage_before = self._known_lineage
         if "framed" in self.__dict__:
-            made.framed = self.framed + more.framed
+            result.framed = self.framed + more.framed
         if "place_of" in self.__dict__ and self.place_of.keys().isdisjoint(more.ids):
-            made.place_of = {**self.place_of}
-            made.place_of.update(
+            result.place_of = {**self.place_of}
+            result.place_of.update(
                 (fragment_id, len(self) + at) for fragment_id, at in more.place_of.items()
             )
-        return made
+        return result
 
     def replaced(self, changes: Mapping[int, Fragment | None]) -> "FragmentList":
         """Return a list in which some fragments are replaced or removed.
@@ -243,24 +243,24 @@ class FragmentList(Sequence[Fragment]):
         """
         if not changes:
             return self
-        instead = {place: change for place, change in changes.items() if change is not None}
+        instead = {index: change for index, change in changes.items() if change is not None}
         raws = list(self.raws)
-        for place, fragment in instead.items():
-            raws[place] = encode_fragment(fragment)
-        made = FragmentList(raws)
-        made._decoded = {**self._decoded, **instead}
+        for index, fragment in instead.items():
+            raws[index] = encode_fragment(fragment)
+        result = FragmentList(raws)
+        result._decoded = {**self._decoded, **instead}
         if "numbers" in self.__dict__:
-            made.numbers = self.numbers.replaced(instead)
-        made._lineage_before = self._known_lineage
+            result.numbers = self.numbers.replaced(instead)
+        result._lineage_before = self._known_lineage
         if len(instead) == len(changes):
             if "place_of" in self.__dict__ and all(
-                self.place_of.get(fragment.id) == place for place, fragment in instead.items()
+                self.place_of.get(fragment.id) == index for index, fragment in instead.items()
             ):
-                made.place_of = self.place_of
-            return made
+                result.place_of = self.place_of
+            return result
         is_left = np.ones(len(raws), np.bool_)
-        is_left[[place for place, change in changes.items() if change is None]] = False
-        return made._take(np.flatnonzero(is_left))
+        is_left[[index for index, change in changes.items() if change is None]] = False
+        return result._take(np.flatnonzero(is_left))
 
     def sorted_by_id(self) -> "FragmentList":
         """Return the list in the order of the fragments' ids; the same object if it is sorted.
@@ -273,9 +273,9 @@ class FragmentList(Sequence[Fragment]):
             return self
         return self._take(np.argsort(ids, kind="stable"))
 
-    def raw(self, place: int) -> bytes:
+    def raw(self, index: int) -> bytes:
         """Return the bytes of one fragment's message."""
-        return self.raws[place]
+        return self.raws[index]
 
     @cached_property
     def numbers(self) -> FragmentNumbers:
@@ -317,14 +317,14 @@ class FragmentList(Sequence[Fragment]):
         """
         if self._lineage_before is None:
             return uniform_lineage(self.raws)
-        raws, known = self._lineage_before
+        raws, lineage = self._lineage_before
         num_both = min(len(raws), len(self.raws))
         differ = np.ones(len(self.raws), np.bool_)
         differ[:num_both] = np.fromiter(map(is_not, raws, self.raws), np.bool_, num_both)
         places = np.flatnonzero(differ)
         self._lineage_before = None
-        new = uniform_lineage([self.raws[place] for place in places.tolist()])
-        return known.replaced(len(self.raws), places, new)
+        new = uniform_lineage([self.raws[index] for index in places.tolist()])
+        return lineage.replaced(len(self.raws), places, new)
 
     @property
     def _known_lineage(self) -> tuple[tuple[bytes, ...], UniformLineage] | None:
@@ -375,8 +375,8 @@ class FragmentList(Sequence[Fragment]):
 
     def by_id(self, fragment_id: int) -> Fragment | None:
         """Return the fragment with an id, or None."""
-        place = self.place_of.get(fragment_id)
-        return None if place is None else self[place]
+        index = self.place_of.get(fragment_id)
+        return None if index is None else self[index]
 
     @property
     def num_live_rows(self) -> int:
@@ -443,32 +443,32 @@ class FragmentList(Sequence[Fragment]):
         return len(self.raws)
 
     @overload
-    def __getitem__(self, place: int) -> Fragment: ...
+    def __getitem__(self, index: int) -> Fragment: ...
     @overload
-    def __getitem__(self, place: slice) -> "FragmentList": ...
-    def __getitem__(self, place: int | slice) -> "Fragment | FragmentList":
-        if isinstance(place, slice):
-            return self._take(np.arange(len(self.raws))[place])
-        place = range(len(self.raws))[place]
-        known = self._decoded.get(place)
-        if known is None:
-            known = self._decoded[place] = decode_fragment(self.raws[place])
-        return known
+    def __getitem__(self, index: slice) -> "FragmentList": ...
+    def __getitem__(self, index: int | slice) -> "Fragment | FragmentList":
+        if isinstance(index, slice):
+            return self._take(np.arange(len(self.raws))[index])
+        index = range(len(self.raws))[index]
+        decoded = self._decoded.get(index)
+        if decoded is None:
+            decoded = self._decoded[index] = decode_fragment(self.raws[index])
+        return decoded
 
     def _take(self, places: Places) -> "FragmentList":
         """Return the list of the fragments at some places, with their cached values."""
-        made = FragmentList(map(self.raws.__getitem__, places.tolist()))
+        result = FragmentList(map(self.raws.__getitem__, places.tolist()))
         if self._decoded:
-            known = self._decoded
-            made._decoded = {
-                at: known[place] for at, place in enumerate(places.tolist()) if place in known
+            decoded = self._decoded
+            result._decoded = {
+                at: decoded[index] for at, index in enumerate(places.tolist()) if index in decoded
             }
         if "numbers" in self.__dict__:
-            made.numbers = self.numbers.take(places)
-        return made
+            result.numbers = self.numbers.take(places)
+        return result
 
     def __iter__(self) -> Iterator[Fragment]:
-        return (self[place] for place in range(len(self.raws)))
+        return (self[index] for index in range(len(self.raws)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FragmentList) and self.raws == other.raws

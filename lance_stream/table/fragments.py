@@ -117,16 +117,16 @@ def columns_of_files(
         BadDataError: As `DataFile.column_of`.
     """
     taken: set[int] = set()
-    found = []
+    columns = []
     for file in reversed(files):
-        own = {
+        column_of = {
             field_id: column
             for field_id, column in file.column_of().items()
             if field_id not in taken
         }
-        taken.update(field_id for field_id in own if field_id not in shared)
-        found.append(own)
-    return found[::-1]
+        taken.update(field_id for field_id in column_of if field_id not in shared)
+        columns.append(column_of)
+    return columns[::-1]
 
 
 class DeletionFileType(IntEnum):
@@ -414,7 +414,7 @@ def decode_fragment(data: bytes) -> Fragment:
     fragment = fragment_from_proto(wire.parse_message(table_pb2.DataFragment, rest))
     if not places:
         return fragment
-    sequences = {name: data[place] for name, place in places.items()}
+    sequences = {name: data[position] for name, position in places.items()}
     return replace(
         fragment,
         row_ids=sequences.get("row_ids"),

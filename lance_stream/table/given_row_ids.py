@@ -43,12 +43,12 @@ def largest_row_id(fragments: FragmentList) -> int:
     """
     if not len(fragments):
         return -1
-    known = fragments.lineage
-    is_known = known.first_row_ids.is_known
-    last = known.first_row_ids.values + known.physical_rows - np.uint64(1)
+    lineage = fragments.lineage
+    is_known = lineage.first_row_ids.is_known
+    last = lineage.first_row_ids.values + lineage.physical_rows - np.uint64(1)
     largest = int(last[is_known].max()) if is_known.any() else -1
-    for place in np.flatnonzero(~is_known).tolist():
-        stored = fragments[place].row_ids
+    for index in np.flatnonzero(~is_known).tolist():
+        stored = fragments[index].row_ids
         if isinstance(stored, bytes):
             largest = max(largest, decode_row_ids(stored).largest)
     return largest

@@ -92,8 +92,8 @@ class LedgerEntry:
 
     def before(self) -> tuple["LedgerEntry", ...]:
         """Return the earlier batches for the entry of the next batch."""
-        own = replace(self, query_id="", recent=(), quarantined="", last_quarantined=None)
-        return (own, *self.recent)[:MAX_RECENT]
+        identity = replace(self, query_id="", recent=(), quarantined="", last_quarantined=None)
+        return (identity, *self.recent)[:MAX_RECENT]
 
 
 def read_entry(config: Mapping[str, str], app_id: str) -> LedgerEntry | None:
@@ -130,12 +130,12 @@ def read_entries_of_query(config: Mapping[str, str], query_id: str) -> dict[str,
         CorruptDataError: An entry with the query's id is not one.
     """
     text = json.dumps(query_id)
-    found = {
+    entries = {
         unquote(key.removeprefix(PREFIX)): _parse_entry(key, value)
         for key, value in config.items()
         if key.startswith(PREFIX) and text in value
     }
-    return {app_id: entry for app_id, entry in found.items() if entry.query_id == query_id}
+    return {app_id: entry for app_id, entry in entries.items() if entry.query_id == query_id}
 
 
 def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
@@ -293,8 +293,8 @@ def _recent_of(values: object, rules: str) -> LedgerEntry | None:
     """
     if not isinstance(values, list) or len(values) != 5:
         return None
-    batch, version, rows, digest, own = values
-    return _entry_of(batch, "", version, rows, digest, rules if own == "" else own)
+    batch, version, rows, digest, batch_rules = values
+    return _entry_of(batch, "", version, rows, digest, rules if batch_rules == "" else batch_rules)
 
 
 def _last_quarantined_of(values: object) -> tuple[int, str] | Literal[False] | None:

@@ -418,9 +418,9 @@ def _split_manifest(data: bytes, start: int, stop: int) -> tuple[bytes, tuple[by
         fields = [wire_field for wire_field in fields if not _is_fragment(wire_field)]
     rest: list[bytes] = []
     unknown: list[bytes] = []
-    known = table_pb2.Manifest.DESCRIPTOR.fields_by_number
+    fields_by_number = table_pb2.Manifest.DESCRIPTOR.fields_by_number
     for wire_field in fields:
-        (rest if wire_field.number in known else unknown).append(
+        (rest if wire_field.number in fields_by_number else unknown).append(
             data[wire_field.start : wire_field.stop]
         )
     return b"".join(rest), raws, b"".join(unknown)

@@ -29,7 +29,7 @@ def mark_of(kind: str, base_uri: str) -> str:
     return f"{kind} {base_uri}"
 
 
-def is_of_one_table(mark: str, own: str, branch: str) -> bool:
+def is_of_one_table(mark: str, uri: str, branch: str) -> bool:
     """Return whether the mark that a branch was created with belongs to the same table.
 
     The first version of a branch has the mark of the version that it was created from, of the main
@@ -37,12 +37,12 @@ def is_of_one_table(mark: str, own: str, branch: str) -> bool:
 
     Args:
         mark: The mark of a version.
-        own: The mark of the branch.
+        uri: The mark of the branch.
         branch: The branch's name.
     """
     for ending in (f"/{branch_directory(branch)}", f"/{quote(branch_directory(branch))}"):
-        if own.endswith(ending):
-            table = own.removesuffix(ending)
+        if uri.endswith(ending):
+            table = uri.removesuffix(ending)
             return mark == table or mark.startswith(f"{table}/{TREE_DIRECTORY}/")
     return False
 

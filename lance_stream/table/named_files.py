@@ -65,7 +65,7 @@ class Nameable(NamedTuple):
     is_certain: bool = True
 
 
-def names_of(manifest: Manifest, known: set[bytes], *, with_bases: bool = True) -> Iterator[str]:
+def names_of(manifest: Manifest, seen: set[bytes], *, with_bases: bool = True) -> Iterator[str]:
     """Yield the names of all files in the table's own directory that a version needs.
 
     It is not checked whether a base path is the directory being cleaned up, or a folder in it: a
@@ -74,7 +74,7 @@ def names_of(manifest: Manifest, known: set[bytes], *, with_bases: bool = True) 
     Args:
         manifest: The version, of this table or of another; its features must be known (see
             `feature_flags`).
-        known: Bytes of fragments to skip. The version's are added to them: most fragments are in
+        seen: Bytes of fragments to skip. The version's are added to them: most fragments are in
             many versions.
         with_bases: Whether to include files below a base path.
 
@@ -95,10 +95,10 @@ def names_of(manifest: Manifest, known: set[bytes], *, with_bases: bool = True) 
         yield paths.key_bounds_path(field.id)
         yield f"{paths.KEY_INDEX_DIRECTORY}/{field.id}"
     bases = {base_path.id: base_path for base_path in manifest.base_paths}
-    for place, raw in enumerate(manifest.fragments.raws):
-        if raw not in known:
-            known.add(raw)
-            yield from _names_of_fragment(manifest.fragments[place], bases, with_bases)
+    for at, raw in enumerate(manifest.fragments.raws):
+        if raw not in seen:
+            seen.add(raw)
+            yield from _names_of_fragment(manifest.fragments[at], bases, with_bases)
 
 
 def _names_of_fragment(

@@ -258,7 +258,7 @@ def parse_data_file_names(
     Returns:
         (n,) which names were built from 16 bytes; (n, 16) those bytes, 0 for other names.
     """
-    found = np.zeros((len(starts), _RANDOM_BYTES), np.uint8)
+    random = np.zeros((len(starts), _RANDOM_BYTES), np.uint8)
     size = _DATA_NAME_LENGTH + len(_DATA_SUFFIX)
     are_random = stops - starts == size
     names = data[starts[are_random][:, None] + np.arange(size)]
@@ -270,10 +270,10 @@ def parse_data_file_names(
     are_random[are_random] = are_right
     digits = digits[are_right]
     high, low = digits[:, _BINARY_DIGITS::2], digits[:, _BINARY_DIGITS + 1 :: 2]
-    found[are_random] = np.concatenate(
+    random[are_random] = np.concatenate(
         [np.packbits(digits[:, :_BINARY_DIGITS], axis=1), high << 4 | low], axis=1
     )
-    return are_random, found
+    return are_random, random
 
 
 def data_file_path(path: str, base: BasePath | None = None) -> str:
@@ -340,8 +340,8 @@ def parse_deletion_file_name(name: str) -> DeletionFileName | None:
     """Parse the name of a deletion file; None if it is not one."""
     stem, _, suffix = name.rpartition(".")
     numbers = stem.split("-")
-    for file_type, known in _DELETION_SUFFIXES.items():
-        if suffix == known and len(numbers) == 3 and all(map(_is_number, numbers)):
+    for file_type, file_suffix in _DELETION_SUFFIXES.items():
+        if suffix == file_suffix and len(numbers) == 3 and all(map(_is_number, numbers)):
             fragment_id, read_version, file_id = map(int, numbers)
             return DeletionFileName(fragment_id, read_version, file_id, file_type)
     return None
@@ -378,8 +378,8 @@ def key_index_path(field_id: int, random: bytes) -> str:
 
 def parse_key_index_name(name: str) -> int | None:
     """Return the first key column of a run of the index of keys; None if the name is of none."""
-    found = _KEY_INDEX_NAME.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = _KEY_INDEX_NAME.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def staged_rows_path(random: bytes) -> str:

@@ -73,7 +73,7 @@ def plan_rebase(
     Raises:
         RetryableConflictError: A fragment that ours changes no longer exists.
     """
-    found: list[DeletionFilesToUnite] = []
+    to_unite: list[DeletionFilesToUnite] = []
     for fragment in operation.updated_fragments:
         before, now = read.fragments.by_id(fragment.id), newest.fragments.by_id(fragment.id)
         if before is None or now is None:
@@ -83,7 +83,7 @@ def plan_rebase(
                 newest.version,
             )
         if before.deletion_file != now.deletion_file and fragment.deletion_file is not None:
-            found.append(
+            to_unite.append(
                 DeletionFilesToUnite(
                     fragment.id,
                     now.physical_rows,
@@ -92,7 +92,7 @@ def plan_rebase(
                     now.deletion_file,
                 )
             )
-    return found
+    return to_unite
 
 
 def unite(
@@ -139,17 +139,17 @@ def rebased(
         for fragment in operation.updated_fragments
         if files.get(fragment.id, fragment) is not None
     )
-    gone = tuple(fragment_id for fragment_id, file in files.items() if file is None)
+    emptied = tuple(fragment_id for fragment_id, file in files.items() if file is None)
     if isinstance(operation, Delete):
         return replace(
             operation,
             updated_fragments=updated,
-            deleted_fragment_ids=operation.deleted_fragment_ids + gone,
+            deleted_fragment_ids=operation.deleted_fragment_ids + emptied,
         )
     return replace(
         operation,
         updated_fragments=updated,
-        removed_fragment_ids=operation.removed_fragment_ids + gone,
+        removed_fragment_ids=operation.removed_fragment_ids + emptied,
     )
 
 
@@ -180,19 +180,23 @@ def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> In
         field = newest.schema.field_by_id(field_id)
         parts |= {part.id for part in field.walk()} if field is not None else set()
     covered = coverage(index)
-    gone = BitMap()
+    changed_ids = BitMap()
     for fragment_id in covered:
         before, now = (manifest.fragments.by_id(fragment_id) for manifest in (read, newest))
         if before is not None and now is not None and _places(before, parts) != _places(now, parts):
-            gone.add(fragment_id)
-    if gone and has_zones(index):
+            changed_ids.add(fragment_id)
+    if changed_ids and has_zones(index):
         raise RetryableConflictError(
             f"columns of the index {index.name!r} have new values in version {newest.version}. Its "
             "zones of the old ones would be kept when it is brought up to date: make it again on "
             "that version",
             newest.version,
         )
-    return replace(index, fragment_bitmap=(covered - gone).serialize()) if gone else index
+    return (
+        replace(index, fragment_bitmap=(covered - changed_ids).serialize())
+        if changed_ids
+        else index
+    )
 
 
 def _places(fragment: Fragment, field_ids: Collection[int]) -> set[tuple[int, str, int | None]]:

@@ -87,14 +87,14 @@ class RowIdIndex:
         ids = np.empty(total, np.uint64)
         addresses = np.empty(total, np.uint64)
         for part in parts:
-            found = part.row_ids.to_array()
-            offsets = np.arange(len(found), dtype=np.uint64)
+            row_ids = part.row_ids.to_array()
+            offsets = np.arange(len(row_ids), dtype=np.uint64)
             if part.dead is not None and len(part.dead):
-                is_live = np.ones(len(found), np.bool_)
+                is_live = np.ones(len(row_ids), np.bool_)
                 is_live[part.dead] = False
-                found, offsets = found[is_live], offsets[is_live]
-            stop = self.num_rows + len(found)
-            ids[self.num_rows : stop] = found
+                row_ids, offsets = row_ids[is_live], offsets[is_live]
+            stop = self.num_rows + len(row_ids)
+            ids[self.num_rows : stop] = row_ids
             np.bitwise_or(
                 offsets, np.uint64(part.fragment_id << 32), out=addresses[self.num_rows : stop]
             )
@@ -141,21 +141,21 @@ class RowIdIndex:
             (n,) addresses in the order of the ids, and (n,) whether there is such a live row; if
             not, the address is `NO_ADDRESS`.
         """
-        wanted = np.asarray(row_ids, np.uint64)
+        targets = np.asarray(row_ids, np.uint64)
         places: npt.NDArray[np.int64]
         if self._ids is None:
             # Modulo 2^64: an id below the first becomes a place far after the last.
-            shifted = wanted - np.uint64(self._first)
+            shifted = targets - np.uint64(self._first)
             is_there = shifted < np.uint64(len(self._addresses))
             places = np.where(is_there, shifted, np.uint64(0)).astype(np.int64)
         else:
-            places = np.searchsorted(self._ids, wanted)
+            places = np.searchsorted(self._ids, targets)
             places[places == len(self._ids)] = 0
-            is_there = self._ids[places] == wanted
+            is_there = self._ids[places] == targets
         if not len(self._addresses):
-            return np.full(len(wanted), NO_ADDRESS), np.zeros(len(wanted), np.bool_)
-        found = np.where(is_there, self._addresses[places], NO_ADDRESS)
-        return found, found != NO_ADDRESS
+            return np.full(len(targets), NO_ADDRESS), np.zeros(len(targets), np.bool_)
+        addresses = np.where(is_there, self._addresses[places], NO_ADDRESS)
+        return addresses, addresses != NO_ADDRESS
 
     def __len__(self) -> int:
         return self.num_rows

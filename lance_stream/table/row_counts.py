@@ -179,29 +179,29 @@ def _written_rows(fragment: Fragment, version: int, next_row_id: int) -> _Writte
     inserted = _num_ids_from(next_row_id, ids)
     if inserted is None:
         return None
-    known = ids.num_ids - inserted
-    if known == 0 or is_written.all():
-        return _Written(inserted, known, 0)
+    moved = ids.num_ids - inserted
+    if moved == 0 or is_written.all():
+        return _Written(inserted, moved, 0)
     if not is_written.any():
-        return _Written(inserted, 0, known)
+        return _Written(inserted, 0, moved)
     if ids.num_ids > MAX_ROWS:
         return None
     updated = int(((ids.to_array() < next_row_id) & (versions.to_array() == version)).sum())
-    return _Written(inserted, updated, known - updated)
+    return _Written(inserted, updated, moved - updated)
 
 
 def _num_ids_from(first: int, ids: RowIdSequence) -> int | None:
     """Return how many row ids are `first` or larger; None if that takes too much memory."""
-    found = 0
+    num_ids = 0
     for segment in ids.segments:
         if isinstance(segment, Ranges):
             inside = np.maximum(segment.starts, np.uint64(first))
-            found += int((segment.stops - np.minimum(inside, segment.stops)).sum())
+            num_ids += int((segment.stops - np.minimum(inside, segment.stops)).sum())
         elif len(segment) > MAX_ROWS:
             return None
         else:
-            found += int((segment.to_array() >= first).sum())
-    return found
+            num_ids += int((segment.to_array() >= first).sum())
+    return num_ids
 
 
 def _live_rows(fragments: Iterable[Fragment]) -> int | None:

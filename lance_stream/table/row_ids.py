@@ -107,8 +107,8 @@ class Ranges:
         which = np.maximum(near, 0) if order is None else order[np.maximum(near, 0)]
         is_there = (near >= 0) & (ids < self.stops[which])
         behind = (self.stops[which] - np.where(is_there, ids, self.stops[which])).astype(np.int64)
-        found: Offsets = np.where(is_there, self.ends[which] - behind, -1)
-        return found
+        offsets: Offsets = np.where(is_there, self.ends[which] - behind, -1)
+        return offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +148,8 @@ class RangeWithHoles:
             is_hole = self.holes[np.minimum(before, len(self.holes) - 1)] == ids
         is_there = (ids >= np.uint64(self.start)) & (ids < np.uint64(self.stop)) & ~is_hole
         places = np.where(is_there, ids, np.uint64(self.start)) - np.uint64(self.start)
-        found: Offsets = np.where(is_there, places.astype(np.int64) - before, -1)
-        return found
+        offsets: Offsets = np.where(is_there, places.astype(np.int64) - before, -1)
+        return offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,20 +309,20 @@ class RowIdSequence:
         Raises:
             InvalidInputError: An offset is out of range.
         """
-        wanted = np.asarray(offsets).astype(np.int64, copy=False)
-        if not len(wanted):
+        targets = np.asarray(offsets).astype(np.int64, copy=False)
+        if not len(targets):
             return _EMPTY
-        if int(wanted.min()) < 0 or int(wanted.max()) >= self.num_ids:
+        if int(targets.min()) < 0 or int(targets.max()) >= self.num_ids:
             raise InvalidInputError(f"a row offset is outside the {self.num_ids} rows")
         if len(self.segments) == 1:
-            return self.segments[0].take(wanted)
-        which = np.searchsorted(self._ends, wanted, side="right")
+            return self.segments[0].take(targets)
+        which = np.searchsorted(self._ends, targets, side="right")
         order = np.argsort(which, kind="stable")
         hit, firsts = np.unique(which[order], return_index=True)
-        taken = np.empty(len(wanted), np.uint64)
-        for place, group in zip(hit.tolist(), np.split(order, firsts[1:]), strict=True):
-            begin = int(self._ends[place]) - len(self.segments[place])
-            taken[group] = self.segments[place].take(wanted[group] - begin)
+        taken = np.empty(len(targets), np.uint64)
+        for index, group in zip(hit.tolist(), np.split(order, firsts[1:]), strict=True):
+            begin = int(self._ends[index]) - len(self.segments[index])
+            taken[group] = self.segments[index].take(targets[group] - begin)
         return taken
 
     def slice(self, start: int, stop: int) -> Ids:
@@ -346,13 +346,13 @@ class RowIdSequence:
         Returns:
             (n,) i64 row offsets in the order of the ids; -1 if no row has the id.
         """
-        wanted = np.asarray(ids, np.uint64)
-        found: Offsets = np.full(len(wanted), -1, np.int64)
+        targets = np.asarray(ids, np.uint64)
+        offsets: Offsets = np.full(len(targets), -1, np.int64)
         for end, segment in zip(self._ends.tolist(), self.segments, strict=True):
-            inside = segment.find(wanted)
+            inside = segment.find(targets)
             hit = inside >= 0
-            found[hit] = inside[hit] + (end - len(segment))
-        return found
+            offsets[hit] = inside[hit] + (end - len(segment))
+        return offsets
 
     def without(self, offsets: npt.ArrayLike) -> "RowIdSequence":
         """Return the sequence without some rows, as when deleted rows are dropped."""
@@ -427,7 +427,7 @@ def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
         CorruptDataError: A segment breaks a rule of its kind.
     """
     segments: list[Segment] = []
-    for kind, several in groupby(messages, lambda each: each.WhichOneof("segment")):
+    for kind, several in groupby(messages, lambda message: message.WhichOneof("segment")):
         if kind == "range":
             bounds = [
                 bound for segment in several for bound in (segment.range.start, segment.range.end)
@@ -548,9 +548,9 @@ def _encode_ranges(starts: Ids, stops: Ids) -> bytes:
     message = rowids_pb2.RowIdSequence()
     add = message.segments.add
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        found = add().range
-        found.start = start
-        found.end = stop
+        ranges = add().range
+        ranges.start = start
+        ranges.end = stop
     return wire.serialize(message)
 
 
@@ -571,11 +571,11 @@ def _frame(segment: rowids_pb2.U64Segment) -> bytes:
     return wire.frame(_SEGMENT, wire.serialize(segment))
 
 
-def _find_among(values: Ids, wanted: Ids, order: Offsets | None) -> Offsets:
-    places = np.searchsorted(values, wanted, sorter=order)
+def _find_among(values: Ids, targets: Ids, order: Offsets | None) -> Offsets:
+    places = np.searchsorted(values, targets, sorter=order)
     near = np.minimum(places, len(values) - 1)
-    found: Offsets = near if order is None else order[near]
-    return np.where(values[found] == wanted, found, -1)
+    offsets: Offsets = near if order is None else order[near]
+    return np.where(values[offsets] == targets, offsets, -1)
 
 
 def _ascend(values: Ids) -> bool:
@@ -623,7 +623,7 @@ def _decode_arrays(
         messages: The arrays.
         ascend: Whether the ids of each have to ascend.
     """
-    for kind, several in groupby(messages, lambda each: each.WhichOneof("array")):
+    for kind, several in groupby(messages, lambda message: message.WhichOneof("array")):
         parts = [_ARRAYS[kind](segment) for segment in several] if kind in _ARRAYS else None
         if parts is None:
             raise CorruptDataError("an array of row ids is of an unknown kind")
@@ -648,8 +648,8 @@ def _decode_arrays(
 
 _WIDTHS: Final = {"u16_array": 2, "u32_array": 4, "u64_array": 8}
 _ARRAYS: Final[Mapping[str | None, Callable[[rowids_pb2.EncodedU64Array], tuple[int, bytes]]]] = {
-    "u16_array": lambda each: (each.u16_array.base, each.u16_array.offsets),
-    "u32_array": lambda each: (each.u32_array.base, each.u32_array.offsets),
+    "u16_array": lambda array: (array.u16_array.base, array.u16_array.offsets),
+    "u32_array": lambda array: (array.u32_array.base, array.u32_array.offsets),
     "u64_array": lambda each: (0, each.u64_array.values),
 }
 

@@ -119,10 +119,10 @@ class RowVersionSequence:
         Raises:
             InvalidInputError: An offset is out of range.
         """
-        wanted = np.asarray(offsets).astype(np.int64, copy=False)
-        if len(wanted) and (int(wanted.min()) < 0 or int(wanted.max()) >= self.num_rows):
+        targets = np.asarray(offsets).astype(np.int64, copy=False)
+        if len(targets) and (int(targets.min()) < 0 or int(targets.max()) >= self.num_rows):
             raise InvalidInputError(f"a row offset is outside the {self.num_rows} rows")
-        taken: Versions = self.versions[np.searchsorted(self._ends, wanted, side="right")]
+        taken: Versions = self.versions[np.searchsorted(self._ends, targets, side="right")]
         return taken
 
     def slice(self, start: int, stop: int) -> Versions:
@@ -137,8 +137,8 @@ class RowVersionSequence:
 
     def without(self, offsets: npt.ArrayLike) -> "RowVersionSequence":
         """Return the sequence without some rows, as when deleted rows are dropped."""
-        gone = distinct(np.asarray(offsets, np.int64))
-        which = np.searchsorted(self._ends, gone, side="right")
+        removed = distinct(np.asarray(offsets, np.int64))
+        which = np.searchsorted(self._ends, removed, side="right")
         return RowVersionSequence(
             self.lengths - np.bincount(which, minlength=len(self.lengths))[: len(self.lengths)],
             self.versions,

@@ -154,9 +154,9 @@ def check_is_of(
     """
     if tombstones.files and not is_of(tombstones, on, sequence_by, is_history=is_history):
         if is_history != (tombstones.values is not None):
-            made = "scd2" if tombstones.values is not None else "an upsert or scd1"
+            origin = "scd2" if tombstones.values is not None else "an upsert or scd1"
             raise InvalidInputError(
-                f"the table remembers deletes of {made}, which these changes would not find: a "
+                f"the table remembers deletes of {origin}, which these changes would not find: a "
                 "table has either current rows or their history. Nothing was written. Write the "
                 "other one to a table of its own; or forget the remembered deletes by removing the "
                 f"key {CONFIG_KEY!r} from the table's config"
@@ -193,11 +193,13 @@ def with_change(
         return added
     check_is_of(newest, added.on, added.sequence_by, is_history=added.values is not None)
     names = set(joined)
-    kept = [file for file in newest.files if file.name not in names]
+    survivors = [file for file in newest.files if file.name not in names]
     values = added.values
     if values is not None:
         values = tuple(dict.fromkeys((*(newest.values or ()), *values)))
-    return replace(added, files=(*without_expired(kept, oldest_ms), *added.files), values=values)
+    return replace(
+        added, files=(*without_expired(survivors, oldest_ms), *added.files), values=values
+    )
 
 
 def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[TombstoneFile, ...]:
@@ -214,9 +216,9 @@ def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[Tombst
     small = [file for file in files if file.num_rows < MAX_ROWS_TO_JOIN]
     joined: list[TombstoneFile] = []
     for tier in range(_tier(MAX_ROWS_TO_JOIN)):
-        own = [file for file in small if _tier(file.num_rows) == tier]
+        same_tier = [file for file in small if _tier(file.num_rows) == tier]
         total = num_rows + sum(file.num_rows for file in joined)
-        if len(own) + (_tier(total) == tier) > MAX_FILES_A_TIER:
+        if len(same_tier) + (_tier(total) == tier) > MAX_FILES_A_TIER:
             joined = [file for file in small if _tier(file.num_rows) <= tier]
     return tuple(joined)
 

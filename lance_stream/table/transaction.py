@@ -118,10 +118,10 @@ def operation_kind(data: bytes) -> type[KnownOperation] | None:
     Raises:
         CorruptDataError: The bytes are not a message.
     """
-    known = transaction_pb2.Transaction.DESCRIPTOR.fields_by_number
+    fields_by_number = transaction_pb2.Transaction.DESCRIPTOR.fields_by_number
     for wire_field in wire.split_message(data):
-        if wire_field.number in _OPERATION_NUMBERS and wire_field.number in known:
-            return OPERATIONS[known[wire_field.number].name]
+        if wire_field.number in _OPERATION_NUMBERS and wire_field.number in fields_by_number:
+            return OPERATIONS[fields_by_number[wire_field.number].name]
     return None
 
 

@@ -126,9 +126,9 @@ class UniformLineage:
         is_alone = np.searchsorted(others, first) == np.searchsorted(others, stop)
         is_alone[1:] &= np.maximum.accumulate(stop)[:-1] <= first[1:]
         is_alone[:-1] &= stop[:-1] <= first[1:]
-        found = np.zeros(len(self.ids), np.bool_)
-        found[places] = is_alone
-        return found
+        is_distinct = np.zeros(len(self.ids), np.bool_)
+        is_distinct[places] = is_alone
+        return is_distinct
 
 
 def uniform_lineage(raws: Sequence[bytes]) -> UniformLineage:
@@ -140,16 +140,16 @@ def uniform_lineage(raws: Sequence[bytes]) -> UniformLineage:
     data = np.frombuffer(b"".join(raws), np.uint8)
     stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
     starts = np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)]
-    sequences = [sequence for place, others in _ELSEWHERE.items() for sequence in (place, *others)]
+    sequences = [sequence for field, others in _ELSEWHERE.items() for sequence in (field, *others)]
     walked = walk(data, Spans(starts, stops), (_ID, _PHYSICAL_ROWS), sequences)
     num_rows = walked.numbers[_PHYSICAL_ROWS]
     is_plain = ~walked.is_odd & (num_rows > 0)
     inline = {}
-    for place, others in _ELSEWHERE.items():
+    for field, others in _ELSEWHERE.items():
         is_here = is_plain.copy()
         for other in others:
             is_here &= walked.spans[other].starts < 0
-        inline[place] = is_here
+        inline[field] = is_here
     return UniformLineage(
         walked.numbers[_ID],
         num_rows,
@@ -167,12 +167,12 @@ def _versions(data: Bytes, sequences: Spans, is_here: Mask, num_rows: Numbers) -
     walked = walk(data, runs, (_VERSION,), (_FIRST,))
     good = ~walked.is_odd & (walked.spans[_FIRST].starts >= 0)
     some, spans = some[good], _chosen(walked.spans[_FIRST], good)
-    found, _, lengths = _ranges(data, some, spans)
-    fits = lengths == num_rows[found]
-    is_known[found[fits]] = True
+    owners, _, lengths = _ranges(data, some, spans)
+    fits = lengths == num_rows[owners]
+    is_known[owners[fits]] = True
     of_run = np.zeros(len(num_rows), np.uint64)
     of_run[some] = walked.numbers[_VERSION][good]
-    versions[found] = of_run[found]
+    versions[owners] = of_run[owners]
     return OneForAll(versions, is_known)
 
 
@@ -180,9 +180,9 @@ def _row_ids(data: Bytes, sequences: Spans, is_here: Mask, num_rows: Numbers) ->
     first = np.zeros(len(num_rows), np.uint64)
     is_known = np.zeros(len(num_rows), np.bool_)
     some, segments = _only_part(data, sequences, np.flatnonzero(is_here & (sequences.starts >= 0)))
-    found, starts, lengths = _ranges(data, some, segments)
-    first[found] = starts
-    is_known[found[lengths == num_rows[found]]] = True
+    owners, starts, lengths = _ranges(data, some, segments)
+    first[owners] = starts
+    is_known[owners[lengths == num_rows[owners]]] = True
     return OneForAll(first, is_known)
 
 
@@ -216,11 +216,11 @@ def _replaced(
     places: npt.NDArray[np.intp],
     others: npt.NDArray[_Value],
 ) -> npt.NDArray[_Value]:
-    made = np.empty(count, values.dtype)
+    result = np.empty(count, values.dtype)
     num_both = min(count, len(values))
-    made[:num_both] = values[:num_both]
-    made[places] = others
-    return made
+    result[:num_both] = values[:num_both]
+    result[places] = others
+    return result
 
 
 def _chosen(spans: Spans, which: npt.NDArray[np.intp] | Mask) -> Spans:

@@ -56,64 +56,65 @@ def split_message(data: bytes) -> list[WireField]:
     return list(iterate_fields(data, 0, len(data)))
 
 
-def iterate_fields(data: bytes, place: int, end: int) -> Iterator[WireField]:
+def iterate_fields(data: bytes, position: int, end: int) -> Iterator[WireField]:
     """Yield where each top-level field of a message is, in order.
 
     Args:
         data: Bytes that contain the message.
-        place: Where it begins.
+        position: Where it begins.
         end: One past its last byte.
 
     Raises:
         CorruptDataError: The bytes end within a field, a varint is longer than 10 bytes, or a tag
             has field number 0 or a wire type that the format does not use.
     """
-    while place < end:
-        start = place
-        tag = data[place]
+    while position < end:
+        start = position
+        tag = data[position]
         if tag < 0x80:
-            place += 1
+            position += 1
         else:
-            tag, place = read_varint(data, place)
+            tag, position = read_varint(data, position)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number <= MAX_FIELD_NUMBER:
             raise CorruptDataError(f"a message has the field number {number} at byte {start}")
         if wire_type == LENGTH_DELIMITED:
-            if place < end and data[place] < 0x80:
-                value_start = place + 1
-                place = value_start + data[place]
+            if position < end and data[position] < 0x80:
+                value_start = position + 1
+                position = value_start + data[position]
             else:
-                size, value_start = read_varint(data, place)
-                place = value_start + size
+                size, value_start = read_varint(data, position)
+                position = value_start + size
         elif wire_type == VARINT:
-            value_start = place
-            _, place = read_varint(data, place)
+            value_start = position
+            _, position = read_varint(data, position)
         elif wire_type == FIXED64:
-            value_start = place
-            place += 8
+            value_start = position
+            position += 8
         elif wire_type == FIXED32:
-            value_start = place
-            place += 4
+            value_start = position
+            position += 4
         else:
             raise CorruptDataError(f"a message has the wire type {wire_type} at byte {start}")
-        if place > end:
+        if position > end:
             raise CorruptDataError(
-                f"field {number} of a message needs bytes up to {place}, but there are only {end}"
+                f"field {number} of a message needs bytes up to {position}, but there are "
+                f"only {end}"
             )
-        yield WireField(number, wire_type, start, value_start, place)
+        yield WireField(number, wire_type, start, value_start, position)
 
 
-def read_varint(data: bytes, place: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return the varint at a place and the place after it.
 
     Raises:
         CorruptDataError: The bytes end within it, or it does not fit in 64 bits.
     """
     end = len(data)
-    if place < end and data[place] < 0x80:
-        return data[place], place + 1
+    if position < end and data[position] < 0x80:
+        return data[position], position + 1
     value = shift = 0
-    for at in range(place, min(place + MAX_VARINT_BYTES, end)):
+    for at in range(position, min(position + MAX_VARINT_BYTES, end)):
         byte = data[at]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -121,7 +122,7 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
                 break
             return value, at + 1
         shift += 7
-    raise CorruptDataError(f"the varint at byte {place} of a message is damaged or cut short")
+    raise CorruptDataError(f"the varint at byte {position} of a message is damaged or cut short")
 
 
 def encode_varint(value: int) -> bytes:
@@ -202,16 +203,18 @@ def unknown_fields(message: Message, also: Collection[int] = ()) -> bytes:
     if not has_more and not len(unknown):
         return b""
     named = message.DESCRIPTOR.fields_by_number
-    for byte in (unknown[place] for place in range(len(unknown))):
+    for byte in (unknown[index] for index in range(len(unknown))):
         if byte.field_number in named:
             raise CorruptDataError(
                 f"field {byte.field_number} of a {message.DESCRIPTOR.name} message has the wire "
                 f"type {byte.wire_type}, which is not its own"
             )
     data = message.SerializeToString()
-    known = set(named) - set(also)
+    numbers = set(named) - set(also)
     return b"".join(
-        data[field.start : field.stop] for field in split_message(data) if field.number not in known
+        data[field.start : field.stop]
+        for field in split_message(data)
+        if field.number not in numbers
     )
 
 

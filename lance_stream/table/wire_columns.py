@@ -134,11 +134,11 @@ def short_frames(data: bytes, number: int) -> Spans | None:
     """
     tag = number << 3 | LENGTH_DELIMITED
     starts: list[int] = []
-    place, end = 0, len(data)
-    while place + 1 < end and data[place] == tag and (size := data[place + 1]) < 0x80:
-        starts.append(place + 2)
-        place += 2 + size
-    if place != end:
+    position, end = 0, len(data)
+    while position + 1 < end and data[position] == tag and (size := data[position + 1]) < 0x80:
+        starts.append(position + 2)
+        position += 2 + size
+    if position != end:
         return None
     begins = np.array(starts, np.int64)
     return Spans(begins, np.append(begins[1:] - 2, end)[: len(begins)])

@@ -146,8 +146,8 @@ def encode(
 def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
     """Return about `SAMPLE_BYTES` of pieces from the whole page, and their terminator."""
     num_pieces = len(bounds) - 1
-    wanted = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
-    places = np.unique(np.arange(min(wanted, num_pieces)) * _STRIDE % num_pieces)
+    num_samples = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
+    places = np.unique(np.arange(min(num_samples, num_pieces)) * _STRIDE % num_pieces)
     sizes = bounds[places + 1] - bounds[places]
     places = places[: 1 + int(np.searchsorted(np.cumsum(sizes), 2 * SAMPLE_BYTES))]
     offsets = np.zeros(len(places) + 1, np.int64)
@@ -169,15 +169,15 @@ def _codes(bounds: Places, data: Bytes, matcher: Matcher, terminator: int) -> tu
         strings = lay_out(bounds[first : last + 1], data, terminator)
         entries = matcher.match(strings)
         is_code = entries != 0
-        found = entries[is_code].astype(np.uint8)
+        code_bytes = entries[is_code].astype(np.uint8)
         sizes = np.add.reduceat(is_code.view(np.uint8), strings.starts, dtype=np.int64)
-        escapes = np.flatnonzero(found == ESCAPE)
+        escapes = np.flatnonzero(code_bytes == ESCAPE)
         if len(escapes):
             literals = np.flatnonzero(is_code)[escapes]
-            found = np.insert(found, escapes + 1, strings.data[literals])
+            code_bytes = np.insert(code_bytes, escapes + 1, strings.data[literals])
             pieces = np.searchsorted(strings.starts, literals, side="right") - 1
             sizes += np.bincount(pieces, minlength=len(sizes))
-        codes.append(found)
+        codes.append(code_bytes)
         counts.append(sizes)
     return np.concatenate(codes), np.concatenate(counts)
 
@@ -293,8 +293,11 @@ def _with_literals(data: Bytes, places: Places, literals: Bytes) -> Bytes:
     source, single = data.data, literals.data
     bounds = [0, *places.tolist(), len(data)]
     pieces = [source[: bounds[1]]]
-    for place in range(len(places)):
-        pieces += (single[place : place + 1], source[bounds[place + 1] : bounds[place + 2]])
+    for position in range(len(places)):
+        pieces += (
+            single[position : position + 1],
+            source[bounds[position + 1] : bounds[position + 2]],
+        )
     return np.frombuffer(b"".join(pieces), dtype=np.uint8)
 
 
@@ -314,11 +317,11 @@ def _looked_up(codes: Words, strings: pa.Array) -> tuple[Offsets, Bytes]:
     """
     kind = pa.uint8() if codes.itemsize == 1 else pa.uint16()
     indices = pa.Array.from_buffers(kind, len(codes), [None, pa.py_buffer(codes)])
-    found = strings.take(indices)
-    if found.null_count:
+    block = strings.take(indices)
+    if block.null_count:
         raise CorruptDataError(_CODE_WITHOUT_SYMBOL)
-    _, offsets, data = found.buffers()
-    is_large = pa.types.is_large_binary(found.type)
+    _, offsets, data = block.buffers()
+    is_large = pa.types.is_large_binary(block.type)
     return (
         np.frombuffer(offsets, dtype=INT64 if is_large else INT32),
         np.frombuffer(data, dtype=np.uint8),

@@ -102,12 +102,12 @@ class Matcher:
             (len(data),) `code | bytes << 8` at the first byte of each symbol, 0 at the others. An
             escape has one byte.
         """
-        found = np.zeros(len(strings.data), np.uint16)
+        entries = np.zeros(len(strings.data), np.uint16)
         kernels = loops.get()
         if kernels is not None and len(strings.starts):
             terminator = int(strings.data[strings.stops[0]])
-            kernels.match(*strings, terminator, *self.tables, found)
-            return found
+            kernels.match(*strings, terminator, *self.tables, entries)
+            return entries
         words = words_of(strings.data)
         live = strings.starts < strings.stops
         at, stops = strings.starts[live], strings.stops[live]
@@ -118,12 +118,12 @@ class Matcher:
             entry = np.where(
                 is_long, self.entries.take(slots), self.short.take(word.astype(np.uint16))
             )
-            found[at] = entry
+            entries[at] = entry
             at = at + (entry >> _EIGHT)
             live = at < stops
             if not live.all():
                 at, stops = at[live], stops[live]
-        return found
+        return entries
 
 
 def lay_out(offsets: Places, data: Bytes, terminator: int) -> LaidOut:

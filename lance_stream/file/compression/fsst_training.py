@@ -53,9 +53,11 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places, int]:
         if num_bytes < least:
             best, least = (symbols, sizes), num_bytes
         if least_count is not None:
-            found = (entries >> 8).astype(np.int64)
+            lengths = (entries >> 8).astype(np.int64)
             symbols, sizes = _best(
-                *_candidates(sample, places, found, joins=least_count > 0), terminator, least_count
+                *_candidates(sample, places, lengths, joins=least_count > 0),
+                terminator,
+                least_count,
             )
     return *best, least
 
@@ -71,12 +73,12 @@ def _candidates(
     num_bytes = [sizes, np.ones(int(is_long.sum()), np.int64)]
     if joins:
         strings = np.searchsorted(sample.starts, places, side="right")
-        left = np.flatnonzero(strings[1:] == strings[:-1])
-        left = left[sizes[left] < MAX_SYMBOL_BYTES]
+        repeats = np.flatnonzero(strings[1:] == strings[:-1])
+        repeats = repeats[sizes[repeats] < MAX_SYMBOL_BYTES]
         singles = np.ones(len(sizes), np.int64)
         for begun, right, right_sizes in (
-            (left, words, sizes),
-            (left[is_long[left + 1]], firsts, singles),
+            (repeats, words, sizes),
+            (repeats[is_long[repeats + 1]], firsts, singles),
         ):
             shifts = (8 * sizes[begun]).astype(np.uint64)
             total = np.minimum(sizes[begun] + right_sizes[begun + 1], MAX_SYMBOL_BYTES)
@@ -103,5 +105,5 @@ def _best(
     candidates, sizes = candidates[order], sizes[order]
     # Of all that share a slot, the best one stays; the short ones have none.
     slots = np.where(sizes > 2, slots_of(candidates), -1 - np.arange(len(sizes)))
-    kept = np.sort(np.unique(slots, return_index=True)[1])[:MAX_SYMBOLS]
-    return candidates[kept], sizes[kept]
+    winners = np.sort(np.unique(slots, return_index=True)[1])[:MAX_SYMBOLS]
+    return candidates[winners], sizes[winners]

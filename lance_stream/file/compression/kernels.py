@@ -58,8 +58,8 @@ def most_bytes(codes: Any, lengths: Any) -> Any:
         lengths: (256,) u8; bytes of each code's symbol, 0 if there is none, 1 for an escape.
     """
     total = 0
-    for place in range(len(codes)):
-        total += lengths[codes[place]]
+    for position in range(len(codes)):
+        total += lengths[codes[position]]
     return total
 
 
@@ -89,25 +89,25 @@ def decode(
     # So codes are decoded block by block regardless of ends, which are looked up after each block.
     ends = np.zeros(_CODES_PER_BLOCK + 2, np.int64)
     at: Any = _ZERO
-    place: Any = np.int64(0)
+    position: Any = np.int64(0)
     num_codes, num_offsets = len(codes), len(offsets)
     offset, value = np.int64(0), 1
     decoded_offsets[0] = 0
     failure = 0
     while True:
-        first = place
+        first = position
         stop = min(first + _CODES_PER_BLOCK, num_codes)
-        while place < stop:
-            ends[np.uint64(place - first)] = at
-            code = np.uint64(codes[np.uint64(place)])
+        while position < stop:
+            ends[np.uint64(position - first)] = at
+            code = np.uint64(codes[np.uint64(position)])
             if code == _ESCAPE:
-                ends[np.uint64(place + 1 - first)] = ENDS_AFTER_ESCAPE
-                if place + 1 == num_codes:
+                ends[np.uint64(position + 1 - first)] = ENDS_AFTER_ESCAPE
+                if position + 1 == num_codes:
                     failure = ENDS_AFTER_ESCAPE
                     break
-                data[at] = codes[np.uint64(place + 1)]
+                data[at] = codes[np.uint64(position + 1)]
                 at += _ONE
-                place += 2
+                position += 2
                 continue
             # All are loaded before any is stored, so that each is one instruction.
             byte_0, byte_1 = symbols[code, 0], symbols[code, 1]
@@ -123,13 +123,13 @@ def decode(
                 failure = CODE_WITHOUT_SYMBOL
                 break
             at += np.uint64(length)
-            place += 1
+            position += 1
         if failure == 0:
-            ends[np.uint64(place - first)] = at
+            ends[np.uint64(position - first)] = at
         while value < num_offsets:
             if offsets[value] < offset:
                 return OFFSETS_LEAVE_CODES
-            if offsets[value] > place:
+            if offsets[value] > position:
                 break
             offset = np.int64(offsets[value])
             end = ends[np.uint64(offset - first)]
@@ -139,7 +139,7 @@ def decode(
             value += 1
         if failure != 0:
             return failure
-        if place >= num_codes:
+        if position >= num_codes:
             break
     if value < num_offsets:
         return OFFSETS_LEAVE_CODES
@@ -152,7 +152,7 @@ _TABLES = (_in(_U16), _in(_U8), _in(_U64), _in(_U64), _in(_U16))
 @_compiled(_U16(_in(_U8), _I64, _I64, _I64, *_TABLES))  # type: ignore[untyped-decorator]  # of numba
 def _entry_at(
     data: Any,
-    place: int,
+    position: int,
     stop: int,
     terminator: int,
     short: Any,
@@ -167,10 +167,10 @@ def _entry_at(
     `terminator`, which no symbol of several bytes has.
     """
     word = np.uint64(0)
-    left = stop - place
-    if place + 8 <= len(data):
+    num_left = stop - position
+    if position + 8 <= len(data):
         # The compiler makes this one instruction.
-        at = np.uint64(place)
+        at = np.uint64(position)
         word = np.uint64(data[at])
         word |= np.uint64(data[at + _ONE]) << np.uint64(8)
         word |= np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
@@ -179,13 +179,13 @@ def _entry_at(
         word |= np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
         word |= np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
         word |= np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
-        if left < 8:
-            word &= (_ONE << np.uint64(8 * left)) - _ONE
-            word |= np.uint64(terminator) << np.uint64(8 * left)
+        if num_left < 8:
+            word &= (_ONE << np.uint64(8 * num_left)) - _ONE
+            word |= np.uint64(terminator) << np.uint64(8 * num_left)
     else:
-        for byte in range(left):
-            word |= np.uint64(data[np.uint64(place + byte)]) << np.uint64(8 * byte)
-        word |= np.uint64(terminator) << np.uint64(8 * left)
+        for byte in range(num_left):
+            word |= np.uint64(data[np.uint64(position + byte)]) << np.uint64(8 * byte)
+        word |= np.uint64(terminator) << np.uint64(8 * num_left)
     first_3 = word & np.uint64(0xFFFFFF)
     number = long[(first_3 * _SPREAD & np.uint64(0xFFFFFFFF)) >> _SLOT_SHIFT]
     # Both are loaded, so that no branch is mispredicted.
@@ -206,7 +206,7 @@ def match(
     values: Any,
     masks: Any,
     entries: Any,
-    found: Any,
+    codes_at: Any,
 ) -> None:
     """Find the symbols of byte strings.
 
@@ -220,14 +220,14 @@ def match(
         values: There.
         masks: There.
         entries: There.
-        found: (len(data),) zeros, to fill: the entry of each symbol at its first byte.
+        codes_at: (len(data),) zeros, to fill: the entry of each symbol at its first byte.
     """
     for string in range(len(starts)):
-        place, stop = starts[string], stops[string]
-        while place < stop:
-            entry = _entry_at(data, place, stop, terminator, short, long, values, masks, entries)
-            found[np.uint64(place)] = entry
-            place += np.int64(entry >> 8)
+        position, stop = starts[string], stops[string]
+        while position < stop:
+            entry = _entry_at(data, position, stop, terminator, short, long, values, masks, entries)
+            codes_at[np.uint64(position)] = entry
+            position += np.int64(entry >> 8)
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
@@ -238,7 +238,7 @@ def _encode_strings(
     bounds: Any,
     string: int,
     last: int,
-    place: int,
+    position: int,
     at: Any,
     terminator: int,
     short: Any,
@@ -254,9 +254,9 @@ def _encode_strings(
     Args:
         data: There.
         bounds: There.
-        string: The first, of which the bytes before `place` are encoded already.
+        string: The first, of which the bytes before `position` are encoded already.
         last: One past the last.
-        place: The next byte.
+        position: The next byte.
         at: Where its code goes.
         terminator: There.
         short: There.
@@ -272,13 +272,13 @@ def _encode_strings(
     """
     while string < last:
         stop = bounds[string + 1]
-        while place < stop:
-            entry = _entry_at(data, place, stop, terminator, short, long, values, masks, entries)
+        while position < stop:
+            entry = _entry_at(data, position, stop, terminator, short, long, values, masks, entries)
             code = np.uint64(entry) & _ESCAPE
             # The byte after an escape is stored in any case, which saves a branch.
-            codes[at], codes[at + _ONE] = code, data[np.uint64(place)]
+            codes[at], codes[at + _ONE] = code, data[np.uint64(position)]
             at += np.uint64(1 + (code == _ESCAPE))
-            place += int(entry >> 8)
+            position += int(entry >> 8)
         ends[string] = at
         string += 1
     return at
@@ -320,10 +320,10 @@ def encode(
     # waits for those of the other.
     middle = len(ends) // 2
     one, other = 0, middle
-    at, place = _ZERO, bounds[0]
+    at, position = _ZERO, bounds[0]
     at_2, place_2 = np.uint64(2 * bounds[middle]), bounds[middle]
     while one < middle:
-        if place == bounds[one + 1]:
+        if position == bounds[one + 1]:
             ends[one] = at
             one += 1
             continue
@@ -334,21 +334,21 @@ def encode(
                 break
             continue
         stop, stop_2 = bounds[one + 1], bounds[other + 1]
-        entry = _entry_at(data, place, stop, terminator, short, long, values, masks, entries)
+        entry = _entry_at(data, position, stop, terminator, short, long, values, masks, entries)
         entry_2 = _entry_at(data, place_2, stop_2, terminator, short, long, values, masks, entries)
         code, code_2 = np.uint64(entry) & _ESCAPE, np.uint64(entry_2) & _ESCAPE
-        codes[at], codes[at + _ONE] = code, data[np.uint64(place)]
+        codes[at], codes[at + _ONE] = code, data[np.uint64(position)]
         codes[at_2], codes[at_2 + _ONE] = code_2, data[np.uint64(place_2)]
         at += np.uint64(1 + (code == _ESCAPE))
         at_2 += np.uint64(1 + (code_2 == _ESCAPE))
-        place += np.int64(entry >> 8)
+        position += np.int64(entry >> 8)
         place_2 += np.int64(entry_2 >> 8)
     at = _encode_strings(
         data,
         bounds,
         one,
         middle,
-        place,
+        position,
         at,
         terminator,
         short,
@@ -413,10 +413,10 @@ def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:
             source = starts[block] + plane * lanes
             right = words.dtype.type(shift)
             if shift + width > bits:
-                left = words.dtype.type(bits - shift)
+                bits_left = words.dtype.type(bits - shift)
                 for lane in range(lanes):
                     low = words[np.uint64(source + lane)] >> right
-                    high = words[np.uint64(source + lanes + lane)] << left
+                    high = words[np.uint64(source + lanes + lane)] << bits_left
                     values[block, np.uint64(to + lane)] = (low | high) & mask
             else:
                 for lane in range(lanes):
@@ -446,12 +446,12 @@ def unpack_levels(
     block = np.zeros(VALUES, np.uint16)
     at = 0
     for chunk in range(len(starts)):
-        source, left = starts[chunk], counts[chunk]
-        while left > 0:
-            if left < VALUES and not packs_tail[chunk]:
-                for place in range(left):
-                    levels[np.uint64(at + place)] = words[np.uint64(source + place)]
-                at += left
+        source, num_left = starts[chunk], counts[chunk]
+        while num_left > 0:
+            if num_left < VALUES and not packs_tail[chunk]:
+                for index in range(num_left):
+                    levels[np.uint64(at + index)] = words[np.uint64(source + index)]
+                at += num_left
                 break
             for row in range(16):
                 plane = row * width // 16
@@ -472,12 +472,12 @@ def unpack_levels(
                     for lane in range(lanes):
                         low = words[np.uint64(first + lane)] >> right
                         block[np.uint64(to + lane)] = np.uint16(low) & mask
-            size = min(left, VALUES)
-            for place in range(size):
-                levels[np.uint64(at + place)] = block[np.uint64(place)]
+            size = min(num_left, VALUES)
+            for index in range(size):
+                levels[np.uint64(at + index)] = block[np.uint64(index)]
             source += width * lanes
             at += size
-            left -= size
+            num_left -= size
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
@@ -510,9 +510,9 @@ def pack(values: Any, starts: Any, widths: Any, words: Any) -> None:
                 for lane in range(lanes):
                     words[np.uint64(to + lane)] = values[block, np.uint64(source + lane)]
             else:
-                left = words.dtype.type(shift)
+                bits_left = words.dtype.type(shift)
                 for lane in range(lanes):
-                    low = values[block, np.uint64(source + lane)] << left
+                    low = values[block, np.uint64(source + lane)] << bits_left
                     words[np.uint64(to + lane)] |= low
             if shift + width > bits:
                 right = words.dtype.type(bits - shift)

@@ -127,13 +127,13 @@ def encode_chunks(buffer: ChunkedBuffer, scheme: str, level: int | None) -> Chun
     source = buffer.data.data
     pieces: list[bytes | pa.Buffer] = []
     sizes = np.zeros(len(buffer.sizes), dtype=np.int64)
-    for place, (start, size) in enumerate(
+    for index, (start, size) in enumerate(
         zip(buffer.starts.tolist(), buffer.sizes.tolist(), strict=True)
     ):
         if size or scheme == LZ4:
             compressed = codec.compress(source[start : start + size])
             pieces += (size.to_bytes(head_bytes, "little"), compressed)
-            sizes[place] = head_bytes + compressed.size
+            sizes[index] = head_bytes + compressed.size
     return consecutive(np.frombuffer(b"".join(pieces), dtype=np.uint8), sizes)
 
 
@@ -165,15 +165,15 @@ def _decompress_zstd(buffer: ChunkedBuffer, max_raw_bytes: int) -> ChunkedBuffer
         ChunkedBuffer(buffer.data, buffer.starts + prefix_bytes, buffer.sizes - prefix_bytes),
         FRAME_HEAD_BYTES,
     )
-    said = _frame_content_sizes(frames)
+    sizes = _frame_content_sizes(frames)
     has_prefix = prefix_bytes > 0
-    raw_sizes = np.where(has_prefix, _numbers(heads, 0, 8), said)
+    raw_sizes = np.where(has_prefix, _numbers(heads, 0, 8), sizes)
     is_wrong = (buffer.sizes > 0) & (
         ~_is_zstd_frame(frames)
         | (raw_sizes < 0)
         | (raw_sizes > max_raw_bytes)
         | (raw_sizes > ZSTD_BLOCK_BYTES * (buffer.sizes // 3))
-        | (has_prefix & (said >= 0) & (said != raw_sizes))
+        | (has_prefix & (sizes >= 0) & (sizes != raw_sizes))
     )
     raw_sizes = np.where(buffer.sizes > 0, raw_sizes, 0)
     _check_sizes("zstd", is_wrong, raw_sizes, buffer.sizes)
@@ -239,9 +239,9 @@ def _check_sizes(
     scheme: str, is_wrong: npt.NDArray[np.bool_], raw_sizes: Counts, sizes: Counts
 ) -> None:
     if is_wrong.any():
-        place = int(np.argmax(is_wrong))
+        index = int(np.argmax(is_wrong))
         raise CorruptDataError(
-            f"{sizes[place]} bytes of {scheme} claim to decompress to {raw_sizes[place]}"
+            f"{sizes[index]} bytes of {scheme} claim to decompress to {raw_sizes[index]}"
         )
     most = min(MAX_RAW_BYTES, max(MAX_SMALL_RAW_BYTES, MAX_TOTAL_RATIO * int(sizes.sum())))
     if raw_sizes.sum(dtype=np.float64) > most:
@@ -254,10 +254,10 @@ def _heads(buffer: ChunkedBuffer, num_bytes: int) -> Bytes:
     """Return the (num_pieces, num_bytes) first bytes of pieces; zeros where a piece ends before."""
     places = np.arange(num_bytes)
     inside = places < buffer.sizes[:, None]
-    found = np.minimum(buffer.starts[:, None] + places, max(len(buffer.data) - 1, 0))
+    indices = np.minimum(buffer.starts[:, None] + places, max(len(buffer.data) - 1, 0))
     if len(buffer.data) == 0:
         return np.zeros(inside.shape, dtype=np.uint8)
-    return np.where(inside, buffer.data[found], 0).astype(np.uint8, copy=False)
+    return np.where(inside, buffer.data[indices], 0).astype(np.uint8, copy=False)
 
 
 def _numbers(heads: Bytes, start: int, num_bytes: int) -> Counts:

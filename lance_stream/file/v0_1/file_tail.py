@@ -159,11 +159,11 @@ def encode_tail(tail: FileTail, start: int) -> bytes:
         ),
     )
     for schema_field in manifest.fields:
-        place = tail.dictionaries.get(schema_field.id)
-        if place is not None:
+        location = tail.dictionaries.get(schema_field.id)
+        if location is not None:
             schema_field.dictionary.offset, schema_field.dictionary.length = (
-                place.start,
-                place.length,
+                location.start,
+                location.length,
             )
     metadata = file_pb2.Metadata(
         manifest_position=start,

@@ -119,8 +119,8 @@ def _read_struct(
 ) -> Asking[pa.Array]:
     parts = yield from together(
         [
-            _read(child, arrow.field(place).type, columns, runs)
-            for place, child in enumerate(field.children)
+            _read(child, arrow.field(index).type, columns, runs)
+            for index, child in enumerate(field.children)
         ]
     )
     return pa.Array.from_buffers(arrow, len(runs), [None], children=parts)
@@ -133,8 +133,8 @@ def _read_list(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -
     _check_within(pages, runs, 1)
     ends = yield from _read_ends(pages, runs, columns.limit, offset_type)
     items = Runs(runs.batch, ends.firsts, ends.lasts)
-    kept = items.lengths > 0
-    items = Runs(items.batch[kept], items.start[kept], items.stop[kept])
+    is_filled = items.lengths > 0
+    items = Runs(items.batch[is_filled], items.start[is_filled], items.stop[is_filled])
     values = yield from _read(field.children[0], arrow.value_type, columns, items)
     offsets = _offsets(ends.lengths, np.int32 if offset_type == "<i4" else np.int64, arrow)
     return pa.Array.from_buffers(arrow, len(runs), [None, pa.py_buffer(offsets)], children=[values])
@@ -250,14 +250,14 @@ def _read_bytes(starts: Places, stops: Places, limit: int) -> Asking[Buffer]:
             f"pages of {total} bytes up to byte {int(stops.max())} are too large for the "
             f"{limit} bytes of a file"
         )
-    wanted = [
+    ranges = [
         ByteRange(start, stop)
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
         if stop > start
     ]
-    if not wanted:
+    if not ranges:
         return memoryview(b"")
-    buffers = yield wanted
+    buffers = yield ranges
     return buffers[0] if len(buffers) == 1 and _is_aligned(buffers[0]) else _joined(buffers)
 
 
@@ -283,10 +283,10 @@ def _check_within(pages: Pages, runs: Runs, extra: int) -> None:
     lengths = pages.length[runs.batch]
     past = runs.stop + extra > lengths
     if bool(past.any()):
-        place = int(np.flatnonzero(past)[0])
+        index = int(np.flatnonzero(past)[0])
         raise CorruptDataError(
-            f"{int(runs.stop[place]) + extra} values are wanted of the page of batch "
-            f"{int(runs.batch[place])}, which has {int(lengths[place])}"
+            f"{int(runs.stop[index]) + extra} values are wanted of the page of batch "
+            f"{int(runs.batch[index])}, which has {int(lengths[index])}"
         )
 
 

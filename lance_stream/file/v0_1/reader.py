@@ -87,23 +87,23 @@ class V01File:
         Raises:
             CorruptDataError: The statistics are outside of the file, or disagree with it.
         """
-        place = self.tail.statistics
-        if place is None:
+        location = self.tail.statistics
+        if location is None:
             return None
-        noted = {field.name: field for field in place.fields}
-        wanted = {
+        noted = {field.name: field for field in location.fields}
+        targets = {
             field.id: (field, noted[str(field.id)])
             for field in fields
             if str(field.id) in noted and has_bounds(field_to_arrow(field).type)
         }
-        found = yield from together(
-            [self._bounds_of(field, stored) for field, stored in wanted.values()]
+        answers = yield from together(
+            [self._bounds_of(field, stored) for field, stored in targets.values()]
         )
         return PageBounds(
             self.tail.batch_offsets,
             {
                 field_id: bounds
-                for field_id, bounds in zip(wanted, found, strict=True)
+                for field_id, bounds in zip(targets, answers, strict=True)
                 if bounds is not None
             },
         )
@@ -111,7 +111,7 @@ class V01File:
     def _read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], runs: Runs
     ) -> Asking[list[pa.Array]]:
-        held: dict[int, int] = {}
+        column_of_field: dict[int, int] = {}
         dictionaries: list[Field] = []
         for field in fields:
             if is_description(field):
@@ -124,21 +124,27 @@ class V01File:
                 raise NotFoundError(
                     f"the column {field.name!r} (field {field.id}) is not in this file"
                 )
-            held.update({descendant.id: column_of[descendant.id] for descendant in below})
+            column_of_field.update(
+                {descendant.id: column_of[descendant.id] for descendant in below}
+            )
             dictionaries += [
                 descendant for descendant in below if descendant.logical_type.startswith("dict:")
             ]
-        yield from self._load_pages(held)
+        yield from self._load_pages(column_of_field)
         yield from together([self._load_dictionary(dictionary) for dictionary in dictionaries])
         columns = Columns(
-            {field_id: self._pages[column] for field_id, column in held.items()},
+            {field_id: self._pages[column] for field_id, column in column_of_field.items()},
             self._dictionaries,
             self.tail.data_stop,
         )
         return (yield from together([_noting(field, columns, runs) for field in fields]))
 
-    def _load_pages(self, held: Mapping[int, int]) -> Asking[None]:
-        missing = [column for column in dict.fromkeys(held.values()) if column not in self._pages]
+    def _load_pages(self, column_of_field: Mapping[int, int]) -> Asking[None]:
+        missing = [
+            column
+            for column in dict.fromkeys(column_of_field.values())
+            if column not in self._pages
+        ]
         ranges = [
             range_of_column(
                 self.tail.page_table_start, self.tail.num_batches, column, self.tail.data_stop
@@ -153,25 +159,27 @@ class V01File:
     def _load_dictionary(self, field: Field) -> Asking[None]:
         if field.id in self._dictionaries:
             return
-        place = self.tail.dictionaries.get(field.id)
-        if place is None:
+        location = self.tail.dictionaries.get(field.id)
+        if location is None:
             raise CorruptDataError(f"the file has no dictionary of the column {field.name!r}")
         try:
-            values = yield from self._read_dictionary(place, field)
+            values = yield from self._read_dictionary(location, field)
         except BadDataError as error:
             error.add_note(f"dictionary of the column {field.name!r}")
             raise
         self._dictionaries[field.id] = values
 
-    def _read_dictionary(self, place: DictionaryPlace, field: Field) -> Asking[pa.Array]:
+    def _read_dictionary(self, location: DictionaryPlace, field: Field) -> Asking[pa.Array]:
         limit = self.tail.data_stop
         # each value takes at least a bit
-        if not (0 <= place.start <= limit and 0 <= place.length <= 8 * limit):
-            raise CorruptDataError(f"{place.length} values start at byte {place.start} of {limit}")
-        pages = Pages(np.array([place.start]), np.array([place.length]))
+        if not (0 <= location.start <= limit and 0 <= location.length <= 8 * limit):
+            raise CorruptDataError(
+                f"{location.length} values start at byte {location.start} of {limit}"
+            )
+        pages = Pages(np.array([location.start]), np.array([location.length]))
         arrow = field_to_arrow(field).type.value_type
         # an empty value of a dictionary is null, even if the column is not nullable
-        return read_values(arrow, pages, _all_of(place.length), limit, empty_is_null=True)
+        return read_values(arrow, pages, _all_of(location.length), limit, empty_is_null=True)
 
     def _bounds_of(self, field: Field, stored: Field) -> Asking[Bounds | None]:
         parts = {child.name: child for child in stored.children}

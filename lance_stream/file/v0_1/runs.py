@@ -75,5 +75,5 @@ def places_within(starts: Places, lengths: Places) -> Places:
 
 
 def _without_empty(batch: Places, start: Places, stop: Places) -> Runs:
-    kept = stop > start
-    return Runs(batch[kept], start[kept], stop[kept])
+    is_filled = stop > start
+    return Runs(batch[is_filled], start[is_filled], stop[is_filled])

@@ -91,14 +91,14 @@ def is_byte_string(arrow: pa.DataType) -> bool:
 
 def fields_with_bounds(fields: Sequence[Field]) -> list[Field]:
     """Return the fields with bounds: leaves outside of lists, by field id."""
-    found: list[Field] = []
+    with_bounds: list[Field] = []
     for field in fields:
         arrow = field_to_arrow(field).type
         if pa.types.is_struct(arrow):
-            found += fields_with_bounds(field.children)
+            with_bounds += fields_with_bounds(field.children)
         elif has_bounds(arrow):
-            found.append(field)
-    return sorted(found, key=lambda each: each.id)
+            with_bounds.append(field)
+    return sorted(with_bounds, key=lambda field: field.id)
 
 
 def statistics_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
@@ -107,15 +107,15 @@ def statistics_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
         Field(
             name=str(field.id),
             logical_type="struct",
-            id=4 * place,
+            id=4 * index,
             nullable=False,
             children=(
-                Field(NULL_COUNT, "int64", id=4 * place + 1, nullable=False),
-                Field(MIN_VALUE, field.logical_type, id=4 * place + 2),
-                Field(MAX_VALUE, field.logical_type, id=4 * place + 3),
+                Field(NULL_COUNT, "int64", id=4 * index + 1, nullable=False),
+                Field(MIN_VALUE, field.logical_type, id=4 * index + 2),
+                Field(MAX_VALUE, field.logical_type, id=4 * index + 3),
             ),
         )
-        for place, field in enumerate(fields)
+        for index, field in enumerate(fields)
     )
 
 
@@ -172,20 +172,20 @@ def raised(value: Any) -> Any:
     if isinstance(value, bytes):
         if len(value) <= MAX_BOUND_BYTES:
             return value
-        kept = value[:MAX_BOUND_BYTES].rstrip(b"\xff")
-        return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+        prefix = value[:MAX_BOUND_BYTES].rstrip(b"\xff")
+        return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
     if len(value.encode()) <= MAX_BOUND_BYTES:
         return value
-    kept = cut(value)
-    while kept:
-        following = ord(kept[-1]) + 1
+    prefix = cut(value)
+    while prefix:
+        following = ord(prefix[-1]) + 1
         if following in _SURROGATES:
             following = _SURROGATES.stop
         if following <= _LAST_CHARACTER:
-            text = kept[:-1] + chr(following)
+            text = prefix[:-1] + chr(following)
             if len(text.encode()) <= MAX_BOUND_BYTES:
                 return text
-        kept = kept[:-1]
+        prefix = prefix[:-1]
     return None
 
 

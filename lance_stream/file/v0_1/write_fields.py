@@ -66,7 +66,7 @@ class Dictionaries:
         self._fixed = frozenset(fixed)
         self.values: dict[int, pa.Array] = dict(fixed)
 
-    def indices_of(self, each: Field, array: pa.DictionaryArray) -> pa.Array:
+    def indices_of(self, field: Field, array: pa.DictionaryArray) -> pa.Array:
         """Return the positions of an array's values in the dictionary, which may grow by them.
 
         Raises:
@@ -78,7 +78,7 @@ class Dictionaries:
             and pc.any(pc.equal(pc.binary_length(incoming), 0)).as_py()
         ):
             raise InvalidInputError(
-                f"the dictionary of the column {each.name!r} has an empty value, which files of "
+                f"the dictionary of the column {field.name!r} has an empty value, which files of "
                 "version 0.1 read as null; make it a null, or use version 2.0"
             )
         if array.null_count:
@@ -88,46 +88,46 @@ class Dictionaries:
         else:
             places = array.indices
         if incoming.null_count and not is_byte_string(incoming.type):
-            raise _no_nulls(each, incoming.type, array.null_count)
-        known = self.values.get(each.id)
-        if known is None:
-            known = self.values[each.id] = incoming
-        elif known.equals(incoming):
+            raise _no_nulls(field, incoming.type, array.null_count)
+        dictionary = self.values.get(field.id)
+        if dictionary is None:
+            dictionary = self.values[field.id] = incoming
+        elif dictionary.equals(incoming):
             return places
         used = pc.unique(places)
-        where = pc.index_in(incoming, value_set=known)
+        where = pc.index_in(incoming, value_set=dictionary)
         is_missing = pc.and_(
             pc.is_null(where),
             pc.is_in(pa.array(np.arange(len(incoming))), value_set=used.cast("int64")),
         )
         missing = incoming.filter(is_missing)
         if len(missing):
-            if each.id in self._fixed:
+            if field.id in self._fixed:
                 raise InvalidInputError(
-                    f"the dictionary of the column {each.name!r} has {len(known)} values and "
+                    f"the dictionary of the column {field.name!r} has {len(dictionary)} values and "
                     f"cannot grow in a table of version 0.1, but {missing[0].as_py()!r} is to "
                     "be written; rewrite the table in a newer version"
                 )
-            known = self.values[each.id] = pa.concat_arrays([known, missing])
-            where = pc.index_in(incoming, value_set=known)
+            dictionary = self.values[field.id] = pa.concat_arrays([dictionary, missing])
+            where = pc.index_in(incoming, value_set=dictionary)
         try:
             return where.take(places).cast(array.type.index_type)
         except pa.ArrowInvalid:
             raise InvalidInputError(
-                f"the column {each.name!r} has more different values than indices of "
+                f"the column {field.name!r} has more different values than indices of "
                 f"{array.type.index_type} can tell apart"
             ) from None
 
 
 def append_field(
-    each: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
+    field: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
 ) -> None:
     """Append the pages of one batch of a field and of those below it.
 
     Raises:
         InvalidInputError: Files of version 0.1 do not support the values.
     """
-    _append(each, array, appended, dictionaries, in_list=False)
+    _append(field, array, appended, dictionaries, in_list=False)
 
 
 def append_values(field_id: int, array: pa.Array, appended: Appended) -> None:
@@ -142,51 +142,51 @@ def append_values(field_id: int, array: pa.Array, appended: Appended) -> None:
 
 
 def _append(
-    each: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries, *, in_list: bool
+    field: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries, *, in_list: bool
 ) -> None:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     arrow = array.type
     if pa.types.is_null(arrow):
-        appended.pages[each.id].append((appended.position, len(array)))
+        appended.pages[field.id].append((appended.position, len(array)))
         return
     if pa.types.is_dictionary(arrow):
-        append_values(each.id, dictionaries.indices_of(each, array), appended)
+        append_values(field.id, dictionaries.indices_of(field, array), appended)
         return
     is_text = is_byte_string(arrow)
     if array.null_count and not is_text:
-        raise _no_nulls(each, arrow, array.null_count)
+        raise _no_nulls(field, arrow, array.null_count)
     if pa.types.is_struct(arrow):
-        for place, child in enumerate(each.children):
-            _append(child, array.field(place), appended, dictionaries, in_list=in_list)
+        for index, child in enumerate(field.children):
+            _append(child, array.field(index), appended, dictionaries, in_list=in_list)
         return
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        _append_list(each, array, appended, dictionaries)
+        _append_list(field, array, appended, dictionaries)
         return
     if not is_text and bits_per_value(arrow) is None:
         raise InvalidInputError(
-            f"files of version 0.1 do not support {arrow}, the type of column {each.name!r}; use "
+            f"files of version 0.1 do not support {arrow}, the type of column {field.name!r}; use "
             "version 2.2"
         )
-    if is_text and each.nullable and pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
+    if is_text and field.nullable and pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
         raise InvalidInputError(
-            f"the column {each.name!r} has an empty value, which files of version 0.1 read as null "
-            "where a column may be null; make it a null, or rewrite the table in version 2.0"
+            f"the column {field.name!r} has an empty value, which files of version 0.1 read as "
+            "null where a column may be null; make it a null, or rewrite the table in version 2.0"
         )
     if not in_list and has_bounds(arrow):
-        appended.statistics[each.id].append(gather(array))
-    append_values(each.id, array, appended)
+        appended.statistics[field.id].append(gather(array))
+    append_values(field.id, array, appended)
 
 
 def _append_list(
-    each: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
+    field: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
 ) -> None:
     ends = array.offsets.to_numpy()
     first, last = int(ends[0]), int(ends[-1])
     page = appended.add((ends - ends[0]).tobytes())
-    appended.pages[each.id].append((page, len(ends)))
+    appended.pages[field.id].append((page, len(ends)))
     items = array.values.slice(first, last - first)
-    _append(each.children[0], items, appended, dictionaries, in_list=True)
+    _append(field.children[0], items, appended, dictionaries, in_list=True)
 
 
 def _append_plain(array: pa.Array, appended: Appended) -> int:
@@ -211,9 +211,9 @@ def _append_plain(array: pa.Array, appended: Appended) -> int:
     return appended.add(memoryview(data)[start : start + len(array) * width])
 
 
-def _no_nulls(each: Field, arrow: pa.DataType, num_nulls: int) -> InvalidInputError:
+def _no_nulls(field: Field, arrow: pa.DataType, num_nulls: int) -> InvalidInputError:
     return InvalidInputError(
-        f"the column {each.name!r} has {num_nulls} nulls, which files of version 0.1 do not "
+        f"the column {field.name!r} has {num_nulls} nulls, which files of version 0.1 do not "
         f"support in a {arrow}: they would be read as values; fill them in or rewrite the table in "
         "a newer version"
     )

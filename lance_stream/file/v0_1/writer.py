@@ -104,8 +104,8 @@ class V01FileWriter:
 
     def _append_batch(self, num_rows: int) -> None:
         batches = list(self._take(num_rows))
-        for place, field in enumerate(self._schema.fields):
-            arrays = [batch.column(place) for batch in batches]
+        for index, field in enumerate(self._schema.fields):
+            arrays = [batch.column(index) for batch in batches]
             array = arrays[0] if len(arrays) == 1 else _joined(arrays)
             append_field(field, array, self._appended, self._dictionaries)
         self._batch_offsets.append(self._batch_offsets[-1] + num_rows)

@@ -197,7 +197,7 @@ def _read_spans(
     encoding: pb.Binary, page: PageBuffers, rows: Rows, decode: Decode, limit: int
 ) -> Asking[Spans]:
     return read_spans(
-        lambda wanted: decode(encoding.indices, pa.uint64(), page, wanted),
+        lambda rows_needed: decode(encoding.indices, pa.uint64(), page, rows_needed),
         rows,
         encoding.null_adjustment,
         limit,

@@ -133,15 +133,15 @@ def _unpack(
     if num_groups == 0:
         return values.reshape(-1)
     mask = np.uint64((1 << width) - 1)
-    for place in range(8):
-        first_byte, shift = divmod(place * width, 8)
+    for index in range(8):
+        first_byte, shift = divmod(index * width, 8)
         # Eight bytes from any position contain all of the value's bits, or all but the last seven.
         low = np.ndarray((num_groups,), "<u8", packed, first_byte, (width,))
         column = low >> np.uint64(shift)
         if shift + width > 64:
             high = np.ndarray((num_groups,), np.uint8, packed, first_byte + 8, (width,))
             column |= high.astype(np.uint64) << np.uint64(64 - shift)
-        values[:, place] = column & mask
+        values[:, index] = column & mask
     if is_signed:
         sign = np.uint64(1 << (width - 1))
         values ^= sign

@@ -119,8 +119,8 @@ def read_spans(
     """
     if len(rows) == 0:
         return NO_SPANS
-    wanted = rows.with_predecessors()
-    array = yield from read_stored(wanted)
+    needed = rows.with_predecessors()
+    array = yield from read_stored(needed)
     if array.null_count:
         raise CorruptDataError("an end offset is null")
     stored = np.frombuffer(array.buffers()[1], np.uint64, len(array))
@@ -138,7 +138,7 @@ def read_spans(
             is_null = None if is_null is None else is_null[1:]
         starts = None
     else:
-        places = np.searchsorted(_offsets_of(wanted), rows.offsets)
+        places = np.searchsorted(_offsets_of(needed), rows.offsets)
         starts = np.where(rows.offsets == 0, 0, stops[places - 1])
         stops = stops[places]
         first = int(starts[0])

@@ -108,7 +108,7 @@ def _check_descriptions(field: Field, column: ColumnMetadata) -> None:
 
 def _with_nulls(_: Field, descriptions: pa.Array) -> pa.Array:
     """Return the descriptions, with those of nulls set to null."""
-    positions, sizes = (descriptions.field(place) for place in (0, 1))
+    positions, sizes = (descriptions.field(index) for index in (0, 1))
     missing = pc.and_(pc.equal(sizes, 0), pc.not_equal(positions, 0))
     if not pc.any(missing).as_py():
         return descriptions

@@ -115,8 +115,8 @@ def _indices_before(
         below = indices_below(array, field, places)
         return places if below is None else places + below
     counts = np.zeros(len(places), np.int64)
-    for place, child in enumerate(field.children):
-        of_child = _indices_before(array.field(place), child, places)
+    for index, child in enumerate(field.children):
+        of_child = _indices_before(array.field(index), child, places)
         if of_child is not None:
             counts += of_child
     return counts
@@ -187,10 +187,10 @@ def _ends(encoding: pb.ArrayEncoding, page: PageBuffers, rows: Rows) -> list[Byt
     buffer = page.find(flat.buffer)
     if is_compressed(flat):
         return [buffer]
-    wanted = rows.with_predecessors()
+    needed = rows.with_predecessors()
     return [
         ByteRange(
-            min(buffer.start + wanted.start * _END_BYTES, buffer.stop),
-            min(buffer.start + wanted.stop * _END_BYTES, buffer.stop),
+            min(buffer.start + needed.start * _END_BYTES, buffer.stop),
+            min(buffer.start + needed.stop * _END_BYTES, buffer.stop),
         )
     ]

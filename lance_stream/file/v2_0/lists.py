@@ -69,7 +69,7 @@ def read_lists(encoding: pb.List, page: PageBuffers, rows: Rows, decode: Decode)
     """
     return (
         yield from read_spans(
-            lambda wanted: decode(encoding.offsets, pa.uint64(), page, wanted),
+            lambda rows_needed: decode(encoding.offsets, pa.uint64(), page, rows_needed),
             rows,
             encoding.null_offset_adjustment,
             encoding.num_items,

@@ -76,9 +76,9 @@ def encode_packed_struct(
     for chunk in chunks:
         _check_no_nulls(chunk)
         start = 0
-        for place, width in enumerate(widths):
+        for index, width in enumerate(widths):
             by_row[done : done + len(chunk), start : start + width] = _bytes_of(
-                chunk.field(place), width
+                chunk.field(index), width
             )
             start += width
         done += len(chunk)

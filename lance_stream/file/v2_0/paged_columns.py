@@ -74,9 +74,9 @@ class PagedColumn:
             self._encodings[page] = unpack_encoding(self._pages[page].encoding, pb.ArrayEncoding)
         return self._encodings[page]
 
-    def buffers(self, page: int, known: KnownRanges = NOTHING_KNOWN) -> PageBuffers:
+    def buffers(self, page: int, cached: KnownRanges = NOTHING_KNOWN) -> PageBuffers:
         """Return the ranges of a page's buffers, and the parts that were already read."""
-        return PageBuffers(self._pages[page].buffers, self._of_column, self._of_file, known)
+        return PageBuffers(self._pages[page].buffers, self._of_column, self._of_file, cached)
 
     @cached_property
     def kind(self) -> str | None:

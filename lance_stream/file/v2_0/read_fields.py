@@ -41,7 +41,7 @@ def read_field(
     columns: Mapping[int, PagedColumn],
     num_rows: int,
     rows: Rows,
-    known: KnownRanges = NOTHING_KNOWN,
+    cached: KnownRanges = NOTHING_KNOWN,
 ) -> Asking[pa.Array]:
     """Return rows of a field as an array of its Arrow type.
 
@@ -51,7 +51,7 @@ def read_field(
             without one read as nulls.
         num_rows: The number of rows that the field must have.
         rows: The requested rows.
-        known: The bytes that were already read.
+        cached: The bytes that were already read.
 
     Raises:
         CorruptDataError: The file is damaged.
@@ -65,22 +65,22 @@ def read_field(
     if field.logical_type == STRUCT:
         if columns[field.id].kind == "packed_struct":
             return (yield from _read_packed(field, columns[field.id], rows))
-        return (yield from _read_struct(field, arrow, columns, num_rows, rows, known))
+        return (yield from _read_struct(field, arrow, columns, num_rows, rows, cached))
     if field.children:
-        return (yield from _read_lists(field, arrow, columns, rows, known))
-    return (yield from _read_leaf(arrow, columns[field.id], rows, known))
+        return (yield from _read_lists(field, arrow, columns, rows, cached))
+    return (yield from _read_leaf(arrow, columns[field.id], rows, cached))
 
 
 def _read_leaf(
-    arrow: pa.DataType, column: PagedColumn, rows: Rows, known: KnownRanges = NOTHING_KNOWN
+    arrow: pa.DataType, column: PagedColumn, rows: Rows, cached: KnownRanges = NOTHING_KNOWN
 ) -> Asking[pa.Array]:
     if column.bytes_of_strings is not None:
         return (
-            yield from _read_strings_in_lists(arrow, column, column.bytes_of_strings, rows, known)
+            yield from _read_strings_in_lists(arrow, column, column.bytes_of_strings, rows, cached)
         )
     arrays = yield from together(
         [
-            decode_array(column.encoding(page), arrow, column.buffers(page, known), part)
+            decode_array(column.encoding(page), arrow, column.buffers(page, cached), part)
             for page, part in column.split(rows)
         ]
     )
@@ -93,11 +93,11 @@ def _read_struct(
     columns: Mapping[int, PagedColumn],
     num_rows: int,
     rows: Rows,
-    known: KnownRanges,
+    cached: KnownRanges,
 ) -> Asking[pa.Array]:
     children = yield from together(
         [
-            read_field(child, columns, num_rows, rows, known)
+            read_field(child, columns, num_rows, rows, cached)
             if child.id in columns
             else _read_nothing(child, rows)
             for child in field.children
@@ -112,7 +112,7 @@ def _read_packed(field: Field, column: PagedColumn, rows: Rows) -> Asking[pa.Arr
     array = yield from _read_leaf(field_to_arrow(stored).type, column, rows)
     if stored is field:
         return array  # the parts of a blob's description have no ids
-    place_of = {child.id: place for place, child in enumerate(stored.children)}
+    place_of = {child.id: index for index, child in enumerate(stored.children)}
     parts = []
     for child in field.children:
         arrow = field_to_arrow(child).type
@@ -140,19 +140,19 @@ def _read_lists(
     arrow: pa.DataType,
     columns: Mapping[int, PagedColumn],
     rows: Rows,
-    known: KnownRanges,
+    cached: KnownRanges,
 ) -> Asking[pa.Array]:
     column = columns[field.id]
     (item,) = field.children
     ahead = indices_ahead(item, columns, column, rows)
     both: list[Asking[Any]] = [
-        _read_spans(column, rows, known),
-        known.answering(read_all(ahead)),
+        _read_spans(column, rows, cached),
+        cached.answering(read_all(ahead)),
     ]
-    spans, found = yield from together(both)
+    spans, values = yield from together(both)
     num_items = int(column.item_starts[-1])
     items = yield from read_field(
-        item, columns, num_items, spans.items(), known.and_also(ahead, found)
+        item, columns, num_items, spans.items(), cached.and_also(ahead, values)
     )
     offsets = spans.arrow_offsets(arrow, "items of lists")
     return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
@@ -163,11 +163,11 @@ def _read_strings_in_lists(
     column: PagedColumn,
     bytes_column: PagedColumn,
     rows: Rows,
-    known: KnownRanges,
+    cached: KnownRanges,
 ) -> Asking[pa.Array]:
     if not is_binary_like(arrow):
         raise CorruptDataError(f"lists of bytes are stored for a column of type {arrow}")
-    spans = yield from _read_spans(column, rows, known)
+    spans = yield from _read_spans(column, rows, cached)
     bytes_column.check_num_rows(int(column.item_starts[-1]))
     data = yield from _read_leaf(pa.uint8(), bytes_column, spans.items())
     if data.null_count:
@@ -181,14 +181,14 @@ def _read_strings_in_lists(
     return array
 
 
-def _read_spans(column: PagedColumn, rows: Rows, known: KnownRanges) -> Asking[Spans]:
+def _read_spans(column: PagedColumn, rows: Rows, cached: KnownRanges) -> Asking[Spans]:
     """Read the positions of the items of some lists, counted from the file's first one."""
     parts = column.split(rows)
     spans_of_pages = yield from together(
         [
             read_lists(
                 list_encoding(column.encoding(page)),
-                column.buffers(page, known),
+                column.buffers(page, cached),
                 part,
                 decode_array,
             )

@@ -131,8 +131,8 @@ class _StructWriter:
             )
         self._num_rows += len(array)
         pages: list[EncodedPage] = []
-        for place, child in enumerate(self._children):
-            pages += child.append(array.field(place))
+        for index, child in enumerate(self._children):
+            pages += child.append(array.field(index))
         return pages
 
     def end_page(self) -> list[EncodedPage]:

@@ -62,26 +62,30 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
         raise InvalidInputError(
             f"a merge states every fragment of the table, but {sorted(before)} are missing"
         )
-    made = with_new_fragments(replace(start, schema=operation.schema), FragmentList.of(merged), new)
-    return _with_indices(made, rewritten)
+    manifest = with_new_fragments(
+        replace(start, schema=operation.schema), FragmentList.of(merged), new
+    )
+    return _with_indices(manifest, rewritten)
 
 
 def project(start: Manifest, operation: Project) -> Manifest:
     """Return the version with some of the columns, or with renamed ones."""
     schema = Schema(operation.fields, start.schema.metadata)
-    left = schema.ids_in_files()
+    field_ids = schema.ids_in_files()
     fragments = start.fragments
-    if not left.issuperset(field.id for field in start.schema.walk()):
+    if not field_ids.issuperset(field.id for field in start.schema.walk()):
         changes: dict[int, Fragment | None] = {}
         for at, fragment in enumerate(fragments):
-            files = tuple(file for file in fragment.files if not left.isdisjoint(file.field_ids))
+            files = tuple(
+                file for file in fragment.files if not field_ids.isdisjoint(file.field_ids)
+            )
             if files != fragment.files:
                 changes[at] = replace(fragment, files=files)
         fragments = fragments.replaced(changes)
-    made = replace(
+    manifest = replace(
         start, schema=schema, fragments=fragments, max_fragment_id=max_fragment_id(start)
     )
-    return _with_indices(made, {})
+    return _with_indices(manifest, {})
 
 
 def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
@@ -109,8 +113,8 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
             now = replace(now, last_updated_at_versions=uniform_stamps(now, start.version))
         changes[at] = now
         rewritten[fragment_id] = {*rewritten[fragment_id], *file.field_ids}
-    made = replace(start, fragments=start.fragments.replaced(changes))
-    return _with_indices(made, rewritten)
+    manifest = replace(start, fragments=start.fragments.replaced(changes))
+    return _with_indices(manifest, rewritten)
 
 
 def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataFile, ...]:
@@ -118,32 +122,32 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
     for at, old in enumerate(fragment.files):
         if old.field_ids == file.field_ids and old.file_version == file.file_version:
             return (*fragment.files[:at], file, *fragment.files[at + 1 :])
-    held = {field_id for old in fragment.files for field_id in old.field_ids}
-    if held.isdisjoint(file.field_ids):
+    stored_ids = {field_id for old in fragment.files for field_id in old.field_ids}
+    if stored_ids.isdisjoint(file.field_ids):
         return (*fragment.files, file)
-    if not held.issuperset(file.field_ids):
+    if not stored_ids.issuperset(file.field_ids):
         raise InvalidInputError(
             f"the data file {file.path!r} holds columns of fragment {fragment.id} together with "
             "others that it does not have; replace them by two files"
         )
-    wanted = set(file.field_ids)
-    if any(file.file_version[0] < 2 and wanted & set(file.field_ids) for file in fragment.files):
+    new_ids = set(file.field_ids)
+    if any(file.file_version[0] < 2 and new_ids & set(file.field_ids) for file in fragment.files):
         raise InvalidInputError(
             f"columns of fragment {fragment.id} are stored in a file of version 0.1, which can "
             "only be replaced as a whole"
         )
     live = schema.ids_in_files()
-    kept = [_without(old, file.field_ids) for old in fragment.files]
-    return (*(old_file for old_file in kept if not live.isdisjoint(old_file.field_ids)), file)
+    old_files = [_without(old, file.field_ids) for old in fragment.files]
+    return (*(old_file for old_file in old_files if not live.isdisjoint(old_file.field_ids)), file)
 
 
 def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
     if set(file.field_ids).isdisjoint(field_ids):
         return file
-    left = tuple(
+    field_ids_left = tuple(
         TOMBSTONED_ID if field_id in field_ids else field_id for field_id in file.field_ids
     )
-    return replace(file, field_ids=left)
+    return replace(file, field_ids=field_ids_left)
 
 
 def _refiled(old: Fragment, now: Fragment) -> set[int]:
@@ -157,14 +161,16 @@ def _refiled(old: Fragment, now: Fragment) -> set[int]:
     return {key for key, path in after.items() if before.get(key, path) != path}
 
 
-def _with_indices(made: Manifest, rewritten: dict[int, Collection[int]]) -> Manifest:
-    if made.index_section is None:
-        return made
-    made = index_coverage.with_indices(
-        made,
-        lambda indices: index_coverage.without_rewritten_columns(indices, rewritten, made.schema),
+def _with_indices(manifest: Manifest, rewritten: dict[int, Collection[int]]) -> Manifest:
+    if manifest.index_section is None:
+        return manifest
+    manifest = index_coverage.with_indices(
+        manifest,
+        lambda indices: index_coverage.without_rewritten_columns(
+            indices, rewritten, manifest.schema
+        ),
     )
     return index_coverage.with_indices(
-        made,
-        lambda indices: index_coverage.relevant(indices, made.schema, made.fragments.ids),
+        manifest,
+        lambda indices: index_coverage.relevant(indices, manifest.schema, manifest.fragments.ids),
     )

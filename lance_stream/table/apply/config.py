@@ -34,9 +34,9 @@ def update_config(start: Manifest, operation: UpdateConfig) -> Manifest:
     for key in operation.old_delete_keys:
         config.pop(key, None)
     if operation.config is not None:
-        kept = {key: value for key, value in config.items() if key.startswith(_OURS)}
+        ledger = {key: value for key, value in config.items() if key.startswith(_OURS)}
         if operation.config.replace:
-            config = kept
+            config = ledger
         config = _updated(config, replace(operation.config, replace=False), str)
     return replace(
         start,

@@ -41,21 +41,23 @@ def _is_old(writer: WriterVersion) -> bool:
     return (int(major), int(minor)) <= _LAST_RELEASE
 
 
-def with_fields_once(made: Manifest) -> Manifest:
+def with_fields_once(manifest: Manifest) -> Manifest:
     """Return a version in which no field is in two data files of a fragment."""
     # the parts of a struct may be in several files, which name the struct, too
-    structs = {field.id for field in made.schema.walk() if not field.is_leaf}
+    structs = {field.id for field in manifest.schema.walk() if not field.is_leaf}
     changes: dict[int, Fragment | None] = {}
-    for place, fragment in enumerate(made.fragments):
+    for index, fragment in enumerate(manifest.fragments):
         files = _with_last_only(fragment.files, structs)
         if files != fragment.files:
-            changes[place] = replace(fragment, files=files)
-    return replace(made, fragments=made.fragments.replaced(changes)) if changes else made
+            changes[index] = replace(fragment, files=files)
+    return (
+        replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest
+    )
 
 
 def _with_last_only(files: Sequence[DataFile], structs: Container[int]) -> tuple[DataFile, ...]:
     seen: set[int] = set()
-    left: list[DataFile] = []
+    data_files: list[DataFile] = []
     for file in reversed(files):
         ids = tuple(
             TOMBSTONED_ID if field_id in seen and field_id not in structs else field_id
@@ -66,5 +68,5 @@ def _with_last_only(files: Sequence[DataFile], structs: Container[int]) -> tuple
             continue
         if ids[0] == TOMBSTONED_ID and not file.column_indices:
             return tuple(files)
-        left.append(file if ids == file.field_ids else replace(file, field_ids=ids))
-    return tuple(reversed(left))
+        data_files.append(file if ids == file.field_ids else replace(file, field_ids=ids))
+    return tuple(reversed(data_files))

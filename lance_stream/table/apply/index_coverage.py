@@ -121,11 +121,11 @@ def without_rewritten_columns(
         by_fields.setdefault(key, BitMap()).add(fragment_id)
 
     def change(index: IndexMetadata) -> IndexMetadata:
-        gone = BitMap()
+        rewritten_ids = BitMap()
         for field_ids, fragment_ids in by_fields.items():
             if not field_ids.isdisjoint(index.field_ids):
-                gone |= fragment_ids
-        return _less(index, gone)
+                rewritten_ids |= fragment_ids
+        return _less(index, rewritten_ids)
 
     return tuple(index if is_system_index(index) else change(index) for index in indices)
 
@@ -212,17 +212,19 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
         schema: The columns of the new version.
         fragment_ids: The fragments of the new version.
     """
-    known = {field.id for field in schema.walk()}
-    left = [
-        index for index in indices if is_system_index(index) or known.issuperset(index.field_ids)
+    field_ids = {field.id for field in schema.walk()}
+    survivors = [
+        index
+        for index in indices
+        if is_system_index(index) or field_ids.issuperset(index.field_ids)
     ]
-    if any(index.name == FRAGMENT_REUSE and index.index_version for index in left):
+    if any(index.name == FRAGMENT_REUSE and index.index_version for index in survivors):
         # Their coverage is followed through the history: it may look empty without being so.
-        return tuple(left)
+        return tuple(survivors)
     living = BitMap(fragment_ids)
     serving: dict[str, int] = {}
     first: dict[str, IndexMetadata] = {}
-    for index in left:
+    for index in survivors:
         if index.fragment_bitmap:
             serving.setdefault(index.name, 0)
             serving[index.name] += bool(coverage(index) & living)
@@ -235,11 +237,11 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
         if index.name == FRAGMENT_REUSE or not index.fragment_bitmap:
             return True
         if serving[index.name]:
-            alone = sum(other.name == index.name for other in left) == 1
+            alone = sum(other.name == index.name for other in survivors) == 1
             return alone or bool(coverage(index) & living)
         return index is first[index.name]
 
-    return tuple(filter(keeps, left))
+    return tuple(filter(keeps, survivors))
 
 
 def is_system_index(index: IndexMetadata) -> bool:
@@ -265,13 +267,13 @@ def _age(index: IndexMetadata) -> tuple[bool, int, int]:
     return index.created_at is None, index.created_at or 0, index.dataset_version
 
 
-def _less(index: IndexMetadata, gone: BitMap) -> IndexMetadata:
-    if not index.fragment_bitmap or not gone:
+def _less(index: IndexMetadata, removed_ids: BitMap) -> IndexMetadata:
+    if not index.fragment_bitmap or not removed_ids:
         return index
     covered = coverage(index)
-    if not covered & gone:
+    if not covered & removed_ids:
         return index
-    return replace(index, fragment_bitmap=(covered - gone).serialize())
+    return replace(index, fragment_bitmap=(covered - removed_ids).serialize())
 
 
 def _following(
@@ -299,10 +301,10 @@ def _following(
 
 
 def _with_descendants(schema: Schema, field_ids: Collection[int]) -> set[int]:
-    found: set[int] = set()
+    descendants: set[int] = set()
     for field_id in field_ids:
         field = schema.field_by_id(field_id)
-        found.update(
+        descendants.update(
             {field_id} if field is None else {descendant.id for descendant in field.walk()}
         )
-    return found
+    return descendants

@@ -61,19 +61,19 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
     _check_ids(start, new)
     for group in groups:
         _check_group(start, group)
-    left = start.fragments.replaced(changes)
-    made = replace(
+    fragments = start.fragments.replaced(changes)
+    manifest = replace(
         start,
-        fragments=left.appended(new).sorted_by_id(),
+        fragments=fragments.appended(new).sorted_by_id(),
         max_fragment_id=max([max_fragment_id(start) or 0, *(fragment.id for fragment in new)]),
     )
     return index_coverage.with_indices(
-        made,
+        manifest,
         lambda indices: index_coverage.with_rewritten_fragments(
             indices,
             groups,
             operation.rewritten_indices,
-            stable_row_ids=has_stable_row_ids(made),
+            stable_row_ids=has_stable_row_ids(manifest),
         ),
     )
 

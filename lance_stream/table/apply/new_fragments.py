@@ -72,14 +72,14 @@ def with_moved_rows(
     if not fragments:
         return replace(start, fragments=carried, max_fragment_id=max_fragment_id(start))
     check_new_fragments(start, fragments)
-    made = with_ids(start, fragments)
+    manifest = with_ids(start, fragments)
     next_row_id = start.next_row_id
     if has_stable_row_ids(start):
-        made, next_row_id = _with_row_ids(start, made, sources)
+        manifest, next_row_id = _with_row_ids(start, manifest, sources)
     return replace(
         start,
-        fragments=carried.appended(made),
-        max_fragment_id=max(fragment.id for fragment in made),
+        fragments=carried.appended(manifest),
+        max_fragment_id=max(fragment.id for fragment in manifest),
         next_row_id=next_row_id,
     )
 
@@ -92,10 +92,10 @@ def with_ids(start: Manifest, fragments: Iterable[Fragment]) -> list[Fragment]:
     """
     highest = max_fragment_id(start)
     next_id = 0 if highest is None else highest + 1
-    made = [replace(fragment, id=next_id + at) for at, fragment in enumerate(fragments)]
-    if made and made[-1].id > MAX_FRAGMENT_ID:
+    numbered = [replace(fragment, id=next_id + at) for at, fragment in enumerate(fragments)]
+    if numbered and numbered[-1].id > MAX_FRAGMENT_ID:
         raise InvalidInputError(f"the table has used up its fragment ids: the last was {highest}")
-    return made
+    return numbered
 
 
 def check_new_fragments(start: Manifest, fragments: Iterable[Fragment]) -> None:
@@ -120,13 +120,13 @@ def check_file_version(start: Manifest, file: DataFile) -> None:
         InvalidInputError: It does not, and the table does not allow several.
     """
     major, minor = file.file_version
-    wanted = start.data_format.version
-    if major >= 2 and f"{major}.{minor}" != wanted:
+    version = start.data_format.version
+    if major >= 2 and f"{major}.{minor}" != version:
         if start.writer_feature_flags & MIXED_FILE_VERSIONS:
             return
         raise InvalidInputError(
             f"the data file {file.path!r} is of file version {major}.{minor}, but the table's "
-            f"files are of version {wanted}"
+            f"files are of version {version}"
         )
 
 
@@ -167,22 +167,22 @@ def _with_row_ids(
     inline = [fragment for fragment in fragments if not _is_hidden(fragment)]
     moved = [_moved_ids(start, fragment) for fragment in inline]
     lineage = iter(zip(moved, _created_at(start, inline, moved, sources), strict=True))
-    made: list[Fragment] = []
+    sized: list[Fragment] = []
     next_row_id = start.next_row_id
     for fragment in fragments:
         if _is_hidden(fragment):
-            made.append(_with_hidden_lineage(start, fragment))
+            sized.append(_with_hidden_lineage(start, fragment))
             continue
-        kept, own = next(lineage)
-        num_new = fragment.physical_rows - len(kept)
+        moved_ids, versions = next(lineage)
+        num_new = fragment.physical_rows - len(moved_ids)
         if next_row_id + num_new > MAX_ROW_ID:
             raise InvalidInputError(f"the table has used up its row ids: the next is {next_row_id}")
         ids = RowIdSequence.from_range(next_row_id, next_row_id + num_new)
         stamps = RowVersionSequence.uniform(num_new, start.version)
-        if len(kept):
-            ids = RowIdSequence.concat([RowIdSequence.from_array(kept), ids])
-            stamps = RowVersionSequence.concat([RowVersionSequence.from_array(own), stamps])
-        made.append(
+        if len(moved_ids):
+            ids = RowIdSequence.concat([RowIdSequence.from_array(moved_ids), ids])
+            stamps = RowVersionSequence.concat([RowVersionSequence.from_array(versions), stamps])
+        sized.append(
             replace(
                 fragment,
                 row_ids=encode_row_ids(ids),
@@ -191,7 +191,7 @@ def _with_row_ids(
             )
         )
         next_row_id += num_new
-    return made, next_row_id
+    return sized, next_row_id
 
 
 def _is_hidden(planned: Fragment) -> bool:
@@ -233,13 +233,13 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
         raise InvalidInputError(
             f"a new fragment of {fragment.physical_rows} rows states {len(ids)} row ids"
         )
-    kept = ids.to_array()
-    if len(kept) and int(kept.max()) >= start.next_row_id:
+    row_ids = ids.to_array()
+    if len(row_ids) and int(row_ids.max()) >= start.next_row_id:
         raise CorruptDataError(
-            f"a row to be moved has the row id {int(kept.max())}, but the table has given none "
+            f"a row to be moved has the row id {int(row_ids.max())}, but the table has given none "
             f"from {start.next_row_id} on: {_WAY_OUT}"
         )
-    return kept
+    return row_ids
 
 
 def _created_at(
@@ -252,13 +252,15 @@ def _created_at(
     stated = [
         _stated(start, fragment, len(ids)) for fragment, ids in zip(fragments, moved, strict=True)
     ]
-    unknown = [ids for ids, own in zip(moved, stated, strict=True) if own is None]
-    found = _found_created_at(start, np.concatenate([np.empty(0, np.uint64), *unknown]), sources)
+    unknown = [ids for ids, stamps in zip(moved, stated, strict=True) if stamps is None]
+    from_sources = _found_created_at(
+        start, np.concatenate([np.empty(0, np.uint64), *unknown]), sources
+    )
     created: list[Versions] = []
-    for ids, own in zip(moved, stated, strict=True):
-        if own is None:
-            own, found = found[: len(ids)], found[len(ids) :]
-        created.append(own)
+    for ids, stamps in zip(moved, stated, strict=True):
+        if stamps is None:
+            stamps, from_sources = from_sources[: len(ids)], from_sources[len(ids) :]
+        created.append(stamps)
     return created
 
 

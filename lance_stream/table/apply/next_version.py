@@ -133,22 +133,22 @@ def apply(
     else:
         check_may_write(manifest)
         start = manifest.successor()
-    made = APPLY[type(operation)](start, operation, _Given(creation, restored))
+    following = APPLY[type(operation)](start, operation, _Given(creation, restored))
     if any(map(field_twice.may_have_field_twice, (manifest, restored))):
-        made = field_twice.with_fields_once(made)
-    _check_rows_in_log(manifest, made)
+        following = field_twice.with_fields_once(following)
+    _check_rows_in_log(manifest, following)
     if not isinstance(operation, Overwrite | Restore):
-        check_declarations_hold(start.schema, made.schema)
-    made = replace(
-        made,
+        check_declarations_hold(start.schema, following.schema)
+    following = replace(
+        following,
         timestamp_nanos=_later(commit.timestamp_nanos, manifest),
         transaction_file=commit.transaction_file,
         inline_transaction=commit.inline_transaction,
         writer_version=commit.writer_version,
-        config={**made.config, **commit.config_entries},
+        config={**following.config, **commit.config_entries},
     )
-    reader_flags, writer_flags = flags_for(made)
-    return replace(made, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
+    reader_flags, writer_flags = flags_for(following)
+    return replace(following, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
 
 
 def check_may_write(manifest: Manifest, schema: Schema | None = None) -> None:
@@ -222,19 +222,19 @@ class _Given:
     restored: Manifest | None
 
 
-def _overwrite(start: Manifest, operation: Overwrite, given: _Given) -> Manifest:
-    data_format = given.creation.data_format if given.creation else None
+def _overwrite(start: Manifest, operation: Overwrite, inputs: _Given) -> Manifest:
+    data_format = inputs.creation.data_format if inputs.creation else None
     return rows.overwrite(start, operation, data_format)
 
 
-def _merge(start: Manifest, operation: Merge, given: _Given) -> Manifest:
-    if given.creation and given.creation.stable_row_ids and not has_stable_row_ids(start):
+def _merge(start: Manifest, operation: Merge, inputs: _Given) -> Manifest:
+    if inputs.creation and inputs.creation.stable_row_ids and not has_stable_row_ids(start):
         return stable_row_ids.activate(start, operation)
     return columns.merge(start, operation)
 
 
-def _restore(start: Manifest, operation: Restore, given: _Given) -> Manifest:
-    return versions.restore(start, operation, given.restored)
+def _restore(start: Manifest, operation: Restore, inputs: _Given) -> Manifest:
+    return versions.restore(start, operation, inputs.restored)
 
 
 def _plain(applier: Callable[[Manifest, Any], Manifest]) -> Applier:

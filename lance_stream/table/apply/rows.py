@@ -76,12 +76,12 @@ def delete(start: Manifest, operation: Delete) -> Manifest:
         # Only the deletion file is new: the rest was planned on an older version.
         lambda now, planned: replace(now, deletion_file=planned.deletion_file),
     )
-    made = replace(
+    manifest = replace(
         start,
         max_fragment_id=max_fragment_id(start),
         fragments=start.fragments.replaced(changes),
     )
-    return _with_relevant_indices(made)
+    return _with_relevant_indices(manifest)
 
 
 def update(start: Manifest, operation: Update) -> Manifest:
@@ -104,12 +104,12 @@ def update(start: Manifest, operation: Update) -> Manifest:
     )
     if in_place:
         changes.update(_stamped(start, operation, changes))
-    made = with_moved_rows(
+    manifest = with_moved_rows(
         start, start.fragments.replaced(changes), operation.new_fragments, sources
     )
     if start.index_section is None:
-        return made
-    return _with_indices_after_update(made, operation, [source.id for source in sources])
+        return manifest
+    return _with_indices_after_update(manifest, operation, [source.id for source in sources])
 
 
 def _sources(start: Manifest, operation: Update) -> list[Fragment]:
@@ -213,33 +213,33 @@ def _changed_offsets(
 
 
 def _with_indices_after_update(
-    made: Manifest, operation: Update, source_ids: list[int]
+    manifest: Manifest, operation: Update, source_ids: list[int]
 ) -> Manifest:
     if operation.update_mode is UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
         rewritten = {
             fragment.id: operation.fields_modified for fragment in operation.updated_fragments
         }
-        made = index_coverage.with_indices(
-            made,
+        manifest = index_coverage.with_indices(
+            manifest,
             lambda indices: index_coverage.without_rewritten_columns(
-                indices, rewritten, made.schema
+                indices, rewritten, manifest.schema
             ),
         )
-    if operation.update_mode is UpdateMode.REWRITE_ROWS and has_stable_row_ids(made):
-        new = made.fragments[len(made.fragments) - len(operation.new_fragments) :]
+    if operation.update_mode is UpdateMode.REWRITE_ROWS and has_stable_row_ids(manifest):
+        new = manifest.fragments[len(manifest.fragments) - len(operation.new_fragments) :]
         planned = map(has_only_moved_rows, operation.new_fragments)
         pure = [fragment.id for fragment, is_pure in zip(new, planned, strict=True) if is_pure]
-        made = index_coverage.with_indices(
-            made,
+        manifest = index_coverage.with_indices(
+            manifest,
             lambda indices: index_coverage.with_moved_rows(
                 indices, pure, source_ids, operation.fields_for_preserving_frag_bitmap
             ),
         )
-    return _with_relevant_indices(made)
+    return _with_relevant_indices(manifest)
 
 
-def _with_relevant_indices(made: Manifest) -> Manifest:
+def _with_relevant_indices(manifest: Manifest) -> Manifest:
     return index_coverage.with_indices(
-        made,
-        lambda indices: index_coverage.relevant(indices, made.schema, made.fragments.ids),
+        manifest,
+        lambda indices: index_coverage.relevant(indices, manifest.schema, manifest.fragments.ids),
     )

@@ -44,13 +44,13 @@ def with_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[
     Raises:
         InvalidInputError: Not enough ids are left.
     """
-    made = []
+    numbered = []
     for fragment in fragments:
         stop = next_row_id + fragment.physical_rows
         if stop > MAX_ROW_ID:
             raise InvalidInputError(f"the table has used up its row ids: the next is {next_row_id}")
         stamps = uniform_stamps(fragment, FIRST_VERSION)
-        made.append(
+        numbered.append(
             replace(
                 fragment,
                 row_ids=encode_row_ids(RowIdSequence.from_range(next_row_id, stop)),
@@ -59,7 +59,7 @@ def with_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[
             )
         )
         next_row_id = stop
-    return made, next_row_id
+    return numbered, next_row_id
 
 
 def check_can_have_row_ids(manifest: Manifest) -> None:
@@ -98,15 +98,15 @@ def activate(start: Manifest, operation: Merge) -> Manifest:
         InvalidInputError: The operation states other ids or fragments; or there are indices.
     """
     check_can_have_row_ids(start)
-    known = {fragment.id: fragment.physical_rows for fragment in operation.fragments}
+    physical_rows = {fragment.id: fragment.physical_rows for fragment in operation.fragments}
     sized = [
-        replace(fragment, physical_rows=fragment.physical_rows or known.get(fragment.id, 0))
+        replace(fragment, physical_rows=fragment.physical_rows or physical_rows.get(fragment.id, 0))
         for fragment in start.fragments  # old writers left the number of rows out
     ]
-    made, next_row_id = with_row_ids(sized, start.next_row_id)
+    fragments, next_row_id = with_row_ids(sized, start.next_row_id)
     stated = [(fragment.id, fragment.row_ids) for fragment in operation.fragments]
     if (
-        stated != [(fragment.id, fragment.row_ids) for fragment in made]
+        stated != [(fragment.id, fragment.row_ids) for fragment in fragments]
         or operation.schema != start.schema
     ):
         raise InvalidInputError(
@@ -115,7 +115,7 @@ def activate(start: Manifest, operation: Merge) -> Manifest:
         )
     return replace(
         start,
-        fragments=FragmentList.of(made),
+        fragments=FragmentList.of(fragments),
         next_row_id=next_row_id,
         index_section=None,
         reader_feature_flags=start.reader_feature_flags | STABLE_ROW_IDS,

@@ -66,10 +66,10 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
 
 def create_index(start: Manifest, operation: CreateIndex) -> Manifest:
     """Return the version with other indices."""
-    gone = {index.uuid for index in (*operation.removed_indices, *operation.new_indices)}
+    replaced = {index.uuid for index in (*operation.removed_indices, *operation.new_indices)}
     section = start.index_section
     before = () if section is None else decode_index_section(section)
-    after = [index for index in before if index.uuid not in gone] + list(operation.new_indices)
+    after = [index for index in before if index.uuid not in replaced] + list(operation.new_indices)
     return replace(start, index_section=encode_index_section(after) if after else None)
 
 

@@ -363,10 +363,10 @@ def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsigne
         buffer.sizes != word.itemsize + widths.astype(np.int64) * (VALUES // 8)
     )
     if is_wrong.any():
-        place = int(np.argmax(is_wrong))
+        index = int(np.argmax(is_wrong))
         raise CorruptDataError(
-            f"a bit-packed chunk of {num_values[place]} values and {buffer.sizes[place]} bytes "
-            f"states that each is packed in {widths[place]} of {word.itemsize * 8} bits"
+            f"a bit-packed chunk of {num_values[index]} values and {buffer.sizes[index]} bytes "
+            f"states that each is packed in {widths[index]} of {word.itemsize * 8} bits"
         )
     return widths
 
@@ -397,8 +397,8 @@ def _first_of_each(values: Words, num_values: Counts) -> Words:
     """Drop the padding of chunks to 1,024 values."""
     if (num_values[:-1] == VALUES).all():
         return values.reshape(-1)[: int(num_values.sum())]
-    kept: npt.NDArray[np.bool_] = np.arange(VALUES) < num_values[:, None]
-    return values[kept]
+    is_value: npt.NDArray[np.bool_] = np.arange(VALUES) < num_values[:, None]
+    return values[is_value]
 
 
 def _block(values: Words, bits_per_word: int) -> FixedWidthBlock:

@@ -124,10 +124,10 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
         self.check()
         bits = num_values * self.bits_per_value
         if (buffer.sizes != (bits + 7) // 8).any():
-            place = int(np.argmax(buffer.sizes != (bits + 7) // 8))
+            index = int(np.argmax(buffer.sizes != (bits + 7) // 8))
             raise CorruptDataError(
-                f"a chunk of {num_values[place]} values of {self.bits_per_value} bits "
-                f"has {buffer.sizes[place]} bytes"
+                f"a chunk of {num_values[index]} values of {self.bits_per_value} bits "
+                f"has {buffer.sizes[index]} bytes"
             )
         return bits
 

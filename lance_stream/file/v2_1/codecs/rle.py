@@ -314,9 +314,9 @@ def _stops_of(
     last_runs = np.cumsum(num_runs)
     sums: Counts = bounds[last_runs] - bounds[last_runs - num_runs]
     if (sums < num_values).any():
-        place = int(np.argmax(sums < num_values))
+        index = int(np.argmax(sums < num_values))
         raise CorruptDataError(
-            f"the runs of a chunk add up to {sums[place]}, but it has {num_values[place]} values"
+            f"the runs of a chunk add up to {sums[index]}, but it has {num_values[index]} values"
         )
     return stops, sums
 

@@ -70,7 +70,7 @@ class BlobPage:
         count = len(read.values)
         if read.levels.num_levels != count:
             raise CorruptDataError("descriptions of blobs are in lists, or null")
-        positions, sizes = (_words(read.values.field(place)) for place in (0, 1))
+        positions, sizes = (_words(read.values.field(index)) for index in (0, 1))
         definition = np.where(sizes == 0, positions >> np.uint64(16), 0)
         if (definition > self._layers.max_definition).any():
             raise CorruptDataError(

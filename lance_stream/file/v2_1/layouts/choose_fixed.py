@@ -323,8 +323,8 @@ def _splits(block: FixedWidthBlock, options: EncodingOptions) -> bool:
     sample = _sample_blocks(block.words()).reshape(-1).view(np.uint8)
     width = block.bits_per_value // 8
     entropies = []
-    for place in range(width):
-        stream = sample[place::width]
+    for index in range(width):
+        stream = sample[index::width]
         counts = np.bincount(stream)
         parts = counts[counts > 0] / len(stream)
         entropies.append(float(-(parts * np.log2(parts)).sum()))

@@ -212,8 +212,8 @@ def _compressed_part(block: VariableWidthBlock) -> float:
     size = min(total, _SAMPLE_BYTES)
     starts = np.unique(np.linspace(0, total - size, _NUM_SAMPLES).astype(np.int64))
     samples = ChunkedBuffer(block.data, starts, np.full(len(starts), size, np.int64))
-    left = int(zstd_lz4.encode_chunks(samples, ZSTD, None).sizes.sum())
-    return left / (size * len(starts))
+    compressed = int(zstd_lz4.encode_chunks(samples, ZSTD, None).sizes.sum())
+    return compressed / (size * len(starts))
 
 
 def _encode_in_dictionary(
@@ -236,12 +236,14 @@ def _encode_in_dictionary(
     """
     most_bytes = int(DICTIONARY_BONUS * (part * int(block.offsets[-1]) + block.num_values))
     live = live_values(levels)
-    found = encode_in_dictionary(block, live, most_bytes, options)
-    if found is None:
+    dictionary = encode_in_dictionary(block, live, most_bytes, options)
+    if dictionary is None:
         return None
-    for indices in (encode_indices(found.indices, live, options), found.indices):
+    for indices in (encode_indices(dictionary.indices, live, options), dictionary.indices):
         if indices is not None:
-            layout = encode_mini_block_page(levels, indices, found.items, has_large_chunk=large)
+            layout = encode_mini_block_page(
+                levels, indices, dictionary.items, has_large_chunk=large
+            )
             if layout is not None:
                 return layout
     return None

@@ -71,18 +71,18 @@ def part_chunks(
     if len(sizes) and sizes.min() < head_bytes:
         raise CorruptDataError(f"a chunk of {sizes.min()} bytes is too short for its head")
     halves = data.view("<u2")
-    place = starts // 2
-    num_levels = halves[place].astype(np.int64)
+    position = starts // 2
+    num_levels = halves[position].astype(np.int64)
     lengths: list[Places] = []
     for _ in range(num_level_buffers):
-        place = place + 1
-        lengths.append(halves[place].astype(np.int64))
+        position = position + 1
+        lengths.append(halves[position].astype(np.int64))
     for _ in range(num_value_buffers):
-        place = place + 1
-        length = halves[place].astype(np.int64)
+        position = position + 1
+        length = halves[position].astype(np.int64)
         if has_large_chunk:
-            place = place + 1
-            length |= halves[place].astype(np.int64) << 16
+            position = position + 1
+            length |= halves[position].astype(np.int64) << 16
         lengths.append(length)
     buffers = []
     at = starts + head_bytes
@@ -122,17 +122,17 @@ def zip_chunks(
     starts = starts_of(sizes)
     chunks = np.zeros(int(sizes.sum()), np.uint8)
     halves = chunks.view("<u2")
-    place = starts // 2
-    halves[place] = num_levels
+    position = starts // 2
+    halves[position] = num_levels
     for stream in streams:
-        place = place + 1
-        halves[place] = stream.sizes
+        position = position + 1
+        halves[position] = stream.sizes
     for value in values:
-        place = place + 1
-        halves[place] = value.sizes & 0xFFFF
+        position = position + 1
+        halves[position] = value.sizes & 0xFFFF
         if has_large_chunk:
-            place = place + 1
-            halves[place] = value.sizes >> 16
+            position = position + 1
+            halves[position] = value.sizes >> 16
     at = starts + head_bytes
     for buffer in buffers:
         _copy_slices(chunks, at, buffer)

@@ -177,8 +177,8 @@ def encode_row_index(levels: Levels, starts: Places) -> npt.NDArray[Any]:
     stops = np.append(starts[1:], levels.num_levels)
     rows_before = np.searchsorted(row_stops, np.append(0, stops), side="right")
     last_stop = np.append(0, row_stops)[rows_before[1:]]
-    left = stops - np.maximum(last_stop, starts)
-    return np.stack([np.diff(rows_before), left], axis=1).astype("<u8")
+    num_left = stops - np.maximum(last_stop, starts)
+    return np.stack([np.diff(rows_before), num_left], axis=1).astype("<u8")
 
 
 def _holders(rows: Places, places: Places) -> Places:

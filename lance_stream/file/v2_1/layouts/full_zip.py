@@ -127,11 +127,11 @@ class FullZipPage:
         if isinstance(rows, range) and len(rows) == self._page.length:
             if index.starts is None:
                 whole, stored = yield [items, self._page.buffers[1]]
-                known = index.load(stored)
+                row_index = index.load(stored)
             else:
                 (whole,) = yield [items]
-                known = index.starts
-            return self._decode(as_bytes(whole), known[:-1], known[1:])
+                row_index = index.starts
+            return self._decode(as_bytes(whole), row_index[:-1], row_index[1:])
         starts, stops = yield from index.find(rows)
         data = yield from read_slices(items.start + starts, items.start + stops)
         ends = np.cumsum(stops - starts)

@@ -118,9 +118,9 @@ def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored:
         (counts % (1 << 16) != stored) | (counts < stored) | (counts > MAX_CUT_LEVELS)
     )
     if is_wrong.any():
-        place = int(np.argmax(is_wrong))
+        index = int(np.argmax(is_wrong))
         raise CorruptDataError(
-            f"the runs of a chunk add up to {counts[place]} levels, but {stored[place]} are stated"
+            f"the runs of a chunk add up to {counts[index]} levels, but {stored[index]} are stated"
         )
     return counts
 
@@ -260,10 +260,10 @@ def _decode_out_of_line(
         ~has_raw_tail & (num_rest > 0) & (tail_bytes == words_per_block * _BYTES_PER_LEVEL)
     )
     if not (has_raw_tail | has_packed_tail).all():
-        place = int(np.argmin(has_raw_tail | has_packed_tail))
+        index = int(np.argmin(has_raw_tail | has_packed_tail))
         raise CorruptDataError(
-            f"{num_levels[place]} levels packed in {width} bits cannot be "
-            f"{buffer.sizes[place]} bytes"
+            f"{num_levels[index]} levels packed in {width} bits cannot be "
+            f"{buffer.sizes[index]} bytes"
         )
     by_loop = _unpacked_by_loop(buffer, num_levels, has_packed_tail, width)
     if by_loop is not None:

@@ -105,11 +105,11 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
         empty_levels.append(level if kind in _HAS_EMPTIES else 0)
     is_list = tuple(kind in _LISTS for kind in kinds)
     limits, limit = [], level
-    for place in reversed(range(len(kinds))):
+    for depth in reversed(range(len(kinds))):
         # Beyond the next list outwards, an entry represents a list without contents at this layer.
         limits.append(limit)
-        if is_list[place]:
-            limit = below[place]
+        if is_list[depth]:
+            limit = below[depth]
     limits.reverse()
     return Layers(
         kinds=kinds,
@@ -267,10 +267,10 @@ def _renumber(levels: Levels, general: Layers) -> Levels:
     if levels.definition is None or levels.layers == general:
         return Levels(general, levels.repetition, levels.definition, levels.num_levels)
     table = np.zeros(levels.layers.max_definition + 1, np.uint16)
-    for place in range(len(general.kinds)):
+    for depth in range(len(general.kinds)):
         for old, new in (
-            (levels.layers.null_levels[place], general.null_levels[place]),
-            (levels.layers.empty_levels[place], general.empty_levels[place]),
+            (levels.layers.null_levels[depth], general.null_levels[depth]),
+            (levels.layers.empty_levels[depth], general.empty_levels[depth]),
         ):
             if old:
                 table[old] = new

@@ -108,10 +108,10 @@ class MiniBlockPage:
             raise CorruptDataError("repetition levels are stored without lists, or lists without")
         if self._has_repetition and message.repetition_index_depth < 1:
             raise CorruptDataError("a page of lists does not state the rows of its chunks")
-        wanted = 2 + self._has_dictionary + self._has_repetition
-        if len(page.buffers) < wanted:
+        num_buffers = 2 + self._has_dictionary + self._has_repetition
+        if len(page.buffers) < num_buffers:
             raise CorruptDataError(
-                f"a mini-block page has {len(page.buffers)} buffers instead of {wanted}"
+                f"a mini-block page has {len(page.buffers)} buffers instead of {num_buffers}"
             )
         count = num_mini_block_buffers(message.value_compression)
         if message.num_buffers != count:

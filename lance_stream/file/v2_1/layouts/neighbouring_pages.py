@@ -51,7 +51,7 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     """
     first = parts[0].page
     measures = [part.page.measure(part.chosen) for part in parts]
-    counts, started = (np.concatenate([measure[place] for measure in measures]) for place in (1, 2))
+    counts, started = (np.concatenate([measure[index] for measure in measures]) for index in (1, 2))
     chunks = _side_by_side(
         [
             part.page.part(part.data, part.starts, measure[0])
@@ -64,12 +64,12 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
             f"{levels.num_rows()} rows start in chunks that claim {started.sum()}"
         )
     breaks = None
-    asked = parts[0].rows
-    if isinstance(asked, range):
-        start = asked.start - measures[0][3]
+    rows = parts[0].rows
+    if isinstance(rows, range):
+        start = rows.start - measures[0][3]
         inside: RowsAsked = range(start, start + sum(len(part.rows) for part in parts))
     else:
-        inside, breaks = first.places_in(parts[0].chosen, asked, parts[0].slots, chunks.num_levels)
+        inside, breaks = first.places_in(parts[0].chosen, rows, parts[0].slots, chunks.num_levels)
     entries, places = pick_rows(levels, inside, breaks)
     if len(parts) == 1 and len(places) * SPARSE < int(counts.sum()):
         picked = first.pick_values(chunks.values, counts, as_places(places))
@@ -117,9 +117,9 @@ def _decode_values_of_pages(
     """
     entries = np.append(0, np.cumsum(chunks.num_levels if levels.has_streams() else counts))
     start = 0
-    for key, run in groupby(enumerate(parts), lambda each: each[1].page.key_of_values()):
-        places = [place for place, _ in run]
-        for some in [places] if key is not None else [[place] for place in places]:
+    for key, run in groupby(enumerate(parts), lambda numbered: numbered[1].page.key_of_values()):
+        places = [index for index, _ in run]
+        for some in [places] if key is not None else [[index] for index in places]:
             stop = int(stops[some[-1]])
             page, here = parts[some[0]].page, slice(start, stop)
             buffers = [

@@ -46,17 +46,17 @@ class LayerReader:
 
     def items(self) -> Mask | None:
         """Return which of this item layer's values are not null; None if all are."""
-        layers, place = self._layers, self._place
+        layers, depth = self._layers, self._place
         self._place += 1
         definition = self._definition
         if definition is None:
             return None
-        limit = layers.limits[place]
-        if limit == layers.below[place]:
+        limit = layers.limits[depth]
+        if limit == layers.below[depth]:
             return None
         if limit < layers.max_definition:
             definition = definition[definition <= limit]
-        return definition <= layers.below[place]
+        return definition <= layers.below[depth]
 
     def fixed_size_lists(self, size: int) -> Mask | None:
         """Return which lists of a layer of fixed-size lists are not null; None if all are.
@@ -69,11 +69,11 @@ class LayerReader:
         """
         if self._num_levels % size:
             raise CorruptDataError(f"{self._num_levels} items do not form whole lists of {size}")
-        layers, place = self._layers, self._place
+        layers, depth = self._layers, self._place
         self._num_levels //= size
         definition = self._definition
         if definition is not None:
-            of_lists = np.where(definition > layers.below[place], definition, 0)
+            of_lists = np.where(definition > layers.below[depth], definition, 0)
             of_lists = of_lists.reshape(-1, size)
             if (of_lists != of_lists[:, :1]).any():
                 raise CorruptDataError(
@@ -89,7 +89,7 @@ class LayerReader:
             (num_lists + 1,) offsets into the values of the layer below, and which lists are not
             null; None if all are.
         """
-        layers, place = self._layers, self._place
+        layers, depth = self._layers, self._place
         self._place += 1
         repetition, definition = self._repetition, self._definition
         if repetition is None:
@@ -103,23 +103,23 @@ class LayerReader:
         started = definition[starts]
         self._keep(starts, started)
         num_levels = len(definition)
-        without_items = started > layers.below[place]
+        without_items = started > layers.below[depth]
         num_without = int(np.count_nonzero(without_items))
-        if num_without != np.count_nonzero(definition > layers.below[place]):
+        if num_without != np.count_nonzero(definition > layers.below[depth]):
             raise CorruptDataError("a list is marked as null or empty in the middle of its items")
         firsts = starts
         if num_without:
             firsts -= np.cumsum(without_items)
             firsts += without_items
-        limit = layers.limits[place]
+        limit = layers.limits[depth]
         if limit < layers.max_definition:
             seen = started <= limit
             firsts, started = firsts[seen], started[seen]
         offsets = np.append(firsts, num_levels - num_without)
-        valid: Mask | None = started <= layers.below[place]
-        if layers.empty_levels[place]:
-            valid |= started == layers.empty_levels[place]
-        if layers.below[place] == limit or bool(np.all(valid)):
+        valid: Mask | None = started <= layers.below[depth]
+        if layers.empty_levels[depth]:
+            valid |= started == layers.empty_levels[depth]
+        if layers.below[depth] == limit or bool(np.all(valid)):
             valid = None
         return offsets, valid
 
@@ -214,17 +214,17 @@ class LayerWriter:
         )
         list_level = layers.max_repetition
         for depth, layer in enumerate(self._layers):
-            place = len(self._layers) - 1 - depth
+            index = len(self._layers) - 1 - depth
             if definition is not None and layer.valid is not None:
-                _mark(definition, slots, ~layer.valid, layers.null_levels[place])
+                _mark(definition, slots, ~layer.valid, layers.null_levels[index])
             if layer.items_per_value > 1:
                 num_levels *= layer.items_per_value
                 if definition is not None:
                     definition = np.repeat(definition, layer.items_per_value)
             if layer.lengths is None or repetition is None:
                 continue
-            if definition is not None and layers.empty_levels[place]:
-                _mark(definition, slots, layer.lengths == 0, layers.empty_levels[place])
+            if definition is not None and layers.empty_levels[index]:
+                _mark(definition, slots, layer.lengths == 0, layers.empty_levels[index])
             at = slice(None) if slots is None else slots
             started = repetition[at]
             repetition[at] = np.where(started == 0, np.uint16(list_level), started)
@@ -237,7 +237,7 @@ class LayerWriter:
             wider[firsts] = repetition
             repetition = wider
             if definition is not None:
-                holds_nothing = definition > layers.below[place]
+                holds_nothing = definition > layers.below[index]
                 wider = np.zeros(total, np.uint16)
                 wider[firsts] = definition
                 definition = wider
@@ -251,12 +251,12 @@ class LayerWriter:
         return Levels(layers, repetition, definition, num_levels)
 
 
-def _mark(definition: LevelArray, slots: Places | None, gone: Mask, level: int) -> None:
+def _mark(definition: LevelArray, slots: Places | None, is_absent: Mask, level: int) -> None:
     """Set a level where an entry is missing, but none of its parents is."""
     if slots is None:
-        np.putmask(definition, gone & (definition == 0), level)
+        np.putmask(definition, is_absent & (definition == 0), level)
     else:
-        hit = slots[gone]
+        hit = slots[is_absent]
         definition[hit[definition[hit] == 0]] = level
 
 
@@ -266,10 +266,10 @@ def _kind(layer: _Layer, *, declares_all: bool) -> int:
         return NULLABLE_ITEM if has_nulls else ALL_VALID_ITEM
     if declares_all:
         return NULL_AND_EMPTY_LIST
-    gone = layer.lengths == 0
+    is_absent = layer.lengths == 0
     if layer.valid is None:
-        return EMPTYABLE_LIST if gone.any() else ALL_VALID_LIST
-    return NULL_AND_EMPTY_LIST if (gone & layer.valid).any() else NULLABLE_LIST
+        return EMPTYABLE_LIST if is_absent.any() else ALL_VALID_LIST
+    return NULL_AND_EMPTY_LIST if (is_absent & layer.valid).any() else NULLABLE_LIST
 
 
 def arrow_offsets(offsets: Places, *, wide: bool) -> npt.NDArray[np.int32] | Places:

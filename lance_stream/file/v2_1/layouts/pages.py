@@ -134,12 +134,12 @@ class PagesOfColumn:
         opened = self._open.setdefault(leaf, {})
         first, last = self.row_starts.searchsorted((first_of(rows), last_of(rows)), side="right")
         places, askings = [], []
-        for place in range(int(first) - 1, int(last)):
-            start = int(self.row_starts[place])
-            inside = within(rows, start, int(self.row_starts[place + 1]))
+        for index in range(int(first) - 1, int(last)):
+            start = int(self.row_starts[index])
+            inside = within(rows, start, int(self.row_starts[index + 1]))
             if len(inside):
-                places.append(place)
-                askings.append(self._read_page(place, leaf, opened, inside))
+                places.append(index)
+                askings.append(self._read_page(index, leaf, opened, inside))
         parts = yield from together(askings)
         return join_leaf_rows(self._decoded(places, parts))
 
@@ -166,8 +166,8 @@ class PagesOfColumn:
             return decode_pages(run)
         except BadDataError as error:
             # One of them is damaged; decoding them separately shows which.
-            for place, page in zip(places, run, strict=True):
-                with self._noting(place):
+            for index, page in zip(places, run, strict=True):
+                with self._noting(index):
                     decode_pages([page])
             raise error from None
 
@@ -194,18 +194,18 @@ class PagesOfColumn:
                 )
 
     def _read_page(
-        self, place: int, leaf: LeafColumn, opened: dict[int, OpenPage], rows: RowsAsked
+        self, index: int, leaf: LeafColumn, opened: dict[int, OpenPage], rows: RowsAsked
     ) -> Asking[LeafRows | ReadChunks]:
-        with self._noting(place):
-            if place not in opened:
-                opened[place] = open_page(self.pages[place], leaf)
-            return (yield from opened[place].read(rows))
+        with self._noting(index):
+            if index not in opened:
+                opened[index] = open_page(self.pages[index], leaf)
+            return (yield from opened[index].read(rows))
 
     @contextmanager
-    def _noting(self, place: int) -> Iterator[None]:
+    def _noting(self, index: int) -> Iterator[None]:
         """Add the page's place to its errors."""
         try:
             yield
         except BadDataError as error:
-            error.add_note(f"page {place} of {len(self.pages)} of the column")
+            error.add_note(f"page {index} of {len(self.pages)} of the column")
             raise

@@ -92,16 +92,16 @@ def leaf_columns(field: Field) -> list[LeafColumn]:
     """Return the leaves of a top-level field, in the order of their columns."""
     leaves: list[LeafColumn] = []
 
-    def visit(each: Field, around: tuple[bool, ...], entries_per_row: int) -> None:
-        if not each.is_leaf:
-            kind = each.logical_type
+    def visit(part: Field, around: tuple[bool, ...], entries_per_row: int) -> None:
+        if not part.is_leaf:
+            kind = part.logical_type
             if is_fixed_size_list_of_structs(kind):
                 entries_per_row *= fixed_size_list_length(kind)
-            for child in each.children:
-                visit(child, (_is_list(each), *around), entries_per_row)
+            for child in part.children:
+                visit(child, (_is_list(part), *around), entries_per_row)
         else:
-            arrow_type = field_to_arrow(each).type
-            leaves.append(LeafColumn(each.id, arrow_type, (False, *around), entries_per_row))
+            arrow_type = field_to_arrow(part).type
+            leaves.append(LeafColumn(part.id, arrow_type, (False, *around), entries_per_row))
 
     visit(field, (), 1)
     return leaves
@@ -125,13 +125,13 @@ def _read(
         )
     if len(rows) == 0:
         return nulls(0, arrow_type)
-    held = [
+    stored = [
         leaf_column for leaf_column in leaf_columns(field) if leaf_column.field_id in pages_of_leaf
     ]
-    if not held:
+    if not stored:
         raise CorruptDataError(f"no column of the file holds the field {field.name!r}")
     leaves = []
-    for leaf in held:
+    for leaf in stored:
         if pa.types.is_struct(leaf.arrow_type) and leaf.arrow_type.num_fields == 0:
             pages_of_leaf[leaf.field_id].check_without_fields()
         else:
@@ -184,8 +184,8 @@ def _without_values(
     if field.logical_type != STRUCT:
         raise UnsupportedFeatureError("lists of structs without fields are not supported")
     parts = [
-        _without_values(child, arrow_type.field(place).type, count, pages_of_leaf)
-        for place, child in enumerate(field.children)
+        _without_values(child, arrow_type.field(index).type, count, pages_of_leaf)
+        for index, child in enumerate(field.children)
     ]
     return struct_array(arrow_type, count, parts, None)
 
@@ -230,8 +230,8 @@ class _Assembly:
 
     def _assemble_struct(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
         children = [
-            self.assemble(child, arrow_type.field(place).type)
-            for place, child in enumerate(field.children)
+            self.assemble(child, arrow_type.field(index).type)
+            for index, child in enumerate(field.children)
         ]
         first = next((child for child in children if child is not None), None)
         if first is None:
@@ -241,10 +241,10 @@ class _Assembly:
             raise CorruptDataError("the parts of a struct are not of one length")
         valid: Mask | None = first.layers.items()
         arrays = [
-            _without_values(child_field, arrow_type.field(place).type, count, self._pages_of_leaf)
+            _without_values(child_field, arrow_type.field(index).type, count, self._pages_of_leaf)
             if child is None
             else child.array
-            for place, (child_field, child) in enumerate(zip(field.children, children, strict=True))
+            for index, (child_field, child) in enumerate(zip(field.children, children, strict=True))
         ]
         return _Assembled(struct_array(arrow_type, count, arrays, valid), first.layers)
 

@@ -48,8 +48,8 @@ class RowIndex:
             self.load(buffer)
         if self.starts is not None:
             if isinstance(rows, range):
-                found = self.starts[rows.start : rows.stop + 1]
-                return found[:-1], found[1:]
+                bounds = self.starts[rows.start : rows.stop + 1]
+                return bounds[:-1], bounds[1:]
             return self.starts[rows], self.starts[rows + 1]
         width = self._width
         firsts, lasts = runs_of(rows)

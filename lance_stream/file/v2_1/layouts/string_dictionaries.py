@@ -138,8 +138,8 @@ def _distinct_values(values: pa.Array, num_bytes: int) -> float:
     low, high = float(seen), 8.0 * max(seen, 1)
     for _ in range(20):
         middle = (low + high) / 2
-        shown = middle * -math.expm1(-size / middle) if middle else 0.0
-        low, high = (middle, high) if shown < seen else (low, middle)
+        expected = middle * -math.expm1(-size / middle) if middle else 0.0
+        low, high = (middle, high) if expected < seen else (low, middle)
     return high
 
 

@@ -176,17 +176,17 @@ def _leaves(
     arrow_type = array.type
     if field.is_packed:
         valid = valid_mask(array)
-        gone = _either(dead, valid)
-        values = array if gone is None else with_validity(array, ~gone)
+        is_absent = _either(dead, valid)
+        values = array if is_absent is None else with_validity(array, ~is_absent)
         yield _Leaf(layers.items(valid).finish(), values, valid)
     elif pa.types.is_struct(arrow_type) and arrow_type.num_fields:
         valid = valid_mask(array)
         dead = _either(dead, valid)
-        for place, part in enumerate(field.children):
+        for index, part in enumerate(field.children):
             # the entries of a map are in a list and never null
             is_declared = _has_lists(part) and (field.nullable or not layers.has_lists)
             around = layers.items(valid, declares_nulls=is_declared)
-            yield from _leaves(array.field(place), part, around, dead)
+            yield from _leaves(array.field(index), part, around, dead)
     elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
         size, valid = arrow_type.list_size, valid_mask(array)
         dead = _either(dead, valid)
@@ -219,9 +219,9 @@ def _leaves_of_list(
 ) -> Iterator[_Leaf]:
     offsets = _list_offsets(array)
     lengths = np.diff(offsets)
-    gone = _either(dead, valid_mask(array))
-    if gone is not None:
-        lengths[gone] = 0
+    is_absent = _either(dead, valid_mask(array))
+    if is_absent is not None:
+        lengths[is_absent] = 0
     num_items = int(lengths.sum())
     if num_items == offsets[-1] - offsets[0]:
         items = array.values.slice(int(offsets[0]), num_items)
@@ -230,7 +230,7 @@ def _leaves_of_list(
         items = _from_start(array.values).take(
             pa.array(spread(offsets[:-1], offsets[:-1] + lengths))
         )
-    layers = layers.lists(lengths, None if gone is None else ~gone)
+    layers = layers.lists(lengths, None if is_absent is None else ~is_absent)
     yield from _leaves(items, item, layers, None)
 
 

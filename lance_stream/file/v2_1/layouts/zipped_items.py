@@ -52,20 +52,20 @@ class ItemShape:
         together, then the second ones of those that have one, and so on; the few rows that are
         much longer than the others are followed item by item.
         """
-        found = []
+        items = []
         at, ends = starts, stops
         if (at >= ends).any():
             raise CorruptDataError("a row of a full-zip page has no bytes")
         while len(at) > _MANY_ROWS:
-            found.append(at)
+            items.append(at)
             at = at + self._item_bytes(data, at)
             if (at > ends).any():
                 raise CorruptDataError("an item of a full-zip page is longer than its row")
             more = at < ends
             at, ends = at[more], ends[more]
         for first, stop in zip(at.tolist(), ends.tolist(), strict=True):
-            found.append(self._follow(data, first, stop))
-        return np.sort(np.concatenate(found))
+            items.append(self._follow(data, first, stop))
+        return np.sort(np.concatenate(items))
 
     def _follow(self, data: Bytes, start: int, stop: int) -> Places:
         """Return the starts of the items of one row."""
