@@ -48,7 +48,7 @@ class FeedListener(StreamingQueryListener):
             progress = event.progress
             self._count(progress.name or str(progress.id), progress.sources)
         except Exception:
-            _log.exception("the progress of a stream is not counted")
+            _log.exception("a stream's progress could not be read, and is not counted")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  # Spark's name
         """Do nothing: an idle query has read everything, which its last progress told."""
@@ -57,7 +57,9 @@ class FeedListener(StreamingQueryListener):
         """Do nothing: the last values stay, as a stopped stream stays behind."""
 
     def _count(self, stream: str, sources: list[Any]) -> None:
-        lags = [(each, lag) for each in sources if (lag := lag_of(each.latestOffset)) is not None]
+        lags = [
+            (source, lag) for source in sources if (lag := lag_of(source.latestOffset)) is not None
+        ]
         if not lags:
             return
         versions = sum(lag["versionsBehind"] for _, lag in lags)

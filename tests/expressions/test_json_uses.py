@@ -17,9 +17,9 @@ from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.source.table_reader import open_asked, schema_of_table
+from lance_stream.spark.source.table_reader import open_requested, schema_of_table
 from lance_stream.spark.writer.checked_rows import plan_checks
-from lance_stream.spark.writer.delete_conditions import settle_condition
+from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.spark.writer.lance_writer import plan
 from lance_stream.spark.writer.upsert_writer import plan_upsert
 
@@ -111,7 +111,7 @@ def _filtered(ds: Dataset, condition: str, **options: str) -> None:
     if options:
         schema_of_changes(open_for_changes(asked), asked)
     else:
-        schema_of_table(open_asked(asked), asked)
+        schema_of_table(open_requested(asked), asked)
 
 
 def _checked(ds: Dataset, condition: str, **options: str) -> None:
@@ -177,7 +177,9 @@ def test_every_door_refuses_bytes_and_extracts_parts(
 def test_conditions_on_incoming_texts_see_texts(ds: Dataset) -> None:
     """Rows that delete are chosen by what arrives, before anything is stored as JSON."""
     columns = spark_schema(carrier_schema(ROWS))
-    assert settle_condition("length(j) = 3", columns, case_sensitive=False) == "length(j) = 3"
+    assert (
+        resolve_delete_condition("length(j) = 3", columns, case_sensitive=False) == "length(j) = 3"
+    )
     assert ds.upsert(INCOMING, "id", delete_when="length(j) = 4").count_rows() == 1
     assert ds.upsert(INCOMING, "id", delete_when="length(j) = 3").count_rows() == 0
     stored = pa.table({"id": [1], "j": pa.array([b"\x80\0\0\0"], pa.large_binary())})

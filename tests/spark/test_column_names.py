@@ -18,8 +18,8 @@ from lance_stream.spark.feed.offsets import to_offset
 from lance_stream.spark.session.column_names import (
     find_column,
     names_in_table,
-    settle_columns,
-    settle_filter,
+    resolve_columns,
+    resolve_filter,
 )
 from lance_stream.spark.source.lance_source import LanceSource
 
@@ -52,25 +52,25 @@ SCHEMA = pa.schema(
     ],
 )
 def test_filters_name_columns_in_any_case(written: str, settled: str) -> None:
-    assert settle_filter(written, SCHEMA, case_sensitive=False) == settled
-    assert settle_filter(written, SCHEMA, case_sensitive=True) == written
+    assert resolve_filter(written, SCHEMA, case_sensitive=False) == settled
+    assert resolve_filter(written, SCHEMA, case_sensitive=True) == written
 
 
 def test_columns_match_in_any_case() -> None:
     names = ["ID", "ST.A", "Items.price", "nope", "st", "i d"]
     settled = ("id", "`st`.`a`", "`items`.`Price`", "nope", "st", "I d")
-    assert settle_columns(names, SCHEMA, case_sensitive=False) == settled
-    assert settle_columns(names, SCHEMA, case_sensitive=True) == tuple(names)
-    assert settle_columns(None, SCHEMA, case_sensitive=False) is None
+    assert resolve_columns(names, SCHEMA, case_sensitive=False) == settled
+    assert resolve_columns(names, SCHEMA, case_sensitive=True) == tuple(names)
+    assert resolve_columns(None, SCHEMA, case_sensitive=False) is None
 
 
 def test_ambiguous_names_are_refused() -> None:
     twins = pa.schema([("v", pa.int64()), ("V", pa.int64()), ("id", pa.int64())])
     with pytest.raises(InvalidInputError, match="'v' could be 'V' or 'v'"):
-        settle_filter("v = 1", twins, case_sensitive=False)
+        resolve_filter("v = 1", twins, case_sensitive=False)
     with pytest.raises(InvalidInputError, match=r"spark.sql.caseSensitive"):
-        settle_columns(["V"], twins, case_sensitive=False)
-    assert settle_columns(["ID"], twins, case_sensitive=False) == ("id",)
+        resolve_columns(["V"], twins, case_sensitive=False)
+    assert resolve_columns(["ID"], twins, case_sensitive=False) == ("id",)
     assert find_column("V", twins.names, case_sensitive=True) == "V"
 
 

@@ -15,7 +15,7 @@ from lance_stream.cli import main as program
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.jobs.arrow_jobs import settings
-from lance_stream.spark.writer.delete_conditions import settle_condition
+from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from tests.expressions.against_spark import run
 
 pytestmark = pytest.mark.spark
@@ -114,4 +114,4 @@ def test_a_padded_column_is_known_from_the_schema_of_a_query(spark: Any, tmp_pat
     frame = spark.table("padded")
     assert frame.where("op = 'd'").count() == 1
     with pytest.raises(InvalidInputError, match="a CHAR, beside which Spark pads"):
-        settle_condition("op = 'd'", frame.schema, case_sensitive=False)
+        resolve_delete_condition("op = 'd'", frame.schema, case_sensitive=False)

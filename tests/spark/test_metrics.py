@@ -129,7 +129,9 @@ def test_on_commit_gets_the_report_of_each_batch(file_stream: Any, uri: str) -> 
         (2, 1, uri),
     ]
     assert sink.last_commit is reports[-1]
-    with pytest.raises(InvalidInputError, match="on_commit is a function of a batch's report"):
+    with pytest.raises(
+        InvalidInputError, match="on_commit must be a function that takes a batch's report"
+    ):
         lance_sink(uri, on_commit="print")  # type: ignore[arg-type]  # what is refused
 
 

@@ -16,7 +16,7 @@ from lance_stream.machine import pythons
 from lance_stream.spark import register
 from lance_stream.spark.session.python_check import (
     check_workers_python,
-    explained,
+    explain_worker_errors,
     warn_without_java,
 )
 
@@ -135,7 +135,10 @@ def test_a_session_of_spark_connect_is_accepted() -> None:
     ],
 )
 def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"{problem}.*PYSPARK_PYTHON"), explained():
+    with (
+        pytest.raises(InvalidInputError, match=f"{problem}.*PYSPARK_PYTHON"),
+        explain_worker_errors(),
+    ):
         raise PySparkRuntimeError(text)
 
 
@@ -147,12 +150,15 @@ def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None
     ],
 )
 def test_workers_with_another_release_are_named(text: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"another release.*the same release"), explained():
+    with (
+        pytest.raises(InvalidInputError, match=r"another release.*the same release"),
+        explain_worker_errors(),
+    ):
         raise PySparkRuntimeError(text)
 
 
 def test_other_errors_of_workers_pass() -> None:
-    with pytest.raises(PySparkRuntimeError, match="something else"), explained():
+    with pytest.raises(PySparkRuntimeError, match="something else"), explain_worker_errors():
         raise PySparkRuntimeError("something else")
 
 

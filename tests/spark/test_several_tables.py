@@ -294,7 +294,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
             lance_sinks({"a": wrong})  # type: ignore[dict-item]  # what is tested
     with pytest.raises(InvalidInputError, match="'a' and 'b' write the same table"):
         lance_sinks({"a": sink, "b": (header, lance_sink(f"file://{tmp_path}/x/../t/"))})
-    with pytest.raises(InvalidInputError, match="atomic is True or False, not 'no'"):
+    with pytest.raises(InvalidInputError, match="atomic must be True or False, not 'no'"):
         lance_sinks({"a": sink}, atomic="no")  # type: ignore[arg-type]  # what is tested
     assert repr(lance_sinks({"a": sink}, atomic=True)) == (
         f"lance_sinks({{'a': lance_sink('{tmp_path}/t')}}, atomic=True)"

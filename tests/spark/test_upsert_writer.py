@@ -17,7 +17,7 @@ from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.arguments.writer_arguments import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.writer.delete_conditions import settle_condition
+from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter, plan
 from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.table import ledger_entries
@@ -446,7 +446,7 @@ def test_conditions_choose_the_rows_that_spark_chooses(session: Any, condition: 
         " AS t(seq, op, at, gone, f, day, price)"
     )
     chosen = sorted(map(str, df.where(condition).toArrow().to_pylist()))
-    settled = settle_condition(condition, df.schema, case_sensitive=False)
+    settled = resolve_delete_condition(condition, df.schema, case_sensitive=False)
     rows = df.toArrow()
     found = evaluate_predicate(
         parse_predicate(settled, rows.schema),
@@ -490,7 +490,7 @@ TEXTS = [
 def test_backslashes_in_texts_mean_what_they_mean_in_spark(session: Any, condition: str) -> None:
     """A delete that reads an escape differently deletes other rows."""
     df = session.createDataFrame(pa.table({"op": TEXTS}))
-    settled = settle_condition(condition, df.schema, case_sensitive=False)
+    settled = resolve_delete_condition(condition, df.schema, case_sensitive=False)
     rows = pa.RecordBatch.from_pydict({"op": TEXTS})
     found = evaluate_predicate(parse_predicate(settled, rows.schema), rows)
     chosen = [row.op for row in df.where(condition).collect()]
@@ -503,17 +503,17 @@ def test_padded_columns_decide_no_delete() -> None:
     written = {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}
     for field in (StructField("op", CharType(3)), StructField("op", StringType(), True, written)):
         with pytest.raises(InvalidInputError, match=r"a CHAR, beside which Spark pads"):
-            settle_condition("op = 'd'", StructType([field]), case_sensitive=False)
+            resolve_delete_condition("op = 'd'", StructType([field]), case_sensitive=False)
     varying = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
     columns = StructType([StructField("op", StringType(), True, varying)])
-    assert settle_condition("op = 'd'", columns, case_sensitive=False) == "op = 'd'"
+    assert resolve_delete_condition("op = 'd'", columns, case_sensitive=False) == "op = 'd'"
 
 
 @pytest.mark.spark
 def test_collated_columns_decide_no_delete(session: Any) -> None:
     schema: StructType = session.sql("SELECT 'd' COLLATE UTF8_LCASE AS op").schema
     with pytest.raises(InvalidInputError, match="UTF8_LCASE"):
-        settle_condition("op = 'D'", schema, case_sensitive=False)
+        resolve_delete_condition("op = 'D'", schema, case_sensitive=False)
 
 
 def test_empty_first_batch_creates_upserted_table(uri: str) -> None:

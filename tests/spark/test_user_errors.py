@@ -8,7 +8,11 @@ import pytest
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink
-from lance_stream.spark.session.user_errors import briefly, message_first, plainly
+from lance_stream.spark.session.user_errors import (
+    message_first,
+    without_our_frames,
+    without_traceback,
+)
 
 HIDING = "SPARK_HIDE_TRACEBACK"
 
@@ -26,7 +30,7 @@ def fail() -> None:
     raise error
 
 
-@pytest.mark.parametrize("wrap", [plainly, briefly])
+@pytest.mark.parametrize("wrap", [without_traceback, without_our_frames])
 def test_notes_stay(wrap: Any) -> None:
     with pytest.raises(InvalidInputError, match="no") as caught:
         wrap(fail)()
@@ -44,7 +48,7 @@ def test_a_traceback_begins_with_the_message_and_has_none_of_our_frames() -> Non
 
 def test_spark_shows_no_traceback_of_what_it_calls() -> None:
     with pytest.raises(InvalidInputError):
-        plainly(fail)()
+        without_traceback(fail)()
     assert os.environ[HIDING] == "1"
 
 

@@ -20,7 +20,7 @@ from lance_stream.spark.feed.planning import (
 )
 from lance_stream.spark.jobs.eager_rows import AnyInput, with_rows
 from lance_stream.spark.jobs.task_input import TaskReader
-from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.session.worker_archives import forget_archives
 
 
@@ -72,7 +72,7 @@ class ChangesReader(DataSourceReader):
         """Pickle as what a worker needs: what a `TaskInput` does not carry."""
         return TaskReader, ()
 
-    @plainly
+    @without_traceback
     def partitions(self) -> list[AnyInput]:
         """Plan the interval; called once per loaded DataFrame."""
         last = self.version or open_for_changes(self.asked).version

@@ -34,11 +34,11 @@ from lance_stream.spark.feed.planning import (
 from lance_stream.spark.jobs.arrow_jobs import driver_is_alone, map_in_arrow
 from lance_stream.spark.jobs.eager_rows import rows_of
 from lance_stream.spark.jobs.task_input import TaskInput
-from lance_stream.spark.session.column_names import settle_columns, settle_filter
+from lance_stream.spark.session.column_names import resolve_columns, resolve_filter
 from lance_stream.spark.session.python_check import check_workers_python
 from lance_stream.spark.session.session_settings import is_case_sensitive, options_in_session
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.session.user_errors import briefly
+from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 
@@ -46,7 +46,7 @@ MOST_BYTES_AT_ONCE: Final = 32 << 20
 """Arrow bytes of rows that the caller's process reads itself, and sends to Spark."""
 
 
-@briefly
+@without_our_frames
 def load_changes(
     spark: SparkSession,
     uri: str | os.PathLike[str],
@@ -89,8 +89,8 @@ def load_changes(
     is_exact = is_case_sensitive(spark)
     asked = replace(
         asked,
-        columns=settle_columns(asked.columns, table.arrow_schema, case_sensitive=is_exact),
-        filter=settle_filter(asked.filter, table.arrow_schema, case_sensitive=is_exact),
+        columns=resolve_columns(asked.columns, table.arrow_schema, case_sensitive=is_exact),
+        filter=resolve_filter(asked.filter, table.arrow_schema, case_sensitive=is_exact),
     )
     carried = carrier_schema(schema_of_changes(table, asked))
     units = plan_batch(table, asked, carried)

@@ -44,7 +44,7 @@ from lance_stream.spark.feed.planning import (
 )
 from lance_stream.spark.feed.sent_rows import SendsRows
 from lance_stream.spark.jobs.task_input import TaskReader
-from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.session.user_errors import without_traceback
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -109,7 +109,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             self._made = TableFollower(asked.uri, asked.storage_options, follower_rules(asked))
         return self._made
 
-    @plainly
+    @without_traceback
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query; it is constant during a run."""
         if self._initial is None and self._is_waiting():
@@ -119,7 +119,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             self._progress.note(self.follower.refs, self._initial)
         return to_offset(self._initial)
 
-    @plainly
+    @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone; Spark gets the rows of a small one at once."""
         self.let_go()
@@ -134,12 +134,12 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             self.hold_rows(inputs)
         return inputs
 
-    @plainly
+    @without_traceback
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the changes of one task."""
         return TaskReader().read(partition)
 
-    @plainly
+    @without_traceback
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark has finished a batch."""
         position = parse_offset(end)
@@ -281,7 +281,7 @@ if HAS_READ_LIMITS:
                 return ReadMaxBytes(limits.size_bytes)
             return ReadAllAvailable() if limits.versions is None else ReadMaxFiles(limits.versions)
 
-        @plainly
+        @without_traceback
         def prepareForTriggerAvailableNow(self) -> None:
             """Fix the version at which the run ends."""
             if self._is_waiting():
@@ -289,7 +289,7 @@ if HAS_READ_LIMITS:
             else:
                 self._last_available = self.follower.newest_listed()
 
-        @plainly
+        @without_traceback
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return the end of the next batch. Spark has finished everything before its start."""
             position = parse_offset(start)
@@ -301,7 +301,7 @@ if HAS_READ_LIMITS:
             # the stored text, possibly of an older release: a different text would be a new batch
             return start if self._position == position else to_offset(self._position)
 
-        @plainly
+        @without_traceback
         def reportLatestOffset(self) -> dict[str, Any] | None:
             """Return how far the stream is behind after this batch, for the progress report."""
             if self._position is None or self._is_waiting_at(self._position):
@@ -339,7 +339,7 @@ class FeedStreamWithoutStart(_FeedStream):
         self._stored: dict[str, Any] | None = None
         self._is_first = True
 
-    @plainly
+    @without_traceback
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # 4.1 passes nothing
         """Return the end of the next batch."""
         start = self._stored or self.initialOffset()
@@ -349,7 +349,7 @@ class FeedStreamWithoutStart(_FeedStream):
         end = self.advance(position, limits)
         return start if end == position else to_offset(end)
 
-    @plainly
+    @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch, and remember its end."""
         self._stored = end
@@ -366,22 +366,22 @@ class FailedStream(DataSourceStreamReader):
     def __init__(self, error: LanceStreamError) -> None:
         self._error = error
 
-    @plainly
+    @without_traceback
     def initialOffset(self) -> dict[str, Any]:
         """Raise the reason."""
         raise self._error
 
-    @plainly
+    @without_traceback
     def latestOffset(self, *_start_and_limit: Any) -> dict[str, Any]:
         """Raise the reason."""
         raise self._error
 
-    @plainly
+    @without_traceback
     def partitions(self, *_start_and_end: Any) -> Sequence[InputPartition]:
         """Raise the reason."""
         raise self._error
 
-    @plainly
+    @without_traceback
     def read(self, _partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the reason."""
         raise self._error

@@ -115,7 +115,7 @@ def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
         context.addJobTag(tag)
         try:
             answer = java.collectAsArrowToPython()
-            port, secret, server = (answer[place] for place in range(3))  # half of the round trips
+            port, secret, server = (answer[index] for index in range(3))  # half of the round trips
         finally:
             context.removeJobTag(tag)
     except (ImportError, AttributeError):
@@ -153,7 +153,7 @@ def _read_within(stream: BinaryIO, limit: Size) -> pa.Table | None:
     if count < 0:  # the job failed; its server raises the error
         return reader.schema.empty_table()
     order = struct.unpack(f">{count}i", stream.read(4 * count))
-    return pa.Table.from_batches([batches[place] for place in order], reader.schema)
+    return pa.Table.from_batches([batches[index] for index in order], reader.schema)
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T], R]) -> list[R]:
@@ -171,17 +171,17 @@ def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T]
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for place in batch.column(0).to_pylist():
+            for index in batch.column(0).to_pylist():
                 try:
-                    result = pickle.dumps((True, function(pickle.loads(pickled[place]))))
+                    result = pickle.dumps((True, function(pickle.loads(pickled[index]))))
                 except LanceStreamError as error:
                     result = pickle.dumps((False, error))
-                yield pa.RecordBatch.from_pydict({"place": [place], "result": [result]})
+                yield pa.RecordBatch.from_pydict({"item": [index], "result": [result]})
 
     frame = spark.range(0, len(items), 1, len(items))
     rows = map_in_arrow(frame, work, _RESULTS).collect()
     results: list[R] = []
-    for row in sorted(rows, key=lambda each: each.place):
+    for row in sorted(rows, key=lambda row: row.item):
         is_good, result = pickle.loads(row.result)
         if not is_good:
             raise result
@@ -189,7 +189,7 @@ def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T]
     return results
 
 
-_RESULTS = StructType([StructField("place", LongType()), StructField("result", BinaryType())])
+_RESULTS = StructType([StructField("item", LongType()), StructField("result", BinaryType())])
 
 
 @contextmanager
@@ -265,7 +265,7 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
 _SETTINGS_LOCK: Final = threading.Lock()
 _USERS: Final[Counter[tuple[str, str]]] = Counter()
 _BEFORE: Final[dict[tuple[str, str], str | None]] = {}
-"""How many threads currently set a session's setting, and its previous value."""
+"""How many threads currently override a session's setting, and its previous value."""
 
 
 def _identity_of(spark: SparkSession) -> str:

@@ -1,4 +1,4 @@
-"""Selects what writes a compaction's files for the sink: a driver thread, or Spark's tasks.
+"""Chooses who writes a compaction's files for the sink: a driver thread, or Spark's tasks.
 
 With a local master the driver is the only worker. On a cluster the driver plans, and reads deletion
 files; tasks read and write the data files, one group of fragments each. The tasks run in small

@@ -22,9 +22,9 @@ from lance_stream.derived.declaration import Declaration, Outputs, declare
 from lance_stream.derived.derivation import Derivation, check_copied_columns
 from lance_stream.errors import DerivedFunctionError, InvalidInputError
 from lance_stream.spark.jobs.arrow_jobs import described, run_in_tasks, slots_of
-from lance_stream.spark.session.python_check import check_workers_python, explained
+from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
 from lance_stream.spark.session.session_settings import options_in_session
-from lance_stream.spark.session.user_errors import briefly
+from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import check_is_shared, text_of
 from lance_stream.storage.options.names import as_options
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 _SLOTS_IF_UNKNOWN = 8
 
 _DIED: Final = "Python worker exited unexpectedly"
-"""What Spark says of a worker that was killed, or that crashed."""
+"""What Spark reports of a worker that was killed or crashed."""
 
 
 class ByTasks:
@@ -57,7 +57,7 @@ class ByTasks:
             DerivedFunctionError: A Python worker died.
         """
         try:
-            with explained(), described(self._spark, self._description):
+            with explain_worker_errors(), described(self._spark, self._description):
                 return run_in_tasks(self._spark, items, function)
         except (Py4JJavaError, PySparkException) as error:
             if _DIED not in str(error):
@@ -70,7 +70,7 @@ class ByTasks:
             ) from error
 
 
-@briefly
+@without_our_frames
 def derive(
     spark: SparkSession,
     uri: str | os.PathLike[str],

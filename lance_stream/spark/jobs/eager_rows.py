@@ -1,7 +1,7 @@
 """Reads the rows of small work while it is planned, so that no task has to.
 
 A Python task costs 50 to 150 ms before it reads anything, and in a new worker the import of what
-reads files. The process that plans has just looked at the table, and has all of it in memory. So if
+reads files. The process that plans has just opened the table, with its metadata in memory. So if
 there is a single task and few bytes to read, its rows are read at once and sent along; not on a
 cluster, whose driver may serve many streams, and reads no data file.
 
@@ -55,18 +55,20 @@ def rows_of(inputs: Sequence[TaskInput[Any]], most_bytes: int) -> list[pa.Record
     expected = inputs[0].num_bytes
     if expected is None or expected > most_bytes:
         return None
-    found: list[pa.RecordBatch] = []
+    rows: list[pa.RecordBatch] = []
     num_bytes = 0
     try:
         for batch in inputs[0].read():
             num_bytes += batch.nbytes
             if num_bytes > most_bytes:
                 return None
-            found.append(batch)
+            rows.append(batch)
     except Exception:
-        _log.debug("rows are left to a task", exc_info=True)
+        _log.debug(
+            "a task reads these rows, because reading them while planning failed", exc_info=True
+        )
         return None
-    return found
+    return rows
 
 
 def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:

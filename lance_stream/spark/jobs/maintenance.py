@@ -27,9 +27,9 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import described, slots_of
 from lance_stream.spark.jobs.file_jobs import by_tasks
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
-from lance_stream.spark.session.python_check import check_workers_python, explained
+from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
 from lance_stream.spark.session.session_settings import options_in_session
-from lance_stream.spark.session.user_errors import briefly
+from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import check_is_shared, text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
@@ -42,7 +42,7 @@ _LEAST_TASKS_AT_ONCE: Final = 64
 _TASKS_PER_SLOT: Final = 2
 
 
-@briefly
+@without_our_frames
 def compact_table(
     spark: SparkSession,
     uri: str | os.PathLike[str],
@@ -90,15 +90,15 @@ def compact_table(
     number = as_number(bytes_per_commit)
     if number is None or number < 1:
         raise InvalidInputError(
-            f"bytes_per_commit is a whole number from 1, not {bytes_per_commit!r:.200}"
+            f"bytes_per_commit must be a whole number from 1, not {bytes_per_commit!r:.200}"
         )
     table = _open("compact_table", spark, uri, storage_options, branch, trusted_locations)
-    with explained(), described(spark, f"lance-stream: compact {table.uri}"):
+    with explain_worker_errors(), described(spark, f"lance-stream: compact {table.uri}"):
         write = partial(_rewrite, spark)
         return Dataset(compact(table, target_rows, write, bytes_per_commit=number).table)
 
 
-@briefly
+@without_our_frames
 def cleanup_table(
     spark: SparkSession,
     uri: str | os.PathLike[str],
@@ -151,7 +151,7 @@ def cleanup_table(
         expire_consumers=expire_consumers,
     )
     table = _open("cleanup_table", spark, uri, storage_options, branch, trusted_locations)
-    with explained(), described(spark, f"lance-stream: clean up {table.uri}"):
+    with explain_worker_errors(), described(spark, f"lance-stream: clean up {table.uri}"):
         return cleanup.cleanup(table, rules, is_dry_run=dry_run, work=by_tasks(spark))
 
 

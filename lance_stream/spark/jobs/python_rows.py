@@ -67,7 +67,7 @@ def _converter(kind: pa.DataType) -> _Convert | None:
         element = _converter(kind.value_type)
         if element is None:
             return None
-        return _or_none(lambda values: [element(each) for each in values])
+        return _or_none(lambda values: [element(item) for item in values])
     return None
 
 
@@ -82,7 +82,7 @@ def _same(value: Any) -> Any:
 def _as_key(value: Any) -> Any:
     """Return a map's key in a form that can be hashed: a struct or a list becomes a tuple."""
     if isinstance(value, dict):
-        return tuple(_as_key(each) for each in value.values())
+        return tuple(_as_key(item) for item in value.values())
     if isinstance(value, list):
-        return tuple(_as_key(each) for each in value)
+        return tuple(_as_key(item) for item in value)
     return value

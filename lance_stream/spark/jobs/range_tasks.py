@@ -1,9 +1,9 @@
-"""Spark's tasks as what processes the ranges of a large upsert, on a cluster.
+"""Processes the ranges of a large upsert in Spark's tasks, on a cluster.
 
     tasks    first, the keys of files that the table's index lacks are read, and written as runs
     tasks    each a range of keys: its staged rows, and its chunks of the index's runs
 
-The driver sends ranges, and gets what was decided and written. It reads footers of the index's
+The driver sends ranges, and receives decisions and written files. It reads footers of the index's
 runs, but no key.
 """
 
@@ -60,12 +60,12 @@ class RangeTasks:
         self, function: Callable[[WordRange], Outcome], ranges: Sequence[WordRange]
     ) -> Iterator[Outcome]:
         """Yield what a picklable function returns for the ranges."""
-        for each in run_in_tasks(self._spark, ranges, function):
-            if isinstance(each, LanceStreamError):
-                each.add_note(
+        for result in run_in_tasks(self._spark, ranges, function):
+            if isinstance(result, LanceStreamError):
+                result.add_note(
                     "while a Spark task applied its part of an upsert; nothing was committed"
                 )
-            yield each
+            yield result
 
 
 def seed_of_index(table: TableVersion, on: Sequence[str]) -> int:

@@ -34,31 +34,31 @@ def rewrite_by_jobs(
     Raises:
         LanceStreamError: A task failed. The files of the other tasks of its job are deleted.
     """
-    portions = _portions(tasks)
-    for first in range(0, len(portions), num_at_once):
-        yield from _job(spark, portions[first : first + num_at_once])
+    groups = _grouped(tasks)
+    for first in range(0, len(groups), num_at_once):
+        yield from _job(spark, groups[first : first + num_at_once])
 
 
-def _portions(tasks: Sequence[RewriteTask]) -> list[list[RewriteTask]]:
+def _grouped(tasks: Sequence[RewriteTask]) -> list[list[RewriteTask]]:
     """Return the tasks in order, small ones together."""
-    portions: list[list[RewriteTask]] = []
+    groups: list[list[RewriteTask]] = []
     num_bytes = SMALL_TASK_BYTES
     for task in tasks:
-        own_bytes = sum(size_of(unit)[1] for unit in task.units)
-        if num_bytes + own_bytes > SMALL_TASK_BYTES:
-            portions.append([])
+        task_bytes = sum(size_of(unit)[1] for unit in task.units)
+        if num_bytes + task_bytes > SMALL_TASK_BYTES:
+            groups.append([])
             num_bytes = 0
-        portions[-1].append(task)
-        num_bytes += own_bytes
-    return portions
+        groups[-1].append(task)
+        num_bytes += task_bytes
+    return groups
 
 
-def _job(spark: SparkSession, portions: Sequence[Sequence[RewriteTask]]) -> list[list[Fragment]]:
-    done = [each for some in run_in_tasks(spark, portions, _try_to_write) for each in some]
+def _job(spark: SparkSession, groups: Sequence[Sequence[RewriteTask]]) -> list[list[Fragment]]:
+    done = [each for some in run_in_tasks(spark, groups, _try_to_write) for each in some]
     errors = [each for each in done if isinstance(each, LanceStreamError)]
     written = [each for each in done if not isinstance(each, LanceStreamError)]
     if errors:
-        store = portions[0][0].target.store
+        store = groups[0][0].target.store
         delete_files(store, [each for some in written for each in some])
         raise errors[0]
     return written

@@ -1,7 +1,7 @@
-"""Selects what reads a table's data files for the sink: threads of the driver, or Spark's tasks.
+"""Chooses who reads a table's data files for the sink: threads of the driver, or Spark's tasks.
 
-With a local master the driver is the only worker, and a detour through Python processes would
-gain nothing. On a cluster the driver never reads data files.
+With a local master the driver is the only worker, and a detour through Python processes would only
+cost time. On a cluster the driver never reads data files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,8 +42,8 @@ class SparkTasks:
     ) -> Sequence[Matches]:
         """Return the matches of each unit; see `find_matches`."""
         look = partial(_find_all, lookup=lookup, num_keys=num_keys)
-        found = run_in_tasks(self._spark, _portions(units), look)
-        return [each for portion in found for each in portion]
+        results = run_in_tasks(self._spark, _portions(units), look)
+        return [match for group in results for match in group]
 
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of units, in order."""
@@ -56,7 +56,9 @@ class SparkTasks:
         sized = [(job, size) for job, (_, size) in zip(jobs, sizes, strict=True)]
         num_tasks = number_of_tasks(sum(size for _, size in sized))
         outcomes = run_in_tasks(self._spark, pack(sized, num_tasks), _write_all)
-        written = [each for outcome in outcomes if isinstance(outcome, list) for each in outcome]
+        written = [
+            fragment for outcome in outcomes if isinstance(outcome, list) for fragment in outcome
+        ]
         for outcome in outcomes:
             if not isinstance(outcome, list):
                 delete_files(jobs[0].target.store, written)

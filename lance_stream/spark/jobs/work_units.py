@@ -1,4 +1,4 @@
-"""Distributing work units over Spark's tasks.
+"""Distributes work units over Spark's tasks.
 
 A Python task costs 50 to 150 ms before it reads anything (on PySpark 4.1 twice as much), as long as
 reading 100 MB. So many small units share a task, a large unit is split by rows, and each core gets
@@ -102,7 +102,7 @@ def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[tuple[U, ...]]:
         # by the middle of the unit, so that a large unit at the end does not attract small ones
         packs[min(num_tasks - 1, (2 * done + size) * num_tasks // (2 * total))].append(unit)
         done += size
-    return [tuple(each) for each in packs if each]
+    return [tuple(group) for group in packs if group]
 
 
 def divide(
@@ -119,7 +119,7 @@ def divide(
         with_inner: Returns one with another work unit.
         reading: How units are read.
     """
-    costs = costs_of([inner(each) for each in units])
+    costs = costs_of([inner(unit) for unit in units])
     total = sum(costs)
     num_tasks = number_of_tasks(total)
     share = max(total // num_tasks, 1)
@@ -132,11 +132,11 @@ def divide(
         parts += [(with_inner(unit, piece), size // len(pieces)) for piece in pieces]
     packs = pack(parts, num_tasks)
     num_bytes = bytes_of(list(map(inner, units))) if len(packs) == 1 else None
-    return [TaskInput(each, reading, num_bytes) for each in packs]
+    return [TaskInput(group, reading, num_bytes) for group in packs]
 
 
 def bytes_of(units: Sequence[WorkUnit]) -> int | None:
-    """Return about how many bytes the rows of some units have; None if nothing states it."""
+    """Return about how many bytes the rows of some units have; None if that is unknown."""
     schemas = {id(unit.schema): unit.schema for unit in units}
     if any(field.is_blob for schema in schemas.values() for field in schema.walk()):
         return None  # a blob's size is known only when it is read

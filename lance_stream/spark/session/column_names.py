@@ -1,4 +1,4 @@
-"""Resolving column names by Spark's setting `spark.sql.caseSensitive`, in all Spark interfaces.
+"""Resolves column names by Spark's setting `spark.sql.caseSensitive`, in all Spark interfaces.
 
     setting             a name means                                     `v` and `V` in one table
     false (default)     the column of that name, whatever its case       refused where one is named
@@ -24,16 +24,16 @@ from lance_stream.schema.projections import split_path
 SETTING = "spark.sql.caseSensitive"
 
 
-def find_column(name: str, known: Iterable[str], *, case_sensitive: bool) -> str | None:
+def find_column(name: str, columns: Iterable[str], *, case_sensitive: bool) -> str | None:
     """Return the column that a name means; None if there is none.
 
     Raises:
         InvalidInputError: The name is ambiguous.
     """
-    known = list(known)
+    columns = list(columns)
     if case_sensitive:
-        return name if name in known else None
-    alike = sorted({each for each in known if each.lower() == name.lower()})
+        return name if name in columns else None
+    alike = sorted({column for column in columns if column.lower() == name.lower()})
     if len(alike) > 1:
         raise InvalidInputError(
             f"the column {name!r} could be {' or '.join(map(repr, alike))}, which Spark does not "
@@ -83,10 +83,10 @@ def check_are_distinct(names: Sequence[str], whose: str, *, case_sensitive: bool
     for name in names:
         key = name if case_sensitive else name.lower()
         if key in seen:
-            way_out = "" if seen[key] == name else f", or set {SETTING} to true"
+            remedy = "" if seen[key] == name else f", or set {SETTING} to true"
             raise InvalidInputError(
                 f"{whose} has the columns {seen[key]!r} and {name!r}, which Spark does not "
-                f"distinguish. Rename one of them{way_out}"
+                f"distinguish. Rename one of them{remedy}"
             )
         seen[key] = name
 
@@ -108,7 +108,7 @@ def names_in_table(
     return [find_column(name, table, case_sensitive=case_sensitive) or name for name in incoming]
 
 
-def settle_columns(
+def resolve_columns(
     columns: Sequence[str] | None, schema: pa.Schema, *, case_sensitive: bool
 ) -> tuple[str, ...] | None:
     """Return a user's column names in the table's spelling; unknown names are unchanged.
@@ -123,10 +123,10 @@ def settle_columns(
     """
     if columns is None or case_sensitive:
         return None if columns is None else tuple(columns)
-    return tuple(_settle_column(column, schema) for column in columns)
+    return tuple(_resolve_column(column, schema) for column in columns)
 
 
-def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) -> str | None:
+def resolve_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) -> str | None:
     """Return a condition with column names in the table's spelling; unknown ones are unchanged.
 
     Args:
@@ -140,37 +140,37 @@ def settle_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool) 
     if text is None or case_sensitive:
         return text
     paths = parse_expression(text).paths
-    settled = {path: settled for path in paths if (settled := _settle_path(path, schema)) != path}
+    settled = {path: settled for path in paths if (settled := _resolve_path(path, schema)) != path}
     if not settled:
         return text
     return rename_paths(text, settled)
 
 
-def _settle_column(column: str, schema: pa.Schema) -> str:
+def _resolve_column(column: str, schema: pa.Schema) -> str:
     if column in schema.names and not _has_twin(column, schema.names):
         return column
     whole = find_column(column, schema.names, case_sensitive=False)
     if whole is not None:
         return whole
     path = split_path(column)
-    settled = _settle_path(path, schema)
+    settled = _resolve_path(path, schema)
     return column if settled == path else quote_path(settled)
 
 
-def _has_twin(name: str, known: Iterable[str]) -> bool:
-    return sum(each.lower() == name.lower() for each in known) > 1
+def _has_twin(name: str, columns: Iterable[str]) -> bool:
+    return sum(column.lower() == name.lower() for column in columns) > 1
 
 
-def _settle_path(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
+def _resolve_path(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     fields: Iterable[pa.Field] = schema
     settled: list[str] = []
     for name in path:
         by_name = {field.name: field for field in fields}
-        found = find_column(name, by_name, case_sensitive=False)
-        if found is None:
+        column = find_column(name, by_name, case_sensitive=False)
+        if column is None:
             return path
-        settled.append(found)
-        fields = _parts_of(by_name[found].type)
+        settled.append(column)
+        fields = _parts_of(by_name[column].type)
     return tuple(settled)
 
 

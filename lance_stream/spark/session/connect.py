@@ -1,8 +1,8 @@
-"""What a client of Spark Connect can know of a sink before its server does.
+"""Checks that a client of Spark Connect makes before it sends a sink to the server.
 
 The client pickles the sink when the query is started, and the server calls the copy in a process of
-its own. There Spark does not report the query's id, so a sink needs an app id; and what cannot be
-pickled cannot be called. Both are known in the client, before the first batch.
+its own. Spark does not report the query's id there, so a sink needs an app id; and a callback that
+cannot be pickled cannot be called. The client can check both before the first batch.
 """
 
 import os
@@ -22,24 +22,23 @@ def is_client() -> bool:
 
 
 def check_has_app_id(app_id: str | None) -> None:
-    """Raise if a client sends a sink that could not tell which stream its batches belong to.
+    """Raise if a client sends a sink without an app id.
 
     Raises:
-        InvalidInputError: It does.
+        InvalidInputError: The server could not tell which stream its batches belong to.
     """
     if app_id is None and is_client():
         raise InvalidInputError(
-            "through Spark Connect a sink needs a name for its stream, lance_sink(uri, "
-            "app_id='orders'): Spark does not report the query's id there, and without a name "
-            "the first batch would fail"
+            "through Spark Connect a sink needs an app id, lance_sink(uri, app_id='orders'): Spark "
+            "does not report the query's id there, so the first batch would fail"
         )
 
 
 def check_can_be_sent(on_commit: Callable[[Any], object] | None) -> None:
-    """Raise if a client gives a sink a function that cannot be sent to the server.
+    """Raise if a client gives a sink a callback that cannot be sent to the server.
 
     Raises:
-        InvalidInputError: It does.
+        InvalidInputError: It cannot be pickled.
     """
     if on_commit is None or not is_client():
         return
@@ -48,6 +47,6 @@ def check_can_be_sent(on_commit: Callable[[Any], object] | None) -> None:
     except Exception as error:
         raise InvalidInputError(
             f"on_commit={on_commit!r:.200} cannot be sent to the server of Spark Connect, whose "
-            f"process calls it ({error}). Give a function that needs nothing of this process; for "
-            "metrics here, let them watch the table: metrics.watch(uri)"
+            f"process calls it ({error}). Use a function that does not depend on this process. To "
+            "collect metrics in this process, watch the table: metrics.watch(uri)"
         ) from None

@@ -1,7 +1,7 @@
 """Combines storage options from several sources: the first with credentials or an endpoint applies.
 
-There are two kinds of settings. Credentials, endpoints, regions and accounts belong together: half
-of them from one source and half from another would send a key to an endpoint that it is not for.
+There are two kinds of settings. Credentials, endpoints, regions and accounts belong together: a
+mixture of two sources would send a key to an endpoint that it does not belong to.
 All others (time-outs, retries, proxies, a manifest store) are independent.
 """
 
@@ -18,16 +18,16 @@ def layer_options(location: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the storage options of a location, combined from several sources.
 
     Args:
-        location: A path or URI; options that mean nothing there do not count.
+        location: A path or URI; options without a meaning there are ignored.
         layers: The sources; earlier ones take precedence.
     """
-    known = _settings_of(location)
+    setting_of = _settings_of(location)
     chosen: dict[str, Any] = {}
     taken: set[str] = set()
     is_set = False
     for layer in layers:
-        settings = {name: known.get(name.lower(), "") for name in layer}
-        sets_any = any(each and each not in _INDEPENDENT for each in settings.values())
+        settings = {name: setting_of.get(name.lower(), "") for name in layer}
+        sets_any = any(setting and setting not in _INDEPENDENT for setting in settings.values())
         for name, setting in settings.items():
             is_independent = not setting or setting in _INDEPENDENT
             if (is_independent or not is_set) and (setting or name) not in taken:
@@ -40,4 +40,4 @@ def layer_options(location: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
 def _settings_of(location: str) -> dict[str, str]:
     """Return the setting that each option's name means at a location."""
     tables = (STORES[store_of(location)], MANIFEST_STORES, TRUST)
-    return {name: each for table in tables for each, names in table.items() for name in names}
+    return {name: setting for table in tables for setting, names in table.items() for name in names}

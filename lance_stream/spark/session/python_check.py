@@ -1,7 +1,7 @@
-"""Workers that cannot run this package: noticed before the first task where that is possible.
+"""Finds workers that cannot run this package, before the first task where that is possible.
 
-What can be checked on this machine is checked when a session is first used. Workers on other
-machines are only known by their errors.
+Workers on this machine are checked when a session is first used. Those on other machines are only
+known by their errors.
 """
 
 import importlib.util
@@ -22,12 +22,12 @@ from lance_stream.machine.pythons import ADVICE, find_problem
 from lance_stream.version import VERSION
 
 _MISMATCH: Final = "PYTHON_VERSION_MISMATCH"
-"""Spark's name for the error, beside which it states both versions."""
+"""Spark's name for the error; its text states both versions."""
 
 _OTHER_RELEASE: Final = re.compile(
     r"No module named 'lance_stream\.[\w.]+'|Can't get attribute '\w+' on <module 'lance_stream\b"
 )
-"""What a worker says of pickles with modules or classes that its release does not have."""
+"""What a worker reports of pickles with modules or classes that its release lacks."""
 
 
 def check_workers_python(spark: SparkSession, *, only_tasks: bool = False) -> None:
@@ -52,12 +52,12 @@ def check_workers_python(spark: SparkSession, *, only_tasks: bool = False) -> No
 
 
 def _import_paths(context: Any) -> tuple[str, ...]:
-    """Return where workers find modules by Spark's doing: `--py-files`, `addPyFile`, settings."""
+    """Return the import paths that Spark adds for workers: `--py-files`, `addPyFile`, settings."""
     shipped = tuple(getattr(context, "_python_includes", None) or ())
     root = Path(SparkFiles.getRootDirectory()) if shipped else Path()
     set_for_workers = (getattr(context, "environment", None) or {}).get("PYTHONPATH")
     return (
-        *(str(root / each) for each in shipped),
+        *(str(root / path) for path in shipped),
         *((str(root),) if shipped else ()),
         *((set_for_workers,) if set_for_workers else ()),
     )
@@ -77,8 +77,8 @@ def warn_without_java() -> None:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Run Spark jobs in the body; explain errors of workers that lack this package.
+def explain_worker_errors() -> Iterator[None]:
+    """Run the body's Spark jobs; explain errors of workers that lack this package.
 
     Raises:
         InvalidInputError: They lack it, have another release of it, or run another version of
@@ -101,6 +101,6 @@ def explained() -> Iterator[None]:
             cause = "Spark's workers run another version of Python than this program"
         else:
             raise
-        said = next((line for line in text.splitlines() if _MISMATCH in line), "")
-        words = f" ({said.strip()[:300]})" if said else ""
-        raise InvalidInputError(f"{cause}{words}. {ADVICE}") from error
+        detail = next((line for line in text.splitlines() if _MISMATCH in line), "")
+        shown = f" ({detail.strip()[:300]})" if detail else ""
+        raise InvalidInputError(f"{cause}{shown}. {ADVICE}") from error

@@ -1,11 +1,10 @@
 """The streaming query that a batch belongs to, as an object of Spark's JVM.
 
 Spark keeps its running queries in a map of the shared state, by id, and passes the id to the
-thread that runs foreachBatch. This is not a public interface of Spark's. It works in PySpark 4.1
-to 4.3.
+thread that runs foreachBatch. This is no public interface of Spark; it works in PySpark 4.1 to 4.3.
 
-Each call to the JVM is a round trip, and finding a query takes seven. So a run of a query is found
-once, and remembered while it is active.
+Each call to the JVM is a round trip, and finding a query takes seven. So a run of a query is looked
+up once, and cached while it is active.
 """
 
 from contextlib import suppress
@@ -32,9 +31,9 @@ def running_query(df: DataFrame, query_id: str | None) -> Any:
     with suppress(Exception):
         spark: Any = df.sparkSession
         key = id(spark._jvm), query_id
-        known = _FOUND.get(key)
-        if known is not None and _is_active(known):
-            return known
+        cached = _FOUND.get(key)
+        if cached is not None and _is_active(cached):
+            return cached
         queries = spark._jsparkSession.sharedState().activeStreamingQueries()
         query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
         if query is not None:

@@ -21,13 +21,13 @@ class SessionOptions:
     case_sensitive: bool = False
     is_cluster: bool = False
 
-    def options_for(self, uri: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the storage options of a location, given those that the user set for it."""
+    def options_for(self, uri: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the storage options of a location, given the user's own."""
         # Tasks unpickle this class, and never ask.
         from lance_stream.spark.session.hadoop_settings import storage_options_of, store_of
         from lance_stream.spark.session.option_layers import layer_options
 
         if store_of(uri) == "local":
-            return {**self.storage_options, **given}
+            return {**self.storage_options, **options}
         of_spark = storage_options_of(self.hadoop_settings, uri)
-        return layer_options(uri, given, self.storage_options, of_spark)
+        return layer_options(uri, options, self.storage_options, of_spark)

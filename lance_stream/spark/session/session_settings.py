@@ -66,18 +66,18 @@ def _settings_of_connect(spark: SparkSession) -> dict[str, str]:
 
 
 def options_in_session(
-    spark: SparkSession, uri: str, given: Mapping[str, Any]
+    spark: SparkSession, uri: str, options: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the storage options of a location in a session.
 
     Args:
         spark: Its settings are read only if the location is in an object store.
         uri: The location.
-        given: The user's options.
+        options: The user's options.
     """
     if store_of(uri) == "local":
-        return given
-    return layer_options(uri, given, storage_options_of(read_hadoop_settings(spark), uri))
+        return options
+    return layer_options(uri, options, storage_options_of(read_hadoop_settings(spark), uri))
 
 
 def is_cluster(spark: SparkSession) -> bool:

@@ -114,7 +114,7 @@ def carrier_schema(schema: pa.Schema) -> pa.Schema:
     Raises:
         UnsupportedFeatureError: Spark has no type for a column; the message names it.
     """
-    return pa.schema([_carrier_field(each) for each in text_schema(schema)])
+    return pa.schema([_carrier_field(field) for field in text_schema(schema)])
 
 
 def spark_schema(carried: pa.Schema) -> spark.StructType:
@@ -136,14 +136,14 @@ def to_spark(batch: pa.RecordBatch, carried: pa.Schema) -> pa.RecordBatch:
     """
     columns = []
     batch = with_text(batch)
-    for each in carried:
-        places = batch.schema.get_all_field_indices(each.name)
+    for field in carried:
+        places = batch.schema.get_all_field_indices(field.name)
         if len(places) > 1:
-            raise InvalidInputError(f"two columns have the same name {each.name!r}")
+            raise InvalidInputError(f"two columns have the same name {field.name!r}")
         if places:
-            columns.append(_carry(batch.column(places[0]), each.type, each.name))
+            columns.append(_carry(batch.column(places[0]), field.type, field.name))
         else:
-            columns.append(pa.nulls(batch.num_rows, each.type))
+            columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=carried)
 
 
@@ -218,7 +218,7 @@ def _carry(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
         if pa.types.is_map(target) and pa.types.is_map(array.type):
             return _carry_map(array, target, name)
         if not carrier(array.type).equals(target) and not widens(array.type, target):
-            raise pa.ArrowInvalid("the types have nothing in common")
+            raise pa.ArrowInvalid("no type holds both")
         # Spark's times have microseconds: finer digits are truncated, as Spark does everywhere
         return pc.cast(array, target, safe=not pa.types.is_temporal(target))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:

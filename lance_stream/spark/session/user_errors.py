@@ -1,4 +1,4 @@
-"""Errors that a user can act on, without the walk through this package that led to them.
+"""Errors that a user can act on, without the frames of this package.
 
 Spark passes an error of a Python source, writer or foreachBatch function on as the text of its
 traceback: in Spark's message our sentence would come last, below the frames of a dozen modules that
@@ -37,13 +37,13 @@ _FOR_USERS: Final = (
     TableReplacedError,
     UnsupportedFeatureError,
 )
-"""Errors whose message has the cause and the way out; others may need the traceback."""
+"""Errors whose message has the cause and the remedy; others may need the traceback."""
 
 WORKERS_PREFIX: Final = "PYTHON_WORKER_FACTORY_"
-"""Of environment variables that only Spark's workers have, whichever way they connect."""
+"""Prefix of environment variables that only Spark's workers have."""
 
 
-def plainly(function: Callable[P, R]) -> Callable[P, R]:
+def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function that Spark calls: errors for users are raised without their traceback."""
 
     @wraps(function)
@@ -58,7 +58,7 @@ def plainly(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def briefly(function: Callable[P, R]) -> Callable[P, R]:
+def without_our_frames(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function that users call: errors for them are raised without our part of a traceback.
 
     Their own part stays, and so do the tracebacks of their own errors later: they may catch this
@@ -81,7 +81,7 @@ def message_first(function: Callable[P, R]) -> Callable[P, R]:
 
     Spark shows the text of the whole traceback, and the frames of py4j and PySpark in it cannot be
     taken out. But a traceback begins with its cause; so the cause is the same error, which has no
-    frames of its own. As with `briefly`, our part of the traceback is left out.
+    frames of its own. As with `without_our_frames`, our part of the traceback is left out.
 
     If the query is stopped meanwhile, the error is short, too. Spark 4.3 looks for the words in
     `_STOPPED` by a pattern that recurses for each character after them: the trace of a Java error
@@ -115,7 +115,7 @@ _STOPPED: Final = (
 
 
 def _log_traceback() -> None:
-    _log.debug("the traceback of an error that is shown without it", exc_info=True)
+    _log.debug("traceback of an error that users see without it", exc_info=True)
 
 
 def _hide_traceback_in_worker() -> None:

@@ -2,9 +2,9 @@
 
     batch N of a stream
         |  is it in the table's ledger?  then it is skipped                            replays
-        |  do the columns fit?           otherwise an error says why
+        |  do the columns fit?           otherwise an error says why               batch_names
         v
-    its mode processes the rows: files are written that no version names yet           modes
+    its mode writes files that no version names yet                  modes, staged_upserts
         v
     one commit: the new files, and the ledger's entry for batch N
 
@@ -12,10 +12,9 @@ Spark calls the sink once for a batch, and again after a restart if it does not 
 batch was completed: after a crash, but also after an orderly stop. The ledger is part of the same
 manifest as the rows, so a batch is committed together with its entry, or not at all.
 
-Start with `lance_sink` (the public function, and the path of a batch), then `modes` (append,
-upsert, overwrite). They use `arguments` (checked arguments), `batch_writing` (Spark's tasks write a
-batch to files), `spark_workers` (which processes read the table's files), `staged_upserts` and
-`range_tasks` (batches that the driver does not collect), `compaction` (background compaction),
-`replays` (repeated batches), `bad_rows` (rows that do not fit) and `reports` (the outcome of a
-batch).
+Start with `lance_sink` (the public function, and the path of a batch), then `modes`. The other
+public functions are in `auto_cdc_sink` and `several`. `batch_writing` writes a batch to files by
+Spark's tasks, `bad_rows` handles rows that do not fit, `output_modes` refuses queries whose results
+a mode would store wrongly, `batch_calls` knows the calls of one run, and `reports` has the outcome
+of a batch.
 """

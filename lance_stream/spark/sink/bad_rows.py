@@ -1,9 +1,9 @@
-"""Bad rows of a batch: what its rows are checked for, and what becomes of those that fail.
+"""Bad rows of a batch: how rows are checked, and what happens to those that fail.
 
-Without conditions (`expect`) and without `bad_rows="quarantine"` none of this is used: rows are
-then only checked as they are cast. Otherwise whatever writes or splits the rows sorts them with
-`write.row_checks`: the driver, or Spark's tasks. The driver refuses the batch, or sets its bad rows
-aside before it commits the others (`quarantine.quarantine_writer`).
+Without conditions (`expect`) and without `bad_rows="quarantine"`, rows are only checked by their
+casts, and none of this is used. Otherwise the driver or Spark's tasks sort the rows with
+`write.row_checks` while they write them. The driver then refuses the batch, or writes its bad rows
+to the quarantine before it commits the others (`quarantine.quarantine_writer`).
 """
 
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Sorting:
-    """Sorts the rows of one batch, and sets the bad ones aside.
+class RowSorter:
+    """Sorts the rows of one batch into good and bad ones, and quarantines the bad ones.
 
     Args:
         arguments: The sink's arguments, with column names as in the batch.
@@ -50,22 +50,22 @@ class Sorting:
 
     @property
     def attempt(self) -> str:
-        """What the quarantine knows the bad rows by; empty if none were set aside."""
+        """The attempt under which the quarantine has the bad rows; empty if there are none."""
         return "" if self._aside is None else self._aside.attempt
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many rows were set aside, by reason."""
+        """The number of quarantined rows, by reason."""
         return {} if self._aside is None else self._aside.counts
 
     def begin(self, target: TableVersion) -> None:
-        """Look whether the quarantine has rows of an earlier attempt, before anything is written.
+        """Check whether the quarantine has rows of an earlier attempt, before anything is written.
 
         Args:
             target: The table.
 
         Raises:
-            InvalidInputError: There is another table.
+            InvalidInputError: It is the quarantine of another table, or none.
         """
         if self.arguments.sets_aside:
             self._aside = quarantine_batch(self.arguments, self.pending.batch)
@@ -80,26 +80,26 @@ class Sorting:
         Raises:
             InvalidInputError: A condition is invalid, or the columns do not fit the table.
         """
-        own = self.arguments
-        stored = set(self.df.columns) - {*own.not_stored(self.df.columns), self.deletes}
+        arguments = self.arguments
+        stored = set(self.df.columns) - {*arguments.not_stored(self.df.columns), self.deletes}
         columns = pa.schema([field for field in table.arrow_schema if field.name in stored])
         rules = RowRules(
             stored=columns,
-            checks=own.expect,
-            keys=own.on,
-            sequence_by=own.sequence_by,
+            checks=arguments.expect,
+            keys=arguments.on,
+            sequence_by=arguments.sequence_by,
             deletes=self.deletes,
-            casts=not own.is_by_key,
-            keeps_rows=own.sets_aside,
+            casts=not arguments.is_by_key,
+            keeps_rows=arguments.sets_aside,
             hidden=() if self.deletes is None else (self.deletes,),
         )
-        named = {check.column_of(column) for check in own.expect for column in check.columns}
-        needed = [each for each in self.df.schema.toNullable() if each.name in {*named, *stored}]
+        named = {check.column_of(column) for check in arguments.expect for column in check.columns}
+        needed = [field for field in self.df.schema.toNullable() if field.name in {*named, *stored}]
         rules.check_batch(stored_schema(StructType(needed)))
         return rules
 
-    def settle(self, bad: BadRows, num_rows: int) -> None:
-        """Refuse the batch if it has bad rows, or set them aside.
+    def refuse_or_quarantine(self, bad: BadRows, num_rows: int) -> None:
+        """Refuse the batch if it has bad rows, or quarantine them.
 
         Args:
             bad: Its bad rows.
@@ -114,7 +114,7 @@ class Sorting:
             raise bad.error(self.arguments.uri, num_rows)
 
     def with_rows(self, digest: RowsDigest) -> PendingBatch:
-        """Return the batch with the digests of all its rows, and of those that were set aside."""
+        """Return the batch with the digest of all its rows, and the attempt of the bad ones."""
         self.digest = digest
         return self.pending.with_rows(digest, self.attempt)
 
@@ -125,7 +125,7 @@ class Sorting:
 
 
 def keep_committed_attempt(arguments: WriterArguments, micro_batch: MicroBatch) -> None:
-    """Delete bad rows of a committed batch that belong to another attempt than the committed one.
+    """Delete bad rows of a committed batch that belong to other attempts.
 
     Args:
         arguments: The sink's arguments.
@@ -135,14 +135,14 @@ def keep_committed_attempt(arguments: WriterArguments, micro_batch: MicroBatch) 
         quarantine_batch(arguments, micro_batch).keep_committed()
 
 
-def sorting_of(
+def row_sorter(
     arguments: WriterArguments,
     df: DataFrame,
     pending: PendingBatch,
     target: TableVersion,
     deletes: str | None = None,
-) -> Sorting | None:
-    """Return what sorts a batch's rows; None if they are not checked one by one.
+) -> RowSorter | None:
+    """Return the sorter of a batch's rows; None if they are not checked one by one.
 
     Args:
         arguments: The sink's arguments.
@@ -156,6 +156,6 @@ def sorting_of(
     """
     if not arguments.expect and not arguments.sets_aside:
         return None
-    sorting = Sorting(arguments, df, pending, deletes)
-    sorting.begin(target)
-    return sorting
+    sorter = RowSorter(arguments, df, pending, deletes)
+    sorter.begin(target)
+    return sorter

@@ -1,15 +1,15 @@
-"""The batches that this process has committed to which tables, by runs of streaming queries.
+"""The sink's calls in this process: which batches they committed to which tables, by run.
 
 A run of a query computes each of its batches once: only another run replays a batch. So two calls
 of sinks in one run, for the same batch, table and app id, received two different DataFrames,
-unless their rows are the same. This distinguishes a second DataFrame from a replay even if the plan
-may return different rows each time, so that the digest of the rows decides nothing.
+unless their rows are the same. This tells a second DataFrame from a replay even if the plan is
+nondeterministic, so that digests prove nothing.
 
 Likewise, a version that one sink of a run committed, or found to be its own, was not committed by
 another sink of the run under another app id.
 
 Only runs in this process are known, which is where foreachBatch runs. Without the run's id (Spark
-Connect, threads of the user's own, calls outside of a query) nothing is remembered.
+Connect, the user's own threads, calls outside of a query) nothing is remembered.
 """
 
 import os

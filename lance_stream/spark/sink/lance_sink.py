@@ -26,7 +26,7 @@ from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import SINK, WriterArguments, arguments_of
 from lance_stream.spark.session.connect import check_can_be_sent, check_has_app_id
-from lance_stream.spark.session.python_check import check_workers_python, explained
+from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
 from lance_stream.spark.session.running_queries import run_of, running_query
 from lance_stream.spark.session.session_settings import options_in_session
 from lance_stream.spark.session.user_errors import message_first
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lance_stream.sink")
 
 _MAX_PLANS: Final = 10
-"""How often a batch is written before the sink gives up, if others change the columns each time."""
+"""How often the sink writes a batch, if other writers change the columns each time."""
 
 
 def lance_sink(
@@ -110,17 +110,17 @@ def lance_sink(
         except_columns: Columns of the batch that are not stored.
         schema_evolution: "add_columns": columns that the table lacks, also parts of structs, are
             added to it, and are null in existing rows. "widen_types": columns whose type does not
-            hold the batch's values get one that does, if no value changes (an int becomes a bigint,
-            a float a double; see `Dataset.alter_columns`): that rewrites these columns of all rows
-            once, and the feed shows these as updated. Several are given as a list. "none": such
+            hold the batch's values get a wider one, if no value changes (an int becomes a bigint, a
+            float a double; see `Dataset.alter_columns`). This rewrites these columns of all rows
+            once, and the feed shows the rows as updated. Give several as a list. "none": such
             batches are refused. Rows of narrower types can always be written.
         app_id: The stream's id in the table's ledger. The default is the streaming query's own id,
             which its checkpoint keeps. An app id of your own survives a lost checkpoint, and is
             required through Spark Connect, where Spark does not report the query's id.
         compact: Merge small fragments, and rewrite those with many deleted rows, in the background;
             no batch waits for it, and the change feed shows nothing. "auto": when it pays; the sink
-            looks at small fragments, deleted rows, the size of the manifest, and the time that it
-            takes to look up keys, and `last_compaction.reason` names what was decisive. A number:
+            compares the cost of small fragments, deleted rows, the manifest and key lookups with
+            that of a compaction, and `last_compaction.reason` names the decisive one. A number:
             after so many batches. By default never.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply (`spark.hadoop.fs.s3a.access.key` and so on), or else those
@@ -155,13 +155,13 @@ def lance_sink(
             committed, or skipped because it already was. For metrics: `lance_stream.monitoring`.
             The next batch waits for it. An exception in it is logged (in "lance_stream.sink") and
             neither fails nor repeats the batch. If the program dies after the commit, it is not
-            called for that commit; the repeated batch is reported as skipped. Through Spark Connect
-            it is called in a process of the server.
+            called for that commit, and the repeated batch is reported as skipped. Through Spark
+            Connect it is called in a process of the server.
         expect: Conditions that each row has to meet: one, several, or a mapping from a name to
             each, for example {"price": "price >= 0"}. They are SQL in the dialect of `scan`'s
             filters, over the columns of the batch, in the types of the table. A condition that is
-            null for a row is not met, as in Delta's constraints; write "price IS NULL OR price >=
-            0" to let nulls pass. Rows that delete are not checked. Not for "apply_changes".
+            null for a row fails, as in Delta's constraints; write "price IS NULL OR price >= 0" to
+            accept nulls. Rows that delete are not checked. Not for "apply_changes".
         bad_rows: What happens to rows that do not meet a condition, that have a null in a required
             column or in a key, or a value that the table's type does not hold. "refuse": the
             batch fails, and nothing is written. "quarantine": they are written to another table,
@@ -172,7 +172,7 @@ def lance_sink(
             a missing one, a narrowing type) is always refused. Not for "apply_changes".
         keep_indices_fresh: Bring the table's indices up to date in the background, so that searches
             do not scan what the stream has written; no batch waits for it. True: as soon as an
-            index misses 1,000 rows that are a hundredth of all. Or other limits: a mapping of some
+            index misses 1,000 rows, and 1 % of all rows. For other limits, give a mapping of some
             of "fraction" (0.05), "rows" (100_000) and "age" ("10 minutes", if it misses any row).
             Needs the extra `index` where the sink runs. By default never.
 
@@ -205,7 +205,7 @@ class LanceSink:
     ) -> None:
         if on_commit is not None and not callable(on_commit):
             raise InvalidInputError(
-                "on_commit is a function of a batch's report, for example print, not "
+                "on_commit must be a function that takes a batch's report, for example print, not "
                 f"{on_commit!r:.200}"
             )
         check_has_app_id(arguments.app_id)
@@ -221,7 +221,7 @@ class LanceSink:
         """Return what Spark Connect sends, if it would work there.
 
         Raises:
-            InvalidInputError: It would not.
+            InvalidInputError: It would not work.
         """
         check_has_app_id(self.app_id)
         return self.__dict__
@@ -273,7 +273,7 @@ class LanceSink:
         return compaction is None or compaction.wait(timeout_seconds)
 
     def wait_for_indices(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the indices are up to date, as far as `keep_indices_fresh` asks for it.
+        """Wait until the indices are within the limits of `keep_indices_fresh`.
 
         For a program that ends with its stream: if it ends earlier, the work is aborted, which does
         no harm. Call it after the stream has ended; batches that go on may make new work.
@@ -337,8 +337,8 @@ class LanceSink:
 
     def storage_options_in(self, spark: SparkSession) -> Mapping[str, Any]:
         """Return the user's storage options, with a session's settings of the store."""
-        own = self.arguments
-        return options_in_session(spark, own.uri, own.storage_options)
+        arguments = self.arguments
+        return options_in_session(spark, arguments.uri, arguments.storage_options)
 
     def _arguments_in(self, spark: SparkSession) -> WriterArguments:
         return replace(self.arguments, storage_options=self.storage_options_in(spark))
@@ -360,7 +360,7 @@ class LanceSink:
             )
             last, tasks = self.last_commit, self._tasks
             batch = Batch(df, query, pending, arguments, phases, last, tasks, member)
-            with explained():
+            with explain_worker_errors():
                 done = _write_once(batch, call)
             call.version = done.version
         self._searched = micro_batch.app_id, batch_id, pending.searched_through
@@ -379,7 +379,7 @@ class LanceSink:
 
 
 def _upkeep(arguments: WriterArguments) -> "Upkeep | None":
-    """Return what is done beside the batches; None for nothing, which imports nothing of it."""
+    """Return the upkeep between batches; None for none, which imports nothing of it."""
     if arguments.compact is None and arguments.keep_indices_fresh is None:
         return None
     from lance_stream.maintenance.upkeep import Upkeep
@@ -388,16 +388,16 @@ def _upkeep(arguments: WriterArguments) -> "Upkeep | None":
 
 
 def _check_batch(df: object, batch_id: object) -> int:
-    """Return the batch id, if a sink is called with what foreachBatch passes.
+    """Return the batch id, given the two arguments that foreachBatch passes.
 
     Raises:
-        InvalidInputError: It is not.
+        InvalidInputError: They are not a DataFrame and a batch id.
     """
     if not hasattr(df, "sparkSession"):
         raise InvalidInputError(
             "a sink is called with a micro-batch, a DataFrame of Spark, and its batch id, as "
-            f"foreachBatch does, not with a {type(df).__name__} of {type(df).__module__}. Other "
-            "rows are written by open_dataset(uri).append(rows), or by upsert"
+            f"foreachBatch does, not with a {type(df).__name__} of {type(df).__module__}. Write "
+            "other rows with open_dataset(uri).append(rows), or upsert"
         )
     number = as_number(batch_id)
     if number is None:
@@ -429,20 +429,24 @@ def _write_once(batch: Batch, call: BatchCall) -> SinkCommit:
 
 
 def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
-    """Log that the sink of a stream was given other arguments, when its first batch comes."""
-    own = batch.pending.batch
+    """Log at the first batch that the sink has other rules than the stream's previous one."""
+    micro_batch = batch.pending.batch
     if batch.last is not None:
         return
-    entry = read_entry(table.manifest.config, own.app_id)
-    if entry is not None and entry.batch_id < own.batch_id and has_other_rules(entry, own):
+    entry = read_entry(table.manifest.config, micro_batch.app_id)
+    if (
+        entry is not None
+        and entry.batch_id < micro_batch.batch_id
+        and has_other_rules(entry, micro_batch)
+    ):
         _log.warning(
-            "%s: batch %d of the stream %s was written by a sink with another mode, or other keys, "
-            "sequence_by, delete_when or columns, than this sink has, from batch %d on. What is in "
-            "the table stays as the earlier ones made it: with other keys, a key may have two rows",
+            "%s: batch %d of the stream %s was written by a sink with another mode, other keys, "
+            "sequence_by, delete_when or columns than the sink of batch %d and later. Rows in the "
+            "table stay as they are: after a change of keys, a key may have two rows",
             table.uri,
             entry.batch_id,
-            own.app_id,
-            own.batch_id,
+            micro_batch.app_id,
+            micro_batch.batch_id,
         )
 
 
@@ -481,7 +485,7 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
             if table.version:
                 raise
         except ColumnsChangedError as error:
-            _log.info("batch %d is written again: %s", commit.batch_id, error)
+            _log.info("writing batch %d again: %s", commit.batch_id, error)
         with batch.phases("plan"):  # another writer has created the table, or changed its columns
             table = batch.prepare_table(_open(batch.arguments))
         if table is None:

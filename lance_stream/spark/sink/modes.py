@@ -1,4 +1,4 @@
-"""The modes of the sink: append, upsert, apply changes, overwrite, scd1, scd2.
+"""What each mode does with a batch: append, overwrite, or upsert by key.
 
 Each mode gets a table that has the batch's columns, and returns the outcome of the batch. Spark's
 tasks, or the driver, write the rows of an append or an overwrite (see `batch_writing`). The rows of
@@ -30,7 +30,7 @@ from lance_stream.spark.jobs.arrow_jobs import Size, quoted
 from lance_stream.spark.jobs.spark_workers import workers_of
 from lance_stream.spark.session.session_settings import is_case_sensitive
 from lance_stream.spark.session.spark_types import stored_schema
-from lance_stream.spark.sink.bad_rows import Sorting, keep_committed_attempt, sorting_of
+from lance_stream.spark.sink.bad_rows import RowSorter, keep_committed_attempt, row_sorter
 from lance_stream.spark.sink.batch_writing import (
     Checks,
     TaskCount,
@@ -104,35 +104,35 @@ class Batch:
         Raises:
             InvalidInputError: The columns do not fit.
         """
-        own = self.arguments
-        if own.mode == "apply_changes":
+        arguments = self.arguments
+        if arguments.mode == "apply_changes":
             check_has_changes(self.df.columns)
-        if own.is_by_key:
-            check_compared(self.df.schema, own.on, own.sequence_by)
-            check_readable(self.df.schema, own.not_stored(self.df.columns))
+        if arguments.is_by_key:
+            check_compared(self.df.schema, arguments.on, arguments.sequence_by)
+            check_readable(self.df.schema, arguments.not_stored(self.df.columns))
         # Spark calls a column non-null if this plan produces no nulls; the next one may.
         incoming = stored_schema(self.stored().schema.toNullable())
         if not incoming.names:
             raise InvalidInputError(
-                "the batch has no column that is stored, so its rows would be lost; it has: "
+                "all columns of the batch are excluded, so nothing would be stored; it has: "
                 f"{', '.join(self.df.columns) or 'none'}"
             )
-        if own.keeps_history:
+        if arguments.keeps_history:
             check_history_names(incoming.names)
         if table is None:
             self._check_may_create()
             return self._create_for_rows(incoming)
-        if own.keeps_history:
+        if arguments.keeps_history:
             check_has_history(table.arrow_schema)
-        adds_columns = "add_columns" in own.schema_evolution
-        if "widen_types" in own.schema_evolution:
+        adds_columns = "add_columns" in arguments.schema_evolution
+        if "widen_types" in arguments.schema_evolution:
             table = widen_columns(table, incoming, may_have_new=adds_columns)
         if adds_columns:
             is_exact = is_case_sensitive(self.df.sparkSession)
             table = add_missing_columns(table, incoming, case_sensitive=is_exact)
-        if own.mode == "scd1":
+        if arguments.mode == "scd1":
             check_has_sequence(table.arrow_schema, incoming)
-        _check_fits(incoming, table, is_partial=own.is_by_key)
+        _check_fits(incoming, table, is_partial=arguments.is_by_key)
         return table
 
     def read(self) -> DataFrame:
@@ -183,20 +183,21 @@ class Batch:
             NotFoundError: This process has committed an earlier batch to it, or Spark's batch id
                 shows that there was one.
         """
-        last, own = self.last, self.pending.batch
+        last, micro_batch = self.last, self.pending.batch
         if (
             last is not None
             and last.version is not None
-            and last.app_id == own.app_id
-            and last.batch_id < own.batch_id
+            and last.app_id == micro_batch.app_id
+            and last.batch_id < micro_batch.batch_id
         ):
             raise NotFoundError(
-                f"the table {self.arguments.uri} is gone: batch {last.batch_id} of this stream is "
-                f"version {last.version} of it. A new one would lack the rows of that batch and of "
-                f"those before, so batch {own.batch_id} was not written. Put the table back; or "
-                "start the query with a new checkpoint, to read its source again"
+                f"the table {self.arguments.uri} no longer exists: batch {last.batch_id} of this "
+                f"stream was committed as its version {last.version}. A new table would lack the "
+                f"rows of that batch and of earlier ones, so batch {micro_batch.batch_id} was not "
+                "written. Restore the table, or start the query with a new checkpoint to read its "
+                "source again"
             )
-        check_may_create(self.arguments.uri, own, late_start=self.arguments.late_start)
+        check_may_create(self.arguments.uri, micro_batch, late_start=self.arguments.late_start)
 
     def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:
         """Plan the new table; return None if that fails but there is no row that needs the table.
@@ -212,44 +213,44 @@ class Batch:
 
     def _create(self, incoming: pa.Schema) -> TableVersion:
         """Plan the table that the batch's rows create."""
-        own = self.arguments
-        schema = own.schema
+        arguments = self.arguments
+        schema = arguments.schema
         if schema is None:
             schema = incoming
             check_types_known(schema)
         # As it is stored: extension types by their storage.
         check_castable(incoming, to_arrow(from_arrow(schema)))
-        if own.keeps_history:  # in which a key has several rows
-            ordering = [field for field in self.df.schema if field.name == own.sequence_by]
+        if arguments.keeps_history:  # in which a key has several rows
+            ordering = [field for field in self.df.schema if field.name == arguments.sequence_by]
             sequence = stored_schema(StructType(ordering).toNullable()).field(0).type
             schema = history_schema(schema, sequence)
         return plan_table(
-            own.uri,
+            arguments.uri,
             schema,
-            file_version=own.file_version,
-            stable_row_ids=own.stable_row_ids,
-            primary_key=own.key_of_new_table,
-            config=own.config,
-            storage_options=own.storage_options,
+            file_version=arguments.file_version,
+            stable_row_ids=arguments.stable_row_ids,
+            primary_key=arguments.key_of_new_table,
+            config=arguments.config,
+            storage_options=arguments.storage_options,
         )
 
 
 def _check_fits(incoming: pa.Schema, table: TableVersion, *, is_partial: bool) -> None:
-    wanted = table.arrow_schema
+    columns = table.arrow_schema
     if is_partial:  # missing columns keep their values
-        wanted = pa.schema([each for each in wanted if each.name in incoming.names])
-    check_rows_fit(incoming, wanted)
+        columns = pa.schema([field for field in columns if field.name in incoming.names])
+    check_rows_fit(incoming, columns)
 
 
 def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Append the rows to the table."""
-    written, sorting = _write(batch, table)
+    written, sorter = _write(batch, table)
     fragments = written.fragments
     if not fragments and not written.bad:
-        return _sorted_out(commit, sorting)
+        return _with_quarantined(commit, sorter)
     with batch.phases("commit"):
-        done = _append(table, fragments, _with_rows(batch, written, sorting))
-    return _sorted_out(_committed(commit, done, fragments), sorting)
+        done = _append(table, fragments, _with_rows(batch, written, sorter))
+    return _with_quarantined(_committed(commit, done, fragments), sorter)
 
 
 def _append(table: TableVersion, fragments: Sequence[Fragment], pending: PendingBatch) -> Outcome:
@@ -279,50 +280,50 @@ def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -
 
 def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Replace all rows of the table."""
-    written, sorting = _write(batch, table)
+    written, sorter = _write(batch, table)
     fragments = written.fragments
     num_before = count_rows(table)
     if not fragments and not num_before and not written.bad:
-        return _sorted_out(commit, sorting)
-    pending = _with_rows(batch, written, sorting)
+        return _with_quarantined(commit, sorter)
+    pending = _with_rows(batch, written, sorter)
     with batch.phases("commit"):
         done = overwrite_fragments(table, fragments, None, pending)
-    committed = _sorted_out(_committed(commit, done, fragments), sorting)
+    committed = _with_quarantined(_committed(commit, done, fragments), sorter)
     return replace(committed, rows_deleted=num_before) if done.is_new else committed
 
 
-def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, Sorting | None]:
+def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, RowSorter | None]:
     """Write the rows; if some are bad, refuse the batch, or set them aside."""
     df = batch.stored()
-    sorting = sorting_of(batch.arguments, batch.df, batch.pending, table)
-    if sorting is None:
+    sorter = row_sorter(batch.arguments, batch.df, batch.pending, table)
+    if sorter is None:
         return _write_rows(batch, df, table), None
-    rules = sorting.rules(table)
+    rules = sorter.rules(table)
     needed = {check.column_of(column) for check in rules.checks for column in check.columns}
     helpers = tuple(column for column in batch.df.columns if column in needed - {*df.columns})
-    df = batch.df.select(*[batch.df[quoted(each)] for each in (*df.columns, *helpers)])
+    df = batch.df.select(*[batch.df[quoted(column)] for column in (*df.columns, *helpers)])
     written = _write_rows(batch, df, table, Checks(rules, helpers))
     try:
-        sorting.settle(written.bad, written.digest.num_rows)
+        sorter.refuse_or_quarantine(written.bad, written.digest.num_rows)
     except LanceStreamError:
         delete_files(table.store, written.fragments)
         raise
-    return written, sorting
+    return written, sorter
 
 
-def _with_rows(batch: Batch, written: WrittenBatch, sorting: Sorting | None) -> PendingBatch:
-    return (batch.pending if sorting is None else sorting).with_rows(written.digest)
+def _with_rows(batch: Batch, written: WrittenBatch, sorter: RowSorter | None) -> PendingBatch:
+    return (batch.pending if sorter is None else sorter).with_rows(written.digest)
 
 
-def _sorted_out(commit: SinkCommit, sorting: Sorting | None) -> SinkCommit:
+def _with_quarantined(commit: SinkCommit, sorter: RowSorter | None) -> SinkCommit:
     """Return the outcome of a batch with the rows that were set aside."""
-    if sorting is None:
+    if sorter is None:
         return commit
     if commit.skipped:  # another driver's attempt counts
-        keep_committed_attempt(sorting.arguments, sorting.pending.batch)
+        keep_committed_attempt(sorter.arguments, sorter.pending.batch)
         return commit
-    sorting.end()
-    counts = sorting.counts or {}
+    sorter.end()
+    counts = sorter.counts or {}
     return replace(
         commit, rows_in=commit.rows_in + sum(counts.values()), rows_quarantined=dict(counts)
     )
@@ -367,9 +368,9 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     helpers = () if deletes is None else (deletes,)
     condition = None if deletes is None else f"{deletes} = true"
     rules = batch.arguments.upsert_rules(batch.df.columns, condition, helpers)
-    sorting = sorting_of(batch.arguments, df, batch.pending, table, deletes)
-    if sorting is not None:
-        sorting.rules(table)  # refuses invalid ones before the rows are computed
+    sorter = row_sorter(batch.arguments, df, batch.pending, table, deletes)
+    if sorter is not None:
+        sorter.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
     rows = None
     if not (_is_first(batch.last) or _follows_large(batch)):
@@ -377,35 +378,35 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
             rows = _collect(df)
     if rows is None:
         done, size = upsert_by_staging(
-            df, table, rules, batch.pending, batch.phases, helpers, sorting
+            df, table, rules, batch.pending, batch.phases, helpers, sorter
         )
         batch.tasks.num_bytes = size.num_bytes
     elif not rows.num_rows:
-        return _sorted_out(commit, sorting)
+        return _with_quarantined(commit, sorter)
     else:
         batch.tasks.num_bytes = rows.nbytes
         digest = digest_of(rows.select(batch.df.columns))
         pending = batch.pending.with_rows(digest)
-        if sorting is not None:
-            rows = _good_rows(rows, table, sorting)
-            pending = sorting.with_rows(digest)
+        if sorter is not None:
+            rows = _good_rows(rows, table, sorter)
+            pending = sorter.with_rows(digest)
         done = Upserted(table)
         if rows.num_rows:
             done = upsert(table, rows, rules, pending, workers=workers, phases=batch.phases)
     committed = _upserted(commit, done)
-    if sorting is not None and sorting.attempt and not done.is_new and not committed.skipped:
+    if sorter is not None and sorter.attempt and not done.is_new and not committed.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.
-        recorded = _append(table, [], sorting.with_rows(sorting.digest))
+        recorded = _append(table, [], sorter.with_rows(sorter.digest))
         skipped = not recorded.is_new
         version = recorded.already_committed_in if skipped else recorded.table.version
         committed = replace(committed, version=version, skipped=skipped)
-    return _sorted_out(committed, sorting)
+    return _with_quarantined(committed, sorter)
 
 
-def _good_rows(rows: pa.Table, table: TableVersion, sorting: Sorting) -> pa.Table:
-    checked = CheckedBatches(rows.to_batches(), sorting.rules(table), digests_good=False)
+def _good_rows(rows: pa.Table, table: TableVersion, sorter: RowSorter) -> pa.Table:
+    checked = CheckedBatches(rows.to_batches(), sorter.rules(table), digests_good=False)
     good = list(checked)
-    sorting.settle(checked.bad, rows.num_rows)
+    sorter.refuse_or_quarantine(checked.bad, rows.num_rows)
     return pa.Table.from_batches(good, rows.schema) if checked.bad else rows
 
 

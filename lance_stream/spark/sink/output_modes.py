@@ -35,6 +35,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark.arguments.modes import MODES
 from lance_stream.spark.session.running_queries import output_mode_of
 
 
@@ -45,7 +46,7 @@ class Results(Enum):
     CHANGED_GROUPS = "every group that changed, with its new value"
     ALL_GROUPS = "all groups again"
     SOME_GROUPS = (
-        "all groups again, except for those that a filter, a limit, a join or the like leaves out"
+        "all groups again, except for those that a filter, a limit, a join or the like removes"
     )
 
 
@@ -64,12 +65,14 @@ REFUSALS: Final[Mapping[tuple[str, Results], str]] = {
     f"or {_OVERWRITE}",
     ("append", Results.SOME_GROUPS): f"every group would be stored again by each trigger. "
     f"{_OVERWRITE}",
-    ("upsert", Results.SOME_GROUPS): "a group that is left out later would stay in the table. "
-    f"{_OVERWRITE}",
+    (
+        "upsert",
+        Results.SOME_GROUPS,
+    ): f"a group that the query later removes would stay in the table. {_OVERWRITE}",
     **dict.fromkeys(
         (("scd1", Results.SOME_GROUPS), ("scd2", Results.SOME_GROUPS)),
-        "a group that is left out later would stay current. Use outputMode('update'), and a column "
-        "that says which groups end (apply_as_deletes)",
+        "a group that the query later removes would stay current. Use outputMode('update'), and a "
+        "column that marks the groups to delete (apply_as_deletes)",
     ),
     ("apply_changes", Results.CHANGED_GROUPS): "an aggregate is not a change feed. Apply the feed "
     "itself, in outputMode('append')",
@@ -100,10 +103,10 @@ def check_output_mode(df: DataFrame, query: Any, mode: str, on: Sequence[str] = 
     results = results_of(df, query, on)
     why = None if results is None else REFUSALS.get((mode, results))
     if results is not None and why is not None:
+        sink = f"lance_sink(mode={mode!r})" if mode in MODES else "auto_cdc_sink"
         raise InvalidInputError(
-            f"lance_sink(mode={mode!r}) does not fit the query's output mode: each trigger returns "
-            f"{results.value}, so {why}. Nothing was written. If this is what you want, set "
-            "lance_sink(any_output_mode=True)"
+            f"{sink} does not fit the query's output mode: each trigger returns {results.value}, "
+            f"so {why}. Nothing was written. If this is what you want, set any_output_mode=True"
         )
 
 
@@ -151,8 +154,8 @@ def _is_streaming_aggregation(node: Any) -> bool:
 def _keeps_all_groups(df: DataFrame, query: Any, on: Sequence[str]) -> bool:
     handed_over = query.lastExecution().toRdd().id()
     batch = df._jdf.queryExecution().analyzed()
-    wanted = {each.lower() for each in on}
-    keys = {_identity(each) for each in _each(batch.output()) if each.name().lower() in wanted}
+    wanted = {item.lower() for item in on}
+    keys = {_identity(item) for item in _each(batch.output()) if item.name().lower() in wanted}
 
     def is_handed_over(node: Any) -> bool:
         return node.nodeName() == "LogicalRDD" and bool(node.rdd().id() == handed_over)
@@ -213,9 +216,9 @@ def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> 
 def _one_row_for_each(node: Any, name: str) -> set[str]:
     """Return the columns whose values a node keeps; none for other kinds of nodes."""
     if name == "Deduplicate":
-        return {_identity(each) for each in _each(node.keys())}
+        return {_identity(item) for item in _each(node.keys())}
     if name == _AGGREGATION:
-        return {_identity(each) for each in _each(node.groupingExpressions())}
+        return {_identity(item) for item in _each(node.groupingExpressions())}
     return set()
 
 

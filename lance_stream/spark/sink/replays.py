@@ -202,7 +202,7 @@ def _asks_the_clock(plan: Any) -> bool:
 
 
 def _may_differ(plan: Any) -> bool:
-    return not plan.deterministic() or any(not _is_settled(node) for node in _nodes(plan))
+    return not plan.deterministic() or any(not _is_deterministic(node) for node in _nodes(plan))
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
@@ -211,13 +211,13 @@ def _nodes(plan: Any) -> Iterator[Any]:
         node = pending.pop()
         yield node
         children = node.children()
-        pending += [children.apply(place) for place in range(children.size())]
+        pending += [children.apply(index) for index in range(children.size())]
 
 
-def _is_settled(node: Any) -> bool:
+def _is_deterministic(node: Any) -> bool:
     name = node.nodeName()
     if name == "Aggregate":
-        return _is_settled_aggregate(node)
+        return _is_deterministic_aggregate(node)
     if name == "Deduplicate":  # keeps the first of the rows with the same keys
         return bool(node.keys().size() == node.child().output().size())
     if node.children().size() == 0 and node.isStreaming():
@@ -225,12 +225,12 @@ def _is_settled(node: Any) -> bool:
     return name in _GIVES_THE_SAME
 
 
-def _is_settled_aggregate(node: Any) -> bool:
+def _is_deterministic_aggregate(node: Any) -> bool:
     """Return whether no aggregate depends on the order of rows; sums of floats do, by rounding."""
     expressions = node.aggregateExpressions()
-    for place in range(expressions.size()):
-        expression = expressions.apply(place)
-        functions = {each.lower() for each in re.findall(r"(\w+)\(", expression.toString())}
+    for index in range(expressions.size()):
+        expression = expressions.apply(index)
+        functions = {name.lower() for name in re.findall(r"(\w+)\(", expression.toString())}
         if functions - _SAME_SUMS - _HARMLESS:
             return False
         if "sum" in functions and expression.dataType().simpleString() in _INEXACT:

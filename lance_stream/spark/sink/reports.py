@@ -90,7 +90,7 @@ def notify(on_commit: Callable[[SinkCommit], object] | None, commit: SinkCommit)
         on_commit(commit)
     except Exception:
         _log.exception(
-            "on_commit raised for batch %d of %s, which is committed; the stream continues",
+            "on_commit failed for batch %d of %s; the batch is committed, and the stream continues",
             commit.batch_id,
             commit.table,
         )
@@ -99,4 +99,4 @@ def notify(on_commit: Callable[[SinkCommit], object] | None, commit: SinkCommit)
 def size_of_files(fragments: Sequence[Fragment]) -> tuple[int, int]:
     """Return the number of data files of fragments, and their bytes."""
     files = [file for fragment in fragments for file in fragment.files]
-    return len(files), sum(each.size_bytes for each in files)
+    return len(files), sum(file.size_bytes for file in files)

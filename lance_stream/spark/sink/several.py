@@ -1,7 +1,8 @@
 """A micro-batch for several tables: one foreachBatch function that calls the sink of each.
 
-The batch is computed once and kept until all tables have what they need of it. Tasks of one machine
-wait for each other's kept partitions; on a cluster they are computed before several jobs use them.
+The batch is computed once, and persisted until all tables have their rows. Tasks on one machine
+wait for each other's persisted partitions; on a cluster the partitions are computed before several
+jobs use them.
 
     atomic=False    one table after the other, in the order given. Each has the batch exactly once.
                     Between two commits, and after a failure until Spark has repeated the batch,
@@ -53,7 +54,7 @@ class _Target(NamedTuple):
             ) from error
         if not hasattr(rows, "sparkSession"):
             raise InvalidInputError(
-                f"the function of {name!r} returns the rows of a batch for this table, a "
+                f"the function of {name!r} must return the table's rows of the batch, a "
                 f"DataFrame of Spark, not {_called(type(rows))}"
             )
         return rows
@@ -61,8 +62,8 @@ class _Target(NamedTuple):
 
 def _called(kind: type) -> str:
     """Return the name of a type with its module: not every DataFrame is one of Spark."""
-    own = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return "None" if kind is type(None) else f"a {own}"
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return "None" if kind is type(None) else f"a {name}"
 
 
 def lance_sinks(
@@ -110,12 +111,12 @@ class LanceSinks:
     ) -> None:
         if not isinstance(targets, Mapping) or not targets:
             raise InvalidInputError(
-                "lance_sinks is given the sinks by name: lance_sinks({'orders': lance_sink(...), "
-                f"'lines': (function, lance_sink(...))}}), not {targets!r:.200}"
+                "lance_sinks takes a mapping of names to sinks: lance_sinks({'orders': "
+                f"lance_sink(...), 'lines': (function, lance_sink(...))}}), not {targets!r:.200}"
             )
         if not isinstance(atomic, bool):
-            raise InvalidInputError(f"atomic is True or False, not {atomic!r:.200}")
-        self._targets = {name: _target(name, given) for name, given in targets.items()}
+            raise InvalidInputError(f"atomic must be True or False, not {atomic!r:.200}")
+        self._targets = {name: _target(name, target) for name, target in targets.items()}
         self.atomic = atomic
         _check_are_different(self._targets)
 
@@ -157,17 +158,22 @@ class LanceSinks:
         """
         if self.atomic:
             self._check_can_be_atomic(df)
-        with _kept(df) if len(self._targets) > 1 else nullcontext(df) as kept:
-            rows = {name: target.rows_of(name, kept) for name, target in self._targets.items()}
+        with _persisted(df) if len(self._targets) > 1 else nullcontext(df) as shared:
+            rows = {name: target.rows_of(name, shared) for name, target in self._targets.items()}
             if not self.atomic or len(rows) == 1:
-                for name, own in rows.items():
-                    self._write(name, own, batch_id, None)
+                for name, table_rows in rows.items():
+                    self._write(name, table_rows, batch_id, None)
                 return
-            if is_cluster(kept.sparkSession):  # where two jobs at once would each compute the rows
-                kept.count()
+            if is_cluster(
+                shared.sparkSession
+            ):  # where two jobs at once would each compute the rows
+                shared.count()
             # Threads of Python do not have the properties of the one that Spark calls.
             run_together(
-                {name: partial(self._write, name, own, batch_id) for name, own in rows.items()},
+                {
+                    name: partial(self._write, name, table_rows, batch_id)
+                    for name, table_rows in rows.items()
+                },
                 inheritable_thread_target(df.sparkSession),
             )
 
@@ -190,42 +196,42 @@ class LanceSinks:
 
 
 @contextmanager
-def _kept(df: DataFrame) -> Iterator[DataFrame]:
-    """Keep the rows of a batch where they are computed, until the end of the block."""
-    if _is_kept(df):  # by the user, who may need it afterwards
+def _persisted(df: DataFrame) -> Iterator[DataFrame]:
+    """Persist the rows of a batch where they are computed, until the end of the block."""
+    if _is_persisted(df):  # by the user, who may need it afterwards
         yield df
         return
-    kept = df.persist(StorageLevel.MEMORY_AND_DISK)
+    persisted = df.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        yield kept
+        yield persisted
     finally:
-        kept.unpersist()
+        persisted.unpersist()
 
 
-def _is_kept(df: DataFrame) -> bool:
+def _is_persisted(df: DataFrame) -> bool:
     return df.storageLevel != StorageLevel.NONE
 
 
-def _target(name: str, given: Any) -> _Target:
-    if isinstance(given, LanceSink):
-        return _Target(given, None)
-    if isinstance(given, Iterable) and not isinstance(given, str):
-        parts = tuple(given)
+def _target(name: str, target: Any) -> _Target:
+    if isinstance(target, LanceSink):
+        return _Target(target, None)
+    if isinstance(target, Iterable) and not isinstance(target, str):
+        parts = tuple(target)
         if len(parts) == 2 and callable(parts[0]) and isinstance(parts[1], LanceSink):
             return _Target(parts[1], parts[0])
     raise InvalidInputError(
-        f"{name!r} is a sink, lance_sink(...), or a pair of a function of the batch's DataFrame "
-        f"and a sink, not {given!r:.200}"
+        f"{name!r} must be a sink, lance_sink(...), or a pair of a function of the batch's "
+        f"DataFrame and a sink, not {target!r:.200}"
     )
 
 
 def _check_are_different(targets: Mapping[str, _Target]) -> None:
-    known: dict[str, str] = {}
+    name_of_uri: dict[str, str] = {}
     for name, target in targets.items():
         uri = in_one_spelling(target.sink.uri)
-        if uri in known:
+        if uri in name_of_uri:
             raise InvalidInputError(
-                f"{known[uri]!r} and {name!r} write the same table, {uri}. A batch becomes one "
-                "version of a table: write it once, with the rows of both"
+                f"{name_of_uri[uri]!r} and {name!r} write the same table, {uri}. A batch is one "
+                "version of a table: use one sink, whose function returns the rows of both"
             )
-        known[uri] = name
+        name_of_uri[uri] = name

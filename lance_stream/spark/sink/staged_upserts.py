@@ -34,7 +34,7 @@ from lance_stream.spark.jobs.arrow_jobs import (
 )
 from lance_stream.spark.jobs.range_tasks import RangeTasks, seed_of_index
 from lance_stream.spark.session.spark_types import stored_schema
-from lance_stream.spark.sink.bad_rows import Sorting
+from lance_stream.spark.sink.bad_rows import RowSorter
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
@@ -65,7 +65,7 @@ def upsert_by_staging(
     micro_batch: PendingBatch,
     phases: Phases,
     helpers: Sequence[str] = (),
-    sorting: Sorting | None = None,
+    sorter: RowSorter | None = None,
 ) -> tuple[Upserted, Size]:
     """Run an upsert of any size; `upsert.upsert.upsert` runs one whose rows are collected.
 
@@ -76,7 +76,7 @@ def upsert_by_staging(
         micro_batch: The identity of the micro-batch. If it is already committed, nothing is done.
         phases: Records the duration of "collect", "write" (with the look-up of keys) and "commit".
         helpers: Columns that are not part of the rows' digest.
-        sorting: Sorts out bad rows; None if rows are not checked.
+        sorter: Sorts out bad rows; None if rows are not checked.
 
     Returns:
         The outcome, and the size of the batch without bad rows.
@@ -85,7 +85,7 @@ def upsert_by_staging(
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: The commit failed, or its outcome is unknown.
     """
-    checks = None if sorting is None else sorting.rules(table)
+    checks = None if sorter is None else sorter.rules(table)
     is_alone = driver_is_alone(df.sparkSession)
     with phases("collect"):
         seed = 0 if is_alone else seed_of_index(table, rules.on)
@@ -98,15 +98,15 @@ def upsert_by_staging(
                 raise outcome
         digest = add_up(outcome[1] for outcome in outcomes if isinstance(outcome, tuple))
         identity = micro_batch.with_rows(digest)
-        if sorting is not None:
+        if sorter is not None:
             bad = BadRows()
             for outcome in outcomes:
                 if isinstance(outcome, bytes):
                     bad.add_encoded(outcome)
-            sorting.settle(bad, digest.num_rows)
-            identity = sorting.with_rows(digest)
+            sorter.refuse_or_quarantine(bad, digest.num_rows)
+            identity = sorter.with_rows(digest)
         # Only this column: a helper column may have a type that cannot be stored.
-        ordering = [each for each in df.schema.toNullable() if each.name == rules.sequence_by]
+        ordering = [field for field in df.schema.toNullable() if field.name == rules.sequence_by]
         sequence = stored_schema(StructType(ordering)).field(0).type if ordering else None
         workers = RANGE_THREADS if is_alone else RangeTasks(df.sparkSession)
         done = upsert_staged(
@@ -119,8 +119,8 @@ def upsert_by_staging(
             phases=phases,
             workers=workers,
         )
-        num_bytes = sum(each.num_bytes for each in staged)
-        return done, Size(sum(each.num_rows for each in staged), num_bytes)
+        num_bytes = sum(field.num_bytes for field in staged)
+        return done, Size(sum(field.num_rows for field in staged), num_bytes)
     finally:
         discard_staged(table.store, staged)
 

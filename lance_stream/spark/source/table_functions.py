@@ -6,8 +6,8 @@
     lance_consumers(uri)                the readers of its change feed, and how far behind they are
 
 The name before the underscore is that of the format, "lance" unless `register` was given another.
-Like `lance_changes`, each runs in one task and passes its rows one by one: to read many rows, load
-the format. Like it, each imports what it needs where Spark runs it.
+Like `lance_changes`, each runs in one task, imports what it needs there, and passes its rows one by
+one: to read many rows, load the format.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.storage.locations import check_is_shared
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class _Analyzed(AnalyzeResult):
 
     Attributes:
         is_utc: Whether the version is a timestamp without a zone, which is in UTC.
-        place: The URI and the version that were analyzed; None if the version is not a constant.
+        pinned: The URI and the version that were analyzed; None if the version is not a constant.
     """
 
     is_utc: bool = False
-    place: tuple[str, int] | None = None
+    pinned: tuple[str, int] | None = None
 
 
 def table_functions(session: SessionOptions) -> Mapping[str, type[Any]]:
@@ -119,21 +119,21 @@ def _function(
             self._analyzed = analyzed
 
         @staticmethod
-        @plainly
+        @without_traceback
         def analyze(uri: AnalyzeArgument, version: AnalyzeArgument | None = None) -> AnalyzeResult:
             is_utc = version is not None and isinstance(version.dataType, TimestampNTZType)
             at = None if version is None else version.value
             table = open_at(uri.value, at, is_utc)
             is_fixed = version is None or version.isConstantExpression
-            place = (table.uri, table.version) if is_fixed else None
-            return _Analyzed(columns(table), is_utc=is_utc, place=place)
+            pinned = (table.uri, table.version) if is_fixed else None
+            return _Analyzed(columns(table), is_utc=is_utc, pinned=pinned)
 
-        @plainly
+        @without_traceback
         def eval(self, uri: str, version: Any = None) -> Rows:
             analyzed = self._analyzed
             is_utc = analyzed is not None and analyzed.is_utc
-            if analyzed is not None and analyzed.place is not None:
-                (uri, version), is_utc = analyzed.place, False  # a version that others do not move
+            if analyzed is not None and analyzed.pinned is not None:
+                (uri, version), is_utc = analyzed.pinned, False  # a version that others do not move
             table = open_at(uri, version, is_utc)
             if columns is _columns_of_table:
                 check_columns(_carrier(table), analyzed.schema if analyzed else None, name)
@@ -141,11 +141,11 @@ def _function(
 
     class OfNewest:
         @staticmethod
-        @plainly
+        @without_traceback
         def analyze(uri: AnalyzeArgument) -> AnalyzeResult:
             return AnalyzeResult(columns(open_at(uri.value, None, False)))
 
-        @plainly
+        @without_traceback
         def eval(self, uri: str) -> Rows:
             return rows(open_at(uri, None, False))
 

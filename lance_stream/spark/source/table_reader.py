@@ -1,4 +1,4 @@
-"""Reading a table at a version with Spark: one batch, distributed over tasks by data files.
+"""Reads a table at a version with Spark: one batch, distributed over tasks by data files.
 
 The version is fixed when the DataFrame or view is created, so that every action on it sees the same
 rows, and every work unit carries it. It cannot change between actions: Spark, 4.1 to 4.3, requests
@@ -25,80 +25,80 @@ from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.jobs.eager_rows import AnyInput, with_rows
 from lance_stream.spark.jobs.task_input import TaskReader
 from lance_stream.spark.jobs.work_units import divide
-from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.session.worker_archives import forget_archives
 from lance_stream.spark.source.table_rows import TableRows
 
-AS_IT_WAS_MADE: Final = (
-    "A DataFrame or view stays at the version that was the newest when it was created, here "
-    "version {}, which has been cleaned up since: create it again. A tag protects a version from "
+VERSION_REMOVED: Final = (
+    "A DataFrame or view stays at the version that was the newest when it was created. That was "
+    "version {}, which a cleanup has removed: create it again. A tag protects a version from "
     "cleanup"
 )
 
 
-def open_asked(asked: ReaderOptions) -> TableVersion:
+def open_requested(options: ReaderOptions) -> TableVersion:
     """Return the version that a user requested."""
-    return open_table(asked.uri, asked.version, asked.storage_options)
+    return open_table(options.uri, options.version, options.storage_options)
 
 
-def schema_of_table(table: TableVersion, asked: ReaderOptions) -> pa.Schema:
+def schema_of_table(table: TableVersion, options: ReaderOptions) -> pa.Schema:
     """Return the columns that a user requested, with the table's types.
 
     Raises:
         NotFoundError: The table has no such column.
         InvalidInputError: The filter is invalid.
     """
-    if asked.filter is not None:
-        check_filter(table, asked.filter)
-    own, system = split_columns(table, asked)
-    return output_schema(project(table.schema, own), system)
+    if options.filter is not None:
+        check_filter(table, options.filter)
+    stored, system = split_columns(table, options)
+    return output_schema(project(table.schema, stored), system)
 
 
 def split_columns(
-    table: TableVersion, asked: ReaderOptions
+    table: TableVersion, options: ReaderOptions
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the requested columns of the table, and the requested system columns."""
-    columns = names_of(table, asked.columns)
-    own = tuple(name for name in columns if name not in READABLE_SYSTEM_COLUMNS)
-    wanted = {*(asked.columns or ()), *asked.row_columns}
-    return own, tuple(name for name in READABLE_SYSTEM_COLUMNS if name in wanted)
+    columns = names_of(table, options.columns)
+    stored = tuple(name for name in columns if name not in READABLE_SYSTEM_COLUMNS)
+    wanted = {*(options.columns or ()), *options.row_columns}
+    return stored, tuple(name for name in READABLE_SYSTEM_COLUMNS if name in wanted)
 
 
 class TableReader(DataSourceReader):
     """Reads one version of a table.
 
     Args:
-        asked: The user's options.
+        options: The user's options.
         version: The version that was requested, or was the newest, when the schema was read.
         carried: The schema of the batches that Spark expects.
     """
 
-    def __init__(self, asked: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
-        self.asked = asked
+    def __init__(self, options: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
+        self.asked = options
         self.version = version
         self.carried = carried
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
-        """Pickle as what a worker needs: what a `TaskInput` does not carry."""
+        """Pickle as the reader of a worker: a `TaskInput` carries the rest."""
         return TaskReader, ()
 
-    @plainly
+    @without_traceback
     def partitions(self) -> list[AnyInput]:
         """Plan the scan; called once per loaded DataFrame."""
-        asked = self.asked
-        version = asked.version if self.version is None else self.version
+        options = self.asked
+        version = options.version if self.version is None else self.version
         try:
-            table = open_table(asked.uri, version, asked.storage_options)
+            table = open_table(options.uri, version, options.storage_options)
         except NotFoundError as error:
-            if asked.version is None and version is not None:
-                error.add_note(AS_IT_WAS_MADE.format(version))
+            if options.version is None and version is not None:
+                error.add_note(VERSION_REMOVED.format(version))
             raise
-        own, system = split_columns(table, asked)
-        units = plan_scan(table, own, asked.filter, system_columns=system)
+        stored, system = split_columns(table, options)
+        units = plan_scan(table, stored, options.filter, system_columns=system)
         reading = TableRows(self.carried)
-        inputs = divide(units, lambda each: each, lambda _, part: part, reading)
+        inputs = divide(units, lambda unit: unit, lambda _, part: part, reading)
         forget_archives()
-        return with_rows(inputs, only_by_tasks=asked.only_by_tasks)
+        return with_rows(inputs, only_by_tasks=options.only_by_tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task."""

@@ -64,7 +64,7 @@ def check_readable(schema: StructType, names: Iterable[str]) -> None:
         UnsupportedFeatureError: A column cannot be read.
     """
     for name in set(names) & set(schema.names):
-        if any(isinstance(each, YearMonthIntervalType) for each in types_in(schema[name].dataType)):
+        if any(isinstance(part, YearMonthIntervalType) for part in types_in(schema[name].dataType)):
             raise UnsupportedFeatureError(
                 f"the column {name!r} has intervals of years and months, which Arrow cannot "
                 "transfer to Python, so the sink cannot read it, even though it is not stored. "
@@ -79,7 +79,7 @@ def is_condition(kind: DataType) -> bool:
 
 def collation_in(kind: DataType) -> str | None:
     """Return the collation of a type or of a part of it; None if strings compare by their bytes."""
-    for each in types_in(kind):
-        if isinstance(each, StringType) and each.collation != _OF_BYTES:
-            return str(each.collation)
+    for part in types_in(kind):
+        if isinstance(part, StringType) and part.collation != _OF_BYTES:
+            return str(part.collation)
     return None

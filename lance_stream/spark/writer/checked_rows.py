@@ -2,8 +2,7 @@
 
     planning worker    plan_checks      do the conditions fit the columns?
     tasks              RowChecks.sort   good rows are written or staged; bad ones go to the commit
-    commit worker      RowChecks.settle refuses all rows, or sets the bad ones aside, before the
-                                        good ones are committed
+    commit worker      RowChecks.refuse_or_quarantine, before the good rows are committed
 
 The verdict on a row, the quarantine and the ledger's entry are those of `lance_sink`. A task judges
 by the columns that the table had when the tasks were planned.
@@ -37,9 +36,10 @@ from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 
 Job: TypeAlias = WriteJob | UpsertJob
 
-WAY_OUT = (
-    "Correct or filter out these rows in the query, change the check or the column; or let the "
-    "writer set such rows aside and commit the others: option badRows=quarantine"
+REMEDY = (
+    "Correct or filter out these rows in the query, change the check or the column; or set the "
+    "option badRows=quarantine, which stores such rows in a table of their own and commits the "
+    "others"
 )
 
 
@@ -56,8 +56,8 @@ class SortedRows:
         self._helpers = list(helpers)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for each in self._checked:
-            yield each.drop_columns(self._helpers) if self._helpers else each
+        for batch in self._checked:
+            yield batch.drop_columns(self._helpers) if self._helpers else batch
 
     @property
     def digest(self) -> RowsDigest:
@@ -100,7 +100,7 @@ class RowChecks:
         )
         return SortedRows(CheckedBatches(marked, self.rules, (DELETES,)), (DELETES,))
 
-    def settle(
+    def refuse_or_quarantine(
         self, job: Job, bad: BadRows, num_rows: int, batch: MicroBatch | None
     ) -> QuarantineBatch | None:
         """Refuse the rows if there are bad ones, or set these aside.
@@ -119,7 +119,7 @@ class RowChecks:
         """
         if not self.arguments.sets_aside or batch is None:
             if bad:
-                raise bad.error(self.arguments.uri, num_rows, WAY_OUT)
+                raise bad.error(self.arguments.uri, num_rows, REMEDY)
             return None
         aside = quarantine_batch(self.arguments, batch)
         target = _target(job)
@@ -189,8 +189,8 @@ def _names(job: Job, incoming: Sequence[str]) -> list[str]:
     """Return the names of the rows' columns as the tasks have them."""
     if isinstance(job, UpsertJob):
         return list(job.names)
-    stored = iter(job.names or [each for each in incoming if each not in job.left_out])
-    return [each if each in job.left_out else next(stored) for each in incoming]
+    stored = iter(job.names or [name for name in incoming if name not in job.left_out])
+    return [name if name in job.left_out else next(stored) for name in incoming]
 
 
 def _mode(arguments: WriterArguments, job: Job) -> str:

@@ -21,7 +21,7 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions import nodes
 from lance_stream.expressions.nodes import Node, is_path, path_of
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
-from lance_stream.spark.session.column_names import settle_filter
+from lance_stream.spark.session.column_names import resolve_filter
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.batch_types import collation_in
 
@@ -37,7 +37,7 @@ _SAME_IN_EVERY_SESSION = frozenset(
 )
 
 
-def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -> str:
+def resolve_delete_condition(text: str, incoming: StructType, *, case_sensitive: bool) -> str:
     """Return the condition with the columns' own spelling of their names.
 
     Args:
@@ -49,34 +49,34 @@ def settle_condition(text: str, incoming: StructType, *, case_sensitive: bool) -
         InvalidInputError: It is not a condition on these columns, or Spark could evaluate it
             differently.
     """
-    way_out = (
+    remedy = (
         "Compute a column in the query, .withColumn('gone', expr(...)), and set "
         "deleteWhen='gone' and exceptColumns='gone'"
     )
     try:
         # Only columns that it names: another one may have a type that cannot be stored.
         names = {path[0].lower() for path in parse_expression(text).paths}
-        named = StructType([each for each in incoming if each.name.lower() in names])
+        named = StructType([item for item in incoming if item.name.lower() in names])
         unknown = sorted(names - {name.lower() for name in incoming.names})
         if unknown:
             raise NotFoundError(
                 f"the rows have no column {unknown[0]!r}; they have: {', '.join(incoming.names)}"
             )
         schema = stored_schema(named.toNullable())
-        settled = settle_filter(text, schema, case_sensitive=case_sensitive) or text
+        settled = resolve_filter(text, schema, case_sensitive=case_sensitive) or text
         parse_predicate(settled, schema, exact=True)
     except (InvalidInputError, NotFoundError) as error:
         raise InvalidInputError(
-            f"deleteWhen={text!r} is not a condition that a writer can evaluate: {error}. {way_out}"
+            f"deleteWhen={text!r} is not a condition that a writer can evaluate: {error}. {remedy}"
         ) from None
     for why in _differences(parse_expression(settled).node, named):
-        raise InvalidInputError(f"deleteWhen={text!r} {why}. {way_out}")
+        raise InvalidInputError(f"deleteWhen={text!r} {why}. {remedy}")
     return settled
 
 
 def _differences(node: Node, columns: StructType) -> Iterator[str]:
     """Yield why Spark may evaluate a condition differently."""
-    kinds = {each.name: each.dataType for each in columns}
+    kinds = {item.name: item.dataType for item in columns}
     for call in node.find_all(nodes.Call):
         if call.name not in _SAME_IN_EVERY_SESSION:
             yield f"calls {call.name}, which Spark may evaluate differently by its settings"
@@ -85,10 +85,10 @@ def _differences(node: Node, columns: StructType) -> Iterator[str]:
     for field in columns:
         if _is_padded(field):
             yield f"names {field.name!r}, a CHAR, beside which Spark pads literals with blanks"
-    for each in node.find_all(nodes.Cast):
-        if not _is_date(each):
+    for item in node.find_all(nodes.Cast):
+        if not _is_date(item):
             yield "has a cast or a time, which Spark may evaluate differently"
-    if any(not _is_negative_number(each) for each in node.find_all(*_ARITHMETIC)):
+    if any(not _is_negative_number(item) for item in node.find_all(*_ARITHMETIC)):
         yield "computes, and Spark's settings decide what an overflow or a division by zero is"
     for name, kind in kinds.items():
         collation = collation_in(kind)

@@ -53,10 +53,10 @@ from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import (
     column_finder,
     names_in_table,
-    settle_columns,
+    resolve_columns,
 )
 from lance_stream.spark.session.spark_types import stored_schema
-from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
 from lance_stream.spark.writer.upsert_writer import discard as discard_staged
@@ -117,17 +117,17 @@ def plan(
         InvalidInputError: They do not fit, or an option is invalid for this table.
     """
     if not incoming.fields:
-        raise InvalidInputError("the rows have no columns, so they would be lost")
+        raise InvalidInputError("the rows have no columns, so nothing would be stored")
     if arguments.is_by_key:
         return plan_upsert(arguments, incoming, case_sensitive=case_sensitive)
-    own_names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
+    names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
     left_out = _left_out(arguments, incoming, case_sensitive=case_sensitive)
-    incoming = StructType([each for each in incoming if each.name not in left_out])
+    incoming = StructType([field for field in incoming if field.name not in left_out])
     if not incoming.fields:
-        raise InvalidInputError("no column of the rows is stored, so they would be lost")
-    key = settle_columns(
+        raise InvalidInputError("all columns of the rows are excluded, so nothing would be stored")
+    key = resolve_columns(
         arguments.primary_key,
-        pa.schema([(name, pa.null()) for name in own_names]),
+        pa.schema([(name, pa.null()) for name in names]),
         case_sensitive=case_sensitive,
     )
     job = plan_job(
@@ -163,11 +163,11 @@ def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) 
     if mode is None or overwrite == (mode == "overwrite") or arguments.any_output_mode:
         return
     if not streaming:
-        wanted = "overwrite" if mode == "overwrite" else "append"
+        fitting = "overwrite" if mode == "overwrite" else "append"
         raise InvalidInputError(
             f"the option mode={mode} does not fit the mode of the writer, "
             f"{'overwrite' if overwrite else 'append'} (in SQL, INSERT "
-            f"{'OVERWRITE' if overwrite else 'INTO'}): use .mode({wanted!r})"
+            f"{'OVERWRITE' if overwrite else 'INTO'}): use .mode({fitting!r})"
         )
     if mode == "overwrite":
         why = (
@@ -177,7 +177,7 @@ def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) 
     elif mode == "upsert":
         why = (
             "each trigger returns all groups again, and a group that a filter, a limit or a join "
-            "leaves out later would stay in the table. Use mode=overwrite; or, in foreachBatch, "
+            "later removes would stay in the table. Use mode=overwrite; or, in foreachBatch, "
             "lance_sink with outputMode('update')"
         )
     elif mode == "append":
@@ -222,7 +222,7 @@ class BatchWriter(DataSourceArrowWriter):
             return _digest(self.job, iterator)
         return _write(self.job, iterator, checks=self.checks)
 
-    @plainly
+    @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the rows that the tasks wrote, unless the ledger has them."""
         _commit(self.job, _parts_of(messages, self.job), self.numbered, self.checks)
@@ -273,7 +273,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return _part(self.job, query_id=query_id, error=pickle.dumps(error))
         return _write(self.job, iterator, query_id, self.checks)
 
-    @plainly
+    @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit the rows that the tasks wrote, unless the ledger has the batch."""
         parts = _parts_of(messages, self.job)
@@ -305,8 +305,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return PendingBatch.of(app_id, batch_id, query_id, may_differ=self.may_differ)
 
 
-def _part(job: Job, **found: Any) -> Part:
-    return Part(job if isinstance(job, WriteJob) else None, **found)
+def _part(job: Job, **values: Any) -> Part:
+    return Part(job if isinstance(job, WriteJob) else None, **values)
 
 
 def _write(
@@ -335,29 +335,29 @@ def _bad_rows(read: DigestingBatches | SortedRows) -> bytes:
 
 
 def _named(
-    job: Job, batches: Iterable[pa.RecordBatch], kept: Sequence[str] = ()
+    job: Job, batches: Iterable[pa.RecordBatch], helpers: Sequence[str] = ()
 ) -> Iterable[pa.RecordBatch]:
     """Return the batches with the columns to read, with names in the table's spelling.
 
     Args:
         job: The job.
         batches: The rows.
-        kept: Columns that are read although they are not stored.
+        helpers: Columns that are read although they are not stored.
     """
     if isinstance(job, UpsertJob):
         return (batch.rename_columns(list(job.names)) for batch in batches)
-    left_out = [each for each in job.left_out if each not in kept]
+    left_out = [column for column in job.left_out if column not in helpers]
     if left_out:
         batches = (batch.drop_columns(left_out) for batch in batches)
     if job.names is None:
         return batches
-    return (_renamed(batch, job.names, kept) for batch in batches)
+    return (_renamed(batch, job.names, helpers) for batch in batches)
 
 
-def _renamed(batch: pa.RecordBatch, names: Sequence[str], kept: Sequence[str]) -> pa.RecordBatch:
+def _renamed(batch: pa.RecordBatch, names: Sequence[str], helpers: Sequence[str]) -> pa.RecordBatch:
     """Return a batch with other names for its columns, except for those that are kept."""
     rest = iter(names)
-    return batch.rename_columns([e if e in kept else next(rest) for e in batch.schema.names])
+    return batch.rename_columns([e if e in helpers else next(rest) for e in batch.schema.names])
 
 
 def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
@@ -379,7 +379,7 @@ def _commit(
             if checks is not None:
                 checks.keep_committed(batch.batch)
             return
-    aside = None if checks is None else _settle(checks, job, parts, batch)
+    aside = None if checks is None else _refuse_or_quarantine(checks, job, parts, batch)
     attempt = "" if aside is None else aside.attempt
     if batch is not None and attempt:
         batch = replace(batch, quarantined=attempt)
@@ -389,12 +389,12 @@ def _commit(
     if is_new:
         aside.end()
         if aside.counts:
-            _log.info("%s: set aside %s, in %s", job.uri, dict(aside.counts), aside.uri)
+            _log.info("%s: quarantined %s in %s", job.uri, dict(aside.counts), aside.uri)
     elif is_committed:  # another driver was faster
         aside.keep_committed()
 
 
-def _settle(
+def _refuse_or_quarantine(
     checks: RowChecks, job: Job, parts: Sequence[Part], batch: PendingBatch | None
 ) -> QuarantineBatch | None:
     """Refuse the rows if there are bad ones, and delete their files; or set bad ones aside."""
@@ -404,7 +404,9 @@ def _settle(
             if part.bad:
                 bad.add_encoded(part.bad)
         num_rows = sum(part.digest.num_rows for part in parts)
-        return checks.settle(job, bad, num_rows, None if batch is None else batch.batch)
+        return checks.refuse_or_quarantine(
+            job, bad, num_rows, None if batch is None else batch.batch
+        )
     except LanceStreamError:
         _discard(parts, job)
         raise

@@ -31,7 +31,7 @@ from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder, names_in_table
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.batch_types import check_compared, check_readable
-from lance_stream.spark.writer.delete_conditions import settle_condition
+from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
@@ -113,14 +113,16 @@ def plan_upsert(
         InvalidInputError: They do not fit.
         UnsupportedFeatureError: A type, or the location's protocol, is not supported.
     """
-    known = _open(arguments)
+    existing = _open(arguments)
     names = names_in_table(
-        incoming.names, [] if known is None else known.schema.names, case_sensitive=case_sensitive
+        incoming.names,
+        [] if existing is None else existing.schema.names,
+        case_sensitive=case_sensitive,
     )
     columns = StructType(
         [
-            StructField(name, each.dataType, each.nullable, each.metadata)
-            for name, each in zip(names, incoming, strict=True)
+            StructField(name, field.dataType, field.nullable, field.metadata)
+            for name, field in zip(names, incoming, strict=True)
         ]
     )
     rules = _rules(arguments, incoming.names, columns, case_sensitive=case_sensitive)
@@ -183,12 +185,12 @@ def commit_upsert(
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: It was not committed, or the outcome is unknown.
     """
-    made = _commit(job, staged, batch)
-    if made.is_new or made.was_already_committed or not even_without_rows:
-        return made
+    upserted = _commit(job, staged, batch)
+    if upserted.is_new or upserted.was_already_committed or not even_without_rows:
+        return upserted
     recorded = append_fragments(_prepare(job), [], batch, even_without_rows=True)
     return replace(
-        made,
+        upserted,
         table=recorded.table,
         is_new=recorded.is_new,
         was_already_committed=not recorded.is_new,
@@ -255,8 +257,8 @@ def _prepare(job: UpsertJob) -> TableVersion:
         table = widen_columns(table, job.incoming, may_have_new=adds_columns)
     if adds_columns:
         table = add_missing_columns(table, job.incoming, case_sensitive=job.case_sensitive)
-    wanted = [each for each in table.arrow_schema if each.name in job.incoming.names]
-    check_rows_fit(job.incoming, pa.schema(wanted))  # missing columns keep their values
+    stored = [field for field in table.arrow_schema if field.name in job.incoming.names]
+    check_rows_fit(job.incoming, pa.schema(stored))  # missing columns keep their values
     return table
 
 
@@ -284,5 +286,5 @@ def _rules(
     column = column_finder(before, columns.names, "the rows have", case_sensitive=case_sensitive)
     condition = arguments.delete_when
     if condition is not None:
-        condition = settle_condition(condition, columns, case_sensitive=case_sensitive)
+        condition = resolve_delete_condition(condition, columns, case_sensitive=case_sensitive)
     return arguments.renamed(column).upsert_rules(columns.names, condition)

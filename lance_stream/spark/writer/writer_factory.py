@@ -8,12 +8,12 @@ from pyspark.sql.types import StructType
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.spark.arguments.writer_arguments import WriterArguments, parse_writer_options
 from lance_stream.spark.session.source_state import SourceState
-from lance_stream.spark.session.user_errors import plainly
+from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, plan_checks
 from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, check_mode, plan
 
 
-@plainly
+@without_traceback
 def batch_writer(source: SourceState, schema: StructType, overwrite: bool) -> DataSourceWriter:
     """Return the writer of a batch, with the plan of its tasks."""
     arguments = _arguments(source, streaming=False)
@@ -26,7 +26,7 @@ def batch_writer(source: SourceState, schema: StructType, overwrite: bool) -> Da
     return BatchWriter(job, numbered, checks)
 
 
-@plainly
+@without_traceback
 def stream_writer(
     source: SourceState, schema: StructType, overwrite: bool
 ) -> DataSourceStreamWriter:
