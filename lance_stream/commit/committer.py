@@ -29,7 +29,7 @@ from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.repairs import with_counts, with_sequences
 from lance_stream.commit.same_table import check_files_are_there, check_is_still_there, replaced
-from lance_stream.commit.version_log import Look, VersionLog
+from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     BadDataError,
@@ -202,15 +202,15 @@ def _attempt(
     known = planned_on if planned_on is not None and planned_on.version else None
     file = _write_transaction(log, transaction, environment)
     for attempt in attempts:
-        look = _look(log, transaction)
-        newest = look.newest if look else None
-        if look is not None and known is not None:
-            check_is_still_there(log, look, known)
+        state = _read_state(log, transaction)
+        newest = state.newest if state else None
+        if state is not None and known is not None:
+            check_is_still_there(log, state, known)
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
             return Skipped(newest, reason)
         log.check_may_follow(newest)
-        if look is not None and newest is not None and newest.version > checked:
-            found = _check_since(log, transaction, checked, look)
+        if state is not None and newest is not None and newest.version > checked:
+            found = _check_since(log, transaction, checked, state)
             if isinstance(found, Skipped):
                 return found
             if found is Verdict.REBASE:
@@ -254,38 +254,38 @@ class _TransactionFile:
     data: bytes
 
 
-def _look(log: VersionLog, transaction: Transaction) -> Look | None:
+def _read_state(log: VersionLog, transaction: Transaction) -> LogState | None:
     try:
-        look = log.look()
+        state = log.read_state()
     except NotFoundError:
         if transaction.read_version == 0:
             return None
         raise
-    if look.newest.version < transaction.read_version:
-        raise replaced(log.store.uri, transaction.read_version, look.newest.version)
-    return look
+    if state.newest.version < transaction.read_version:
+        raise replaced(log.store.uri, transaction.read_version, state.newest.version)
+    return state
 
 
 def _check_since(
-    log: VersionLog, transaction: Transaction, checked: int, look: Look
+    log: VersionLog, transaction: Transaction, checked: int, state: LogState
 ) -> Verdict | Skipped:
     """Check our transaction against those of all versions after `checked`."""
     verdict = Verdict.YES
-    for version in range(checked + 1, look.newest.version + 1):
-        theirs = _transaction_of(log, version, look)
+    for version in range(checked + 1, state.newest.version + 1):
+        theirs = _transaction_of(log, version, state)
         if theirs is not None and theirs.uuid == transaction.uuid:
             return Skipped(
-                look.newest, f"this transaction was already committed as version {version}"
+                state.newest, f"this transaction was already committed as version {version}"
             )
         if check(transaction, theirs, version) is Verdict.REBASE:
             verdict = Verdict.REBASE
     return verdict
 
 
-def _transaction_of(log: VersionLog, version: int, look: Look) -> Transaction | None:
+def _transaction_of(log: VersionLog, version: int, state: LogState) -> Transaction | None:
     try:
-        is_newest = version == look.newest.version
-        manifest = look.newest if is_newest else log.read(version, look.etags.get(version, ""))
+        is_newest = version == state.newest.version
+        manifest = state.newest if is_newest else log.read(version, state.etags.get(version, ""))
     except (NotFoundError, BadDataError):
         return None
     return read_transaction(log, manifest)

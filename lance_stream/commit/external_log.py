@@ -61,7 +61,7 @@ from lance_stream.commit.manifest_files import (
 )
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.commit.version_log import Look, Publisher
+from lance_stream.commit.version_log import LogState, Publisher
 from lance_stream.errors import (
     CommitAbortedError,
     CorruptDataError,
@@ -224,10 +224,10 @@ class ExternalLog:
             raise self._lost(place)
         return found
 
-    def look(self) -> Look:
-        """Return the current state; see `VersionLog.look`. It has the newest version only."""
+    def read_state(self) -> LogState:
+        """Return the current state; see `VersionLog.read_state`. It has the newest version only."""
         newest = self.read_latest()
-        return Look(newest, {newest.version: ""}, is_all=False)
+        return LogState(newest, {newest.version: ""}, is_all=False)
 
     def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version; see `VersionLog.read`."""

@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Final
 
 from lance_stream.commit.manifest_files import read_manifest, remember_manifest
-from lance_stream.commit.version_log import Look
+from lance_stream.commit.version_log import LogState
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table import manifest_store_mark
@@ -166,8 +166,8 @@ class ObjectStoreLog:
     def _lists_all_after(version: int, listing: _Listing) -> bool:
         return listing.is_all or min(listing.versions(), default=0) <= version + 1
 
-    def look(self) -> Look:
-        """Return the newest manifest, and the versions before it; see `VersionLog.look`."""
+    def read_state(self) -> LogState:
+        """Return the newest manifest, and the versions before it; see `VersionLog.read_state`."""
         for _ in range(_TRIES):
             listing = self._list_first()
             newest = listing.newest
@@ -182,13 +182,15 @@ class ObjectStoreLog:
             }
             with suppress(NotFoundError):
                 manifest = self._read(newest, scheme, etags[newest], is_newest=True)
-                return Look(manifest, etags, listing.is_all and (not few or len(versions) < few))
+                return LogState(
+                    manifest, etags, listing.is_all and (not few or len(versions) < few)
+                )
             # It was removed after it was listed: the table was deleted, and perhaps re-created.
         raise NotFoundError(f"the dataset at {self.store.uri} was deleted while it was opened")
 
     def read_latest(self) -> Manifest:
         """Return the manifest of the newest version; see `VersionLog.read_latest`."""
-        return self.look().newest
+        return self.read_state().newest
 
     def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version; see `VersionLog.read`."""

@@ -25,7 +25,7 @@ files.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lance_stream.commit.version_log import Look, VersionLog
+from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.errors import NotFoundError, TableReplacedError
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
@@ -45,19 +45,19 @@ from lance_stream.table.paths import data_file_path, deletion_file_path
 from lance_stream.table.version_marks import is_same_version, may_derive_from
 
 
-def check_is_still_there(log: VersionLog, look: Look, known: Manifest) -> None:
+def check_is_still_there(log: VersionLog, state: LogState, known: Manifest) -> None:
     """Raise unless a version that was read earlier belongs to the table that is there now.
 
     Args:
         log: The table's history.
-        look: The current state of the history.
+        state: The current state of the history.
         known: The version, as it was read.
 
     Raises:
         TableReplacedError: It belongs to another table.
     """
-    if not _is_still_there(log, look, known):
-        raise replaced(log.store.uri, known.version, look.newest.version)
+    if not _is_still_there(log, state, known):
+        raise replaced(log.store.uri, known.version, state.newest.version)
 
 
 def check_files_are_there(store: Store, operation: Operation) -> None:
@@ -124,12 +124,12 @@ def replaced(uri: str, known: int, newest: int) -> TableReplacedError:
     )
 
 
-def _is_still_there(log: VersionLog, look: Look, known: Manifest) -> bool:
-    newest = look.newest
+def _is_still_there(log: VersionLog, state: LogState, known: Manifest) -> bool:
+    newest = state.newest
     if newest.version <= known.version:
         return is_same_version(newest, known)
     try:
-        there = log.read(known.version, look.etags.get(known.version, ""))
+        there = log.read(known.version, state.etags.get(known.version, ""))
     except NotFoundError:
         return may_derive_from(newest, known)
     return is_same_version(there, known)

@@ -24,7 +24,7 @@ class Publisher(Protocol):
 
 
 @dataclass(frozen=True)
-class Look:
+class LogState:
     """A table's history at one moment.
 
     Attributes:
@@ -162,7 +162,7 @@ class VersionLog(Protocol):
         """
         ...
 
-    def look(self) -> Look:
+    def read_state(self) -> LogState:
         """Return the current state: one listing, and one more request for an uncached manifest.
 
         Raises:
@@ -177,7 +177,7 @@ class VersionLog(Protocol):
 
         Args:
             version: The version.
-            etag: Its ETag in a look just made: if cached, it costs no request.
+            etag: Its ETag in a state just read: if cached, it costs no request.
 
         Raises:
             NotFoundError: There is no such version, or no table.
@@ -190,7 +190,7 @@ class VersionLog(Protocol):
         ...
 
     def find(self, version: int) -> Manifest | None:
-        """Return the manifest of a version that may be newer than a look; None if it is not there.
+        """Return the manifest of a version that may be newer than a state; None if it is missing.
 
         One request, however long the history.
 

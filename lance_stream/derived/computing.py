@@ -56,7 +56,7 @@ class Runner(Protocol):
         """Return the function's results, in order."""
 
 
-class Here:
+class Local:
     """Runs everything in the calling thread."""
 
     num_workers = 1

@@ -35,7 +35,7 @@ from lance_stream.derived.candidates import (
     count_changed,
     next_rows,
 )
-from lance_stream.derived.computing import Computed, Here, Runner, compute, compute_jobs
+from lance_stream.derived.computing import Computed, Local, Runner, compute, compute_jobs
 from lance_stream.derived.declaration import Declaration, Outputs, declare
 from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.derived.progress import Progress
@@ -147,7 +147,7 @@ class Derivation:
         self.declaration = declaration
         self._options = as_options(storage_options)
         self._quarantine = quarantine
-        self._runner: Runner = Here() if runner is None else runner
+        self._runner: Runner = Local() if runner is None else runner
         self._environment = environment
         self._lock = threading.Lock()
 

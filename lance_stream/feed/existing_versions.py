@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from lance_stream.commit.version_log import ExternalVersions, Look, VersionLog
+from lance_stream.commit.version_log import ExternalVersions, LogState, VersionLog
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.positions import Position, joined_marks
 from lance_stream.snapshot.opening import checkout
@@ -36,14 +36,14 @@ class ExistingVersions:
 
     Args:
         table: Any version of the table.
-        look: Which versions there are.
+        state: Which versions there are.
     """
 
-    def __init__(self, table: TableVersion, look: Look) -> None:
-        self._log = _RecentVersions(table.log, look)
-        self.newest = replace(table.at(look.newest), log=self._log)
-        self._listed = list(look.etags)
-        self._is_all = look.is_all
+    def __init__(self, table: TableVersion, state: LogState) -> None:
+        self._log = _RecentVersions(table.log, state)
+        self.newest = replace(table.at(state.newest), log=self._log)
+        self._listed = list(state.etags)
+        self._is_all = state.is_all
 
     @cached_property
     def versions(self) -> list[int]:
@@ -128,7 +128,7 @@ class _RecentVersions(VersionLog):
         seen: Which versions there are.
     """
 
-    def __init__(self, log: VersionLog, seen: Look) -> None:
+    def __init__(self, log: VersionLog, seen: LogState) -> None:
         self._log = log
         self._seen = seen
         self._recent = {seen.newest.version: seen.newest}
@@ -151,9 +151,9 @@ class _RecentVersions(VersionLog):
         """Return every existing version."""
         return self._log.versions(after)
 
-    def look(self) -> Look:
+    def read_state(self) -> LogState:
         """Return which versions there are now."""
-        return self._log.look()
+        return self._log.read_state()
 
     def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from lance_stream.commit.opening import open_log
-from lance_stream.commit.version_log import Look
+from lance_stream.commit.version_log import LogState
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.feed.appended_fragments import AppendedRows, walk_appended
 from lance_stream.feed.change_units import ChangeUnit
@@ -82,7 +82,7 @@ class FollowerRules:
 
 
 @dataclass(frozen=True)
-class Behind:
+class Lag:
     """How far a position is behind the newest version.
 
     Attributes:
@@ -207,7 +207,7 @@ class TableFollower:
             NotFoundError: The table was deleted or re-created; or a version no longer exists.
             InvalidInputError: Only appended rows are wanted, and a version changes others.
         """
-        newest = self._newest.look()
+        newest = self._newest.poll()
         if newest < start.last_version:
             raise self._recreated_error(start)
         through = newest if through is None else max(min(newest, through), start.version)
@@ -270,7 +270,7 @@ class TableFollower:
             return self._snapshot_units(history, start, end, columns_of)
         return self._change_units(history, start, end, columns_of)
 
-    def behind(self, position: Position) -> Behind:
+    def lag(self, position: Position) -> Lag:
         """Return how far a position is behind the newest version seen so far.
 
         Rows are counted in a few versions per call, and the counts are kept.
@@ -278,14 +278,14 @@ class TableFollower:
         newest = self._newest.seen
         versions = max(newest - position.version, 0)
         if not versions and not position.is_snapshot:
-            return Behind(newest, 0, 0)
+            return Lag(newest, 0, 0)
         try:
             history = self._last_history
             if history is None or history.newest.version != newest:
                 history = self._history()
-            return Behind(newest, versions, self._rows_behind(history, position, newest))
+            return Lag(newest, versions, self._row_lag(history, position, newest))
         except (NotFoundError, InvalidInputError):
-            return Behind(newest, versions, None)  # the next batch reports the error
+            return Lag(newest, versions, None)  # the next batch reports the error
 
     # --- where a batch ends
 
@@ -577,9 +577,7 @@ class TableFollower:
 
     # --- how far behind
 
-    def _rows_behind(
-        self, history: ExistingVersions, position: Position, newest: int
-    ) -> int | None:
+    def _row_lag(self, history: ExistingVersions, position: Position, newest: int) -> int | None:
         rows = 0
         if position.is_snapshot and position.version:
             rows = Snapshot(history.at(position.version)).num_rows - position.num_delivered
@@ -610,14 +608,14 @@ class TableFollower:
 
     # --- the table
 
-    def _history(self, look: Look | None = None) -> ExistingVersions:
-        """Return the versions that exist now, or that a recent look found."""
-        look = look or self._log.look()
-        check_readable(look.newest)
+    def _history(self, state: LogState | None = None) -> ExistingVersions:
+        """Return the versions that exist now, or that a recent poll found."""
+        state = state or self._log.read_state()
+        check_readable(state.newest)
         table = TableVersion(
-            self.uri, dict(self._storage_options or {}), self.store, self._log, look.newest
+            self.uri, dict(self._storage_options or {}), self.store, self._log, state.newest
         )
-        self._last_history = ExistingVersions(table, look)
+        self._last_history = ExistingVersions(table, state)
         return self._last_history
 
     def _history_for(self, start: Position, end: Position) -> ExistingVersions:

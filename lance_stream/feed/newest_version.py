@@ -8,11 +8,11 @@ the newest versions are listed instead.
 
 from typing import Final
 
-from lance_stream.commit.version_log import Look, VersionLog
+from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.table.version_marks import mark_of
 
-LOOKS_PER_LISTING: Final = 20
-"""After how many looks without news the newest versions are listed."""
+POLLS_PER_LISTING: Final = 20
+"""After how many polls without news the newest versions are listed."""
 
 
 class NewestVersion:
@@ -22,34 +22,34 @@ class NewestVersion:
         log: Its history.
 
     Attributes:
-        seen: Its number; 0 before the first look.
+        seen: Its number; 0 before the first state.
         mark: Its mark, from `table.version_marks.mark_of`.
-        listed: What the last look listed; None if it did not list.
+        listed: What the last poll listed; None if it did not list.
     """
 
     def __init__(self, log: VersionLog) -> None:
         self._log = log
         self.seen = 0
-        self._looks = 0
+        self._polls = 0
         self.mark = ""
-        self.listed: Look | None = None
+        self.listed: LogState | None = None
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """Return the newest version.
 
         Raises:
             NotFoundError: The table does not exist.
             BadDataError: The newest manifest is damaged.
         """
-        self._looks += 1
+        self._polls += 1
         self.listed = None
-        if not self.seen or self._looks > LOOKS_PER_LISTING or self._log.find(self.seen + 1):
+        if not self.seen or self._polls > POLLS_PER_LISTING or self._log.find(self.seen + 1):
             self.list()
         return self.seen
 
     def list(self) -> int:
-        """Return the newest version from a listing; see `look`."""
-        self.listed = self._log.look()
+        """Return the newest version from a listing; see `poll`."""
+        self.listed = self._log.read_state()
         newest = self.listed.newest
-        self.seen, self.mark, self._looks = newest.version, mark_of(newest), 0
+        self.seen, self.mark, self._polls = newest.version, mark_of(newest), 0
         return self.seen

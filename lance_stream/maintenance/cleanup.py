@@ -233,12 +233,12 @@ class FileWork:
     delete: Callable[[Store, Sequence[str]], None]
 
 
-def list_here(store: Store, folders: Sequence[str]) -> Iterator[list[StoredFile]]:
+def list_locally(store: Store, folders: Sequence[str]) -> Iterator[list[StoredFile]]:
     """List folders in this process, one after another."""
     yield from map(store.list, folders)
 
 
-def delete_here(store: Store, paths: Sequence[str]) -> None:
+def delete_locally(store: Store, paths: Sequence[str]) -> None:
     """Delete files in this process, in as many threads as the store is read by."""
     with ThreadPoolExecutor(
         store.num_readers, thread_name_prefix="lance-stream-cleanup"
@@ -247,7 +247,7 @@ def delete_here(store: Store, paths: Sequence[str]) -> None:
             pass
 
 
-HERE: Final = FileWork(list_here, delete_here)
+LOCAL: Final = FileWork(list_locally, delete_locally)
 """All work in this process."""
 
 
@@ -256,7 +256,7 @@ def cleanup(
     rules: CleanupRules,
     *,
     is_dry_run: bool = False,
-    work: FileWork = HERE,
+    work: FileWork = LOCAL,
     environment: Environment = MACHINE,
 ) -> CleanupReport:
     """Remove old versions, and the files that no remaining version references.

@@ -151,7 +151,7 @@ def newest_of_same(table: TableVersion) -> TableVersion:
     """
     check_is_attached(table.version)
     try:
-        look = table.log.look()
+        look = table.log.read_state()
     except NotFoundError:
         if not table.version:
             return table  # it is yet to be created

@@ -136,7 +136,7 @@ def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, An
         raise UntrustedLocationError(
             f"the table at {own.uri} names the file {str(file)[:_SHOWN]!r} as a value of a row, "
             "which is outside the table's directory: a table from someone else could "
-            "read any file of yours in this way. It was not opened. " + _way_out(str(file.parent))
+            "read any file of yours in this way. It was not opened. " + _remedy(str(file.parent))
         )
 
 
@@ -291,11 +291,11 @@ def _of_others(own: Store, location: str) -> str:
     return (
         f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which is another "
         "service or account than the table's own: it was not opened, for that would send your "
-        "credentials where the table's author chose. " + _way_out(location)
+        "credentials where the table's author chose. " + _remedy(location)
     )
 
 
-def _way_out(location: str) -> str:
+def _remedy(location: str) -> str:
     return (
         f"If you trust it, set trusted_locations=[{location[:_SHOWN]!r}] (for a sink in its "
         "storage_options, in Spark by the option trustedLocations, on the command line by "

@@ -200,14 +200,16 @@ def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> Non
     assert len(live_ids(reader)) == expected + 1
 
 
-@pytest.mark.parametrize("look", ["latest", "versions", "read_latest", "read", "find", "look"])
+@pytest.mark.parametrize(
+    "read", ["latest", "versions", "read_latest", "read", "find", "read_state"]
+)
 @pytest.mark.parametrize("step", [3, 4])
-def test_every_read_finishes_interrupted_commits(writer: Writer, step: int, look: str) -> None:
+def test_every_read_finishes_interrupted_commits(writer: Writer, step: int, read: str) -> None:
     kill_at(writer, step)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
     reader = writer.others()
-    getattr(reader, look)(*([4] if look in ("read", "find") else []))
+    getattr(reader, read)(*([4] if read in ("read", "find") else []))
     assert staged(reader.store) == []
     found = reader.manifests.latest("uri of t")
     assert found is not None
@@ -279,7 +281,7 @@ def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
         writer.log.publish(4, manifest_of(4))
     revive(writer)
     writer.store.delete(f"_versions/{staged(writer.store)[0]}")
-    for look in (writer.log.read_latest, writer.log.look):
+    for look in (writer.log.read_latest, writer.log.read_state):
         with pytest.raises(CorruptDataError, match=r"version 4 .* does not exist; the newest .* 3"):
             look()
     with pytest.raises(CorruptDataError, match="does not exist"):

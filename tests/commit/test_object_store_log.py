@@ -192,7 +192,7 @@ def test_the_newest_version_is_listed_first() -> None:
     log = ObjectStoreLog(store)
     assert log.latest() == LONG
     assert listings(store) == [FIRST]
-    look = log.look()
+    look = log.read_state()
     assert (look.newest.version, look.is_all) == (LONG, False)
     assert list(look.etags) == list(range(LONG - FIRST_NAMES + 1, LONG + 1))
     assert listings(store) == [FIRST]
@@ -240,7 +240,7 @@ def test_other_files_hide_no_newest_version(other: Callable[[int], str]) -> None
         store.write(other(number), b"")
     log = ObjectStoreLog(store)
     assert log.latest() == LONG
-    assert log.look().newest.version == LONG
+    assert log.read_state().newest.version == LONG
     assert log.versions(after=LONG - 1) == [LONG]
     assert log.publish(LONG + 1, manifest_of(LONG + 1))
     assert ObjectStoreLog(store).latest() == LONG + 1
@@ -251,7 +251,7 @@ def test_v1_names_are_listed_completely() -> None:
     log = ObjectStoreLog(store)
     assert log.latest() == LONG
     assert listings(store) == [FIRST, ALL]
-    look = log.look()
+    look = log.read_state()
     assert (look.newest.version, look.is_all, len(look.etags)) == (LONG, True, LONG)
     assert log.publish(LONG + 1, manifest_of(LONG + 1))
     assert store.exists(manifest_path(LONG + 1, NamingScheme.V1))
@@ -268,7 +268,7 @@ def test_mixed_schemes_among_first_names_are_refused(version: int) -> None:
 def test_looking_for_a_version_costs_one_request() -> None:
     store = long_history()
     log = ObjectStoreLog(store)
-    log.look()
+    log.read_state()
     store.calls.clear()
     assert log.find(LONG + 1) is None
     assert len(store.calls) == 1

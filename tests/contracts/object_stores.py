@@ -100,7 +100,7 @@ class ObjectStoreContract(StoreContract):
             yield proxy
 
     @pytest.fixture
-    def behind(self, bucket: Bucket, proxy: FaultProxy) -> ObjectStore:
+    def lag(self, bucket: Bucket, proxy: FaultProxy) -> ObjectStore:
         """The same store, reached through the proxy."""
         return store_at(bucket, proxy.url)
 

@@ -141,7 +141,7 @@ class VersionLogContract:
 
     def test_a_look_returns_the_newest_versions(self, log: VersionLog) -> None:
         self.publish(log, 1, 2, 3)
-        look = log.look()
+        look = log.read_state()
         assert look.newest.version == 3
         assert list(look.etags) == [1, 2, 3][-len(look.etags) :]
 

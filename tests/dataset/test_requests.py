@@ -20,7 +20,7 @@ from lance_stream.feed import intervals
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.newest_version import LOOKS_PER_LISTING
+from lance_stream.feed.newest_version import POLLS_PER_LISTING
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.replay_check import PendingBatch
@@ -279,17 +279,17 @@ def following() -> tuple[TableFollower, Position]:
 def batch(followed: TableFollower, start: Position, limits: Limits | None = None) -> Any:
     """Plan a batch as Spark does, and return where it ends and its work units."""
     end = followed.advance(start, limits or Limits())
-    followed.behind(end)
+    followed.lag(end)
     return end, followed.units(start, end)
 
 
 def test_a_poll_without_news(service: ObjectService, ds: Dataset) -> None:
     followed, position = following()
     service.clear()
-    for _ in range(LOOKS_PER_LISTING):
+    for _ in range(POLLS_PER_LISTING):
         assert followed.advance(position) == position
-        followed.behind(position)
-    assert service.kinds() == {"get": LOOKS_PER_LISTING}
+        followed.lag(position)
+    assert service.kinds() == {"get": POLLS_PER_LISTING}
     assert {value.num_bytes for value in service.asked} == {0}
     assert requests_of(service, lambda: followed.advance(position)) == {"list": 1}
 

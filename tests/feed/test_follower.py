@@ -165,7 +165,7 @@ def test_positions_of_earlier_releases_keep_their_meaning(
     assert [change[2] for change in before if change[1] == "update_preimage"] == (
         updated if with_pre_images else []
     )
-    assert followed.behind(inside).rows in (None, 0)
+    assert followed.lag(inside).rows in (None, 0)
     end, *later = steps_from(followed, inside, Limits(rows=1))[1:] or [inside]
     if num_delivered < 4:
         assert (end, later) == (Position(2, mark=followed.after(2).mark), [])
@@ -247,7 +247,7 @@ def test_an_idle_poll_is_one_read(ds: Dataset, monkeypatch: pytest.MonkeyPatch) 
     store.calls.clear()
     for _ in range(10):
         assert followed.advance(position) == position
-        assert followed.behind(position).versions == 0
+        assert followed.lag(position).versions == 0
     assert [call for call, _ in store.calls] == ["read"] * 10
 
 
@@ -272,7 +272,7 @@ def test_a_split_version_is_compared_once(ds: Dataset, monkeypatch: pytest.Monke
     followed, position = follow(ds), follow(ds).after(1)
     for _ in range(6):
         end = followed.advance(position, Limits(rows=1), through=2)
-        followed.behind(end)
+        followed.lag(end)
         read(followed, position, end)
         position = end
     assert (position.version, position.num_delivered) == (2, 0)
@@ -612,12 +612,12 @@ def test_an_empty_range_has_no_changes(ds: Dataset) -> None:
 def test_unread_versions_and_rows_are_counted(ds: Dataset) -> None:
     followed = follow(ds)
     end = followed.advance(Position(1), Limits(rows=4))
-    behind = followed.behind(end)
-    assert (behind.newest, behind.versions) == (5, 4)
-    assert behind.rows == len(all_changes(ds)) - 4
-    assert followed.behind(followed.after(5)).rows == 0
+    lag = followed.lag(end)
+    assert (lag.newest, lag.versions) == (5, 4)
+    assert lag.rows == len(all_changes(ds)) - 4
+    assert followed.lag(followed.after(5)).rows == 0
     in_snapshot = followed.advance(FROM_SNAPSHOT, Limits(rows=4))
-    assert followed.behind(in_snapshot).rows == 2
+    assert followed.lag(in_snapshot).rows == 2
 
 
 def test_counting_unread_rows_is_spread_out() -> None:
@@ -627,8 +627,8 @@ def test_counting_unread_rows_is_spread_out() -> None:
         table = table.append(rows(number))
     followed = follow(table)
     end = followed.advance(Position(1), Limits(versions=1))
-    assert followed.behind(end).rows is None
-    assert followed.behind(end).rows == follower.COUNTED_PER_REPORT + 1
+    assert followed.lag(end).rows is None
+    assert followed.lag(end).rows == follower.COUNTED_PER_REPORT + 1
 
 
 def test_any_limit_cuts_the_initial_snapshot(ds: Dataset) -> None:

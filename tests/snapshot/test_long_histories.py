@@ -260,7 +260,7 @@ def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.Mo
 
     def batch(start: Position) -> Position:
         end = followed.advance(start)
-        followed.behind(end)
+        followed.lag(end)
         units = followed.units(start, end)
         assert sum(change.num_rows for change in read_changes(units)) == ROWS
         return end

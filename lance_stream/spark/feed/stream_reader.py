@@ -308,11 +308,11 @@ if HAS_READ_LIMITS:
                 return None
             seen = self._position, self.follower.newest_seen
             if self._report is None or self._report[0] != seen:
-                behind = self.follower.behind(self._position)
+                lag = self.follower.lag(self._position)
                 report = {
-                    "version": behind.newest,
-                    "versionsBehind": behind.versions,
-                    "rowsBehind": behind.rows,
+                    "version": lag.newest,
+                    "versionsBehind": lag.versions,
+                    "rowsBehind": lag.rows,
                 }
                 self._report = seen, report
             return self._report[1]

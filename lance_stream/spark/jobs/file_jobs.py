@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.maintenance.cleanup import FileWork, delete_here
+from lance_stream.maintenance.cleanup import FileWork, delete_locally
 from lance_stream.spark.jobs.arrow_jobs import run_in_tasks
 from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.paths import VERSIONS_DIRECTORY
@@ -75,7 +75,7 @@ def _delete(spark: SparkSession, store: Store, paths: Sequence[str]) -> None:
 def _delete_some(store: Store, paths: Sequence[str]) -> None:
     """Delete files; runs on workers."""
     _check_is_seen(store)
-    delete_here(store, paths)
+    delete_locally(store, paths)
 
 
 def _cut(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -48,7 +48,7 @@ _SILENCES: Final = {
 _TRIED: Final = re.compile(r"after (\d+) retries")
 
 _OF_ONE: Final = re.compile(r"delete request failed for key .*?: (.*?) \(code: (\d{3})\)", re.S)
-_NO_WAY_OUT: Final = "the service does not take this request"
+_NO_REMEDY: Final = "the service does not take this request"
 
 _DEBUG: Final = "\n\nDebug source"
 _LATER: Final = frozenset({408, 425, 429})
@@ -67,7 +67,7 @@ class Dialect:
         later: Codes that mean "again", whatever the status.
         no_bucket: Codes of 404 that refer to the bucket, not to the object.
         not_accepted: Codes for which other credentials may help, whatever the status.
-        ways_out: What to do, by code or by status.
+        remedies: What to do, by code or by status.
     """
 
     taken: frozenset[str] = frozenset()
@@ -75,7 +75,7 @@ class Dialect:
     later: frozenset[str] = frozenset()
     no_bucket: frozenset[str] = frozenset()
     not_accepted: frozenset[str] = frozenset()
-    ways_out: Mapping[str, str] = field(default_factory=dict)
+    remedies: Mapping[str, str] = field(default_factory=dict)
 
 
 class TakenError(RefusedError):
@@ -175,24 +175,24 @@ def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:
     status, code = said.status, said.code
     if status == 404 or code in dialect.no_bucket:
         if code in dialect.no_bucket or "bucket does not exist" in said.message.lower():
-            return RefusedError(f"{said}: {dialect.ways_out.get(code) or dialect.ways_out['404']}")
+            return RefusedError(f"{said}: {dialect.remedies.get(code) or dialect.remedies['404']}")
         return MissingError(str(said))
     if status in _LATER or code in dialect.later or (status >= 500 and status != 501):
         return TryAgainError(f"{status} {code}".strip())
-    is_named = code in dialect.ways_out
+    is_named = code in dialect.remedies
     if (status == 412 and not is_named) or (status == 409 and code in dialect.taken):
         return TakenError(str(said))
     if status == 409 and dialect.conflicts_pass and not is_named:
         return TryAgainError(f"{status} {code}".strip())
     if status == 416:
         return NoSuchRangeError("beyond the end")
-    way_out = dialect.ways_out.get(code) or dialect.ways_out.get(str(status)) or _NO_WAY_OUT
+    remedy = dialect.remedies.get(code) or dialect.remedies.get(str(status)) or _NO_REMEDY
     region = _REGION.search(text)
     if region is not None:
-        way_out = f"the bucket is in {region[1]}: {way_out}"
+        remedy = f"the bucket is in {region[1]}: {remedy}"
     if 300 <= status < 400:
-        way_out = f"the service sends requests elsewhere: {_elsewhere(dialect)}"
-    refusal = f"{said}: {way_out}"
+        remedy = f"the service sends requests elsewhere: {_elsewhere(dialect)}"
+    refusal = f"{said}: {remedy}"
     is_mute = status == 400 and not (code or said.message)  # an answer to HEAD has no code
     if status == 401 or code in dialect.not_accepted or (is_mute and dialect.not_accepted):
         return NotAcceptedError(refusal)
@@ -200,7 +200,7 @@ def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:
 
 
 def _elsewhere(dialect: Dialect) -> str:
-    return dialect.ways_out.get("301", "correct the endpoint in the storage options")
+    return dialect.remedies.get("301", "correct the endpoint in the storage options")
 
 
 def _silence(text: str) -> str:

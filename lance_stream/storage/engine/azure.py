@@ -29,7 +29,7 @@ _DIALECT: Final = Dialect(
             "ResourceNotFound",
         }
     ),
-    ways_out={
+    remedies={
         "404": "there is no such container. Create it, or correct the URI",
         "ResourceNotFound": (
             "there is no such container, or it cannot be read without credentials"

@@ -34,7 +34,7 @@ GOOGLES_OWN: Final = "https://storage.googleapis.com"
 _DIALECT: Final = Dialect(
     later=frozenset({"SlowDown", "TooManyRequests", "InternalError", "ServiceUnavailable"}),
     no_bucket=frozenset({"NoSuchBucket"}),
-    ways_out={
+    remedies={
         **dict.fromkeys(("404", "NoSuchBucket"), "make the bucket, or mend the table's URI"),
         "401": f"who asks is not known there. {REMEDIES}",
         "403": (

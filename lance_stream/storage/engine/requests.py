@@ -261,7 +261,7 @@ class EngineRequests:
                 obstore.put_async, key, data, purpose="writes", mode=mode, use_multipart=False
             )
         except MissingError as error:
-            raise RefusedError(f"{error}: {self._dialect.ways_out['404']}") from None
+            raise RefusedError(f"{error}: {self._dialect.remedies['404']}") from None
         if mode == "create":
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
             self._created[key] = (_unquoted(made["e_tag"]), md5)

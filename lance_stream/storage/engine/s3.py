@@ -63,7 +63,7 @@ _DIALECT: Final = Dialect(
             "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired",
         }
     ),
-    ways_out={
+    remedies={
         **dict.fromkeys(("404", "NoSuchBucket"), _NO_BUCKET),
         **dict.fromkeys(("AccessDenied", "AllAccessDisabled", "AccountProblem", "403"), _RIGHTS),
         **dict.fromkeys(

@@ -13,7 +13,7 @@ def test_cached_logs_change_the_versions_themselves() -> None:
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]))
     for number in range(3):
         ds = ds.append(pa.table({"id": [number]}))
-    log = ExistingVersions(ds.table, ds.table.log.look()).newest.log
+    log = ExistingVersions(ds.table, ds.table.log.read_state()).newest.log
     data = ds.table.store.read(log.manifest_path(2))
     log.remove([1, 2])
     assert log.versions() == ds.table.log.versions() == [3, 4]
