@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ MODULES = (
     "actions.threads",
     "actions.quarantine",
     "checks.rows",
+    "checks.filters",
     "checks.feed",
     "checks.replicas",
     "checks.transactions",
@@ -37,6 +38,9 @@ MODULES = (
 
 CHECKS = 0.25
 """How many steps are checks."""
+
+FACTORS = (0.1, 1, 1, 1, 3)
+"""How much more often than usual a life does something."""
 
 LAST_CHECKS = 0.3
 """How many of the checks are done at the end of a life, besides a read of all rows."""
@@ -80,23 +84,31 @@ def folder() -> Iterator[str]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def draw_next(dice: random.Random) -> Registered:
-    """Draw an action or a check by its weight."""
+def draw_weights(dice: random.Random) -> dict[str, float]:
+    """Draw how often a life does each action and check: some seldom, others often.
+
+    So there are lives of few features, which go deeper into these.
+    """
+    return {name: each.weight * dice.choice(FACTORS) for name, each in REGISTRY.items()}
+
+
+def draw_next(dice: random.Random, weights: Mapping[str, float]) -> Registered:
+    """Draw an action or a check by its weight in this life."""
     is_check = dice.random() < CHECKS
     sort = [each for each in REGISTRY.values() if each.is_check == is_check]
-    return dice.choices(sort, [each.weight for each in sort])[0]
+    return dice.choices(sort, [weights[each.name] for each in sort])[0]
 
 
 def make_life(seed: int, num_steps: int) -> Outcome:
     """Make the life of a seed."""
     dice = random.Random(seed)
-    limits = draw_limits(dice)
+    limits, weights = draw_limits(dice), draw_weights(dice)
     outcome = Outcome([Step("limits", {"limits": limits})])
 
     def steps(life: Life) -> Iterator[tuple[Registered, Choices]]:
         yield REGISTRY["create"], Choices(dice, {})
         for _ in range(num_steps):
-            yield draw_next(dice), Choices(dice, {})
+            yield draw_next(dice, weights), Choices(dice, {})
         for index, line in enumerate(life.lines):
             newest = {"line": index, "version": line.newest}
             yield REGISTRY["older_version"], Choices(dice, newest)

@@ -22,7 +22,19 @@ import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitConflictError
-from tests.histories.model import KEY, KINDS, NAMES, Column, Row, State, Values, from_arrow
+from tests.histories.model import (
+    ALL_KINDS,
+    KEY,
+    KINDS,
+    NAMES,
+    SPECIAL_KINDS,
+    Column,
+    Row,
+    State,
+    Values,
+    from_arrow,
+    to_arrow,
+)
 from tests.histories.second_process import SecondProcess, second_process
 from tests.histories.steps import Choices, DoesNotFit
 from tests.upsert.large_histories import DiedError, dying
@@ -240,7 +252,9 @@ class Line:
             case "delete":
                 theirs.delete(in_list(details))
                 self.advance(lambda state, _: state.without(details), look=False)
-            case "update" if numbers := [c.name for c in now.columns if KINDS[c.kind].is_number]:
+            case "update" if numbers := [
+                c.name for c in now.columns if ALL_KINDS[c.kind].is_number
+            ]:
                 keys, value = details
                 theirs.update({numbers[0]: str(value)}, in_list(keys))
                 changes = {key: {numbers[0]: value} for key in keys}
@@ -302,7 +316,7 @@ class Line:
         assert schema.names == [KEY, *state.names], (schema.names, state.names)
         for column in state.columns:
             stored = schema.field(column.name)
-            assert stored.type == KINDS[column.kind].arrow, (stored, column)
+            assert stored.type == ALL_KINDS[column.kind].arrow, (stored, column)
             note = (stored.metadata or {}).get(b"note", b"").decode()
             assert note == column.note, f"metadata of {column.name}: {note!r}, not {column.note!r}"
         stable = self.life.is_stable
@@ -338,7 +352,8 @@ class Line:
         """Return the columns that have an index."""
         if "indices" not in self.memory:
             return set()
-        return {name for index in self.pylance().list_indices() for name in index["fields"]}
+        indices = self.pylance().list_indices()
+        return {name.partition(".")[0] for index in indices for name in index["fields"]}
 
 
 def in_list(keys: Iterable[int]) -> str:
@@ -420,7 +435,9 @@ class Life:
     # --- drawing
 
     def kinds(self) -> list[str]:
-        return [n for n, kind in KINDS.items() if kind.lowest_file_version <= self.file_version]
+        """Return the kinds that the table may have; those drawn more often occur three times."""
+        common = [n for n, kind in KINDS.items() if kind.lowest_file_version <= self.file_version]
+        return [*3 * common, *SPECIAL_KINDS]
 
     def draw_columns(self, dice: random.Random) -> list[list[str]]:
         names = dice.sample(NAMES, dice.randint(1, 3))
@@ -428,8 +445,10 @@ class Life:
 
     def draw_values(self, columns: Iterable[Column], dice: random.Random) -> dict[str, Any]:
         return {
-            c.name: None if not c.is_required and dice.random() < 0.2 else KINDS[c.kind].draw(dice)
-            for c in columns
+            column.name: None
+            if not column.is_required and dice.random() < 0.2
+            else ALL_KINDS[column.kind].draw(dice)
+            for column in columns
         }
 
     def draw_new_keys(self, dice: random.Random, most: int = 6) -> list[int]:
@@ -491,6 +510,12 @@ def fits(value: Any, column: Column) -> bool:
         "string": str, "uuid": str, "bool": bool, "pair": dict, "list": list, "vector": list,
         "float32": float, "float64": float, "int32": int, "int64": int,
     }  # fmt: skip
+    if column.kind in SPECIAL_KINDS:
+        try:
+            to_arrow([value], column.kind)
+        except (ArithmeticError, TypeError, ValueError, pa.ArrowException):
+            return False
+        return True
     if not isinstance(value, kinds[column.kind]):
         return False
     if column.kind == "uuid":

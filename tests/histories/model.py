@@ -7,7 +7,11 @@ States are immutable and share what they have in common, so each version keeps i
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from decimal import Decimal
+from math import isfinite
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -30,6 +34,7 @@ class Kind:
         wider: The kind that its values can be cast to.
         is_number: Whether SQL can add to it.
         lowest_file_version: Older files cannot store it.
+        parse: Makes what Arrow takes of a value; None if that is the value itself.
     """
 
     arrow: pa.DataType
@@ -37,6 +42,14 @@ class Kind:
     wider: str = ""
     is_number: bool = False
     lowest_file_version: str = "2.0"
+    parse: Callable[[Value], Any] | None = None
+
+
+STRINGS = ["", "a", "ab", "b", "zebra", "ü", "𝄞", "B", "a" * 40]
+
+
+def _one_of(*values: Value) -> Callable[[random.Random], Value]:
+    return lambda dice: dice.choice(values)
 
 
 def _list(dice: random.Random) -> Value:
@@ -63,23 +76,60 @@ KINDS: Mapping[str, Kind] = {
     "list": Kind(pa.list_(pa.int64()), _list),
     "pair": Kind(PAIR, _pair, lowest_file_version="2.1"),
     "vector": Kind(pa.list_(pa.float32(), 4), _vector),
-    "uuid": Kind(pa.uuid(), lambda dice: f"{dice.randrange(1 << 32):032x}"),
+    "uuid": Kind(pa.uuid(), lambda dice: f"{dice.randrange(1 << 32):032x}", parse=bytes.fromhex),
 }
+SPECIAL_KINDS: Mapping[str, Kind] = {
+    "int8": Kind(pa.int8(), _one_of(-128, 127, 0, 5, 7)),
+    "uint64": Kind(pa.uint64(), _one_of(0, 1, 2**63, 2**64 - 1)),
+    "real": Kind(
+        pa.float64(), _one_of("nan", "inf", "-inf", 0.0, -0.0, 1.5, -2.25, 1e300), parse=float
+    ),
+    "large_string": Kind(pa.large_string(), _one_of(*STRINGS)),
+    "binary": Kind(pa.binary(), _one_of("", "00", "ff", "6162"), parse=bytes.fromhex),
+    "date": Kind(
+        pa.date32(), _one_of("1969-12-30", "1970-01-01", "2024-01-03"), parse=date.fromisoformat
+    ),
+    "timestamp": Kind(
+        pa.timestamp("us"),
+        _one_of("2024-01-02T00:00:00", "2024-01-02T00:00:00.000001", "1969-12-31T23:59:59"),
+        parse=datetime.fromisoformat,
+    ),
+    "zoned": Kind(
+        pa.timestamp("ms", "UTC"),
+        _one_of("2024-01-02T00:00:00+00:00", "2024-01-03T00:00:00+00:00"),
+        parse=datetime.fromisoformat,
+    ),
+    "decimal": Kind(pa.decimal128(12, 2), _one_of("1.25", "-7.00", "99.99", "0.00"), parse=Decimal),
+}
+"""Kinds that are drawn less often: each has values at the edges of its type."""
+
+ALL_KINDS: Mapping[str, Kind] = {**KINDS, **SPECIAL_KINDS}
 
 
 def to_arrow(values: Iterable[Value], kind: str) -> pa.Array:
     """Return plain values as an array of a kind."""
+    parse, arrow = ALL_KINDS[kind].parse, ALL_KINDS[kind].arrow
+    if parse is not None:
+        values = [None if value is None else parse(value) for value in values]
     if kind == "uuid":
-        stored = [None if value is None else bytes.fromhex(value) for value in values]
-        return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(stored, pa.binary(16)))
-    return pa.array(values, KINDS[kind].arrow)
+        return pa.ExtensionArray.from_storage(arrow, pa.array(values, pa.binary(16)))
+    return pa.array(values, arrow)
 
 
 def from_arrow(value: Any) -> Value:
     """Return a value that Arrow gave as plain data."""
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.hex if hasattr(value, "hex") and not isinstance(value, float) else value
+    match value:
+        case bytes():
+            return value.hex()
+        case UUID():
+            return value.hex
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case float() if not isfinite(value):
+            return str(value)
+    return value
 
 
 @dataclass(frozen=True)
@@ -89,7 +139,7 @@ class Column:
     Attributes:
         ident: Kept for the column's whole life: a rename keeps it, a cast or an overwrite does not.
         name: Its name.
-        kind: One of `KINDS`.
+        kind: One of `ALL_KINDS`.
         is_required: Whether it has no nulls.
         note: The value of the key "note" of its metadata; empty for none.
     """
@@ -103,7 +153,7 @@ class Column:
     @property
     def arrow(self) -> pa.Field:
         metadata = {"note": self.note} if self.note else None
-        return pa.field(self.name, KINDS[self.kind].arrow, not self.is_required, metadata)
+        return pa.field(self.name, ALL_KINDS[self.kind].arrow, not self.is_required, metadata)
 
 
 @dataclass(frozen=True)

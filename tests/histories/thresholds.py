@@ -26,6 +26,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "upsert.known_key_bounds.LEAST_UNSAVED_WORK": [1, None],
     "upsert.sorted_words.MANY_WORDS": [1, None],
     "upsert.matching._FEW_OF": [0, 3, None],
+    "upsert.in_place_costs:FragmentCosts.is_cheaper_in_place": ["always", None, None],
     "upsert.staged_files.LEAST_ROWS": [1, 3],
     "read.take.FEW_IDS": [0, 2, None],
     "read.take.FEW_FRAGMENTS": [1, None],
@@ -69,7 +70,7 @@ class InlinePool:
         return future
 
 
-VALUES = {"inline": InlinePool}
+VALUES = {"inline": InlinePool, "always": property(lambda _: True)}
 """Values that limits name."""
 
 
@@ -85,8 +86,7 @@ def lowered(limits: Mapping[str, Any]) -> Iterator[None]:
     restart()
     try:
         for path, value in limits.items():
-            module_name, _, name = path.rpartition(".")
-            home = importlib.import_module(f"lance_stream.{module_name}")
+            home, name = _home_of(path)
             original = getattr(home, name)
             for module in _modules_with(name, original, home):
                 before.append((module, name, original))
@@ -98,10 +98,20 @@ def lowered(limits: Mapping[str, Any]) -> Iterator[None]:
         restart()
 
 
+def _home_of(path: str) -> tuple[Any, str]:
+    """Return the module, or after a colon the class, that has a limit, and the limit's name."""
+    module_path, _, in_class = path.partition(":")
+    if in_class:
+        class_name, _, name = in_class.partition(".")
+        return getattr(importlib.import_module(f"lance_stream.{module_path}"), class_name), name
+    module_path, _, name = path.rpartition(".")
+    return importlib.import_module(f"lance_stream.{module_path}"), name
+
+
 def _modules_with(name: str, value: Any, home: Any) -> list[Any]:
     """Return the modules that import a limit: those with the same value of the same name."""
     modules = [m for n, m in sorted(sys.modules.items()) if n.startswith("lance_stream.")]
-    is_own = name.startswith("_") or name == "ThreadPoolExecutor"
+    is_own = name.startswith("_") or name == "ThreadPoolExecutor" or isinstance(home, type)
     return [home] if is_own else [m for m in modules if m.__dict__.get(name, _NONE) is value]
 
 

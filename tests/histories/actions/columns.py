@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.histories.life import Life, unchanged
-from tests.histories.model import KEY, KINDS, NAMES, Column, State
+from tests.histories.model import ALL_KINDS, KEY, NAMES, Column, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
 RIVALS = ("configure", "delete")
@@ -130,11 +130,11 @@ def widen_column(life: Life, choose: Choices) -> None:
     """Casts a column to a wider type: its values are written anew, and each row is updated."""
     line = life.line(choose)
     indexed = line.indexed()
-    narrow = [c.name for c in line.now.columns if KINDS[c.kind].wider and c.name not in indexed]
+    narrow = [c.name for c in line.now.columns if ALL_KINDS[c.kind].wider and c.name not in indexed]
     name = choose.one_of("name", narrow)
     column = line.now.column(name)
     assert column is not None
-    wide = replace(column, ident=life.ident(), kind=KINDS[column.kind].wider)
+    wide = replace(column, ident=life.ident(), kind=ALL_KINDS[column.kind].wider)
     life.origins[wide.ident] = column.ident
 
     def build(state: State, at: int) -> State:
@@ -151,7 +151,7 @@ def widen_column(life: Life, choose: Choices) -> None:
         columns = tuple(new if c.ident == column.ident else c for c in state.columns)
         return State(columns, rows)
 
-    change = {"path": name, "data_type": KINDS[wide.kind].arrow}
+    change = {"path": name, "data_type": ALL_KINDS[wide.kind].arrow}
     line.write(
         choose,
         lambda ds: ds.alter_columns(change),

@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
+from lance.indices import IndexConfig
 
 from tests.histories.life import Life, unchanged
-from tests.histories.model import KEY
+from tests.histories.model import ALL_KINDS, KEY
 from tests.histories.steps import Choices, DoesNotFit, action, check
 
-SCALAR = {"int32", "int64", "float32", "float64", "string"}
+SCALAR = ALL_KINDS.keys() - {"list", "pair", "vector", "uuid"}
 
 
 @action(weight=0.8)
@@ -17,9 +18,11 @@ def create_index(life: Life, choose: Choices) -> None:
     if line.branch is not None or line.memory.get("parent"):
         raise DoesNotFit("indices of the table itself only")
     names = [KEY, *(c.name for c in line.now.columns if c.kind in SCALAR)]
+    names += [f"{c.name}.{part}" for c in line.now.columns if c.kind == "pair" for part in "xy"]
     name = choose.one_of("column", names)
-    kind = choose("kind", lambda dice: dice.choice(["BTREE", "BITMAP"]))
-    line.pylance().create_scalar_index(name, kind, replace=True)
+    kind = choose("kind", lambda dice: dice.choice(["BTREE", "BITMAP", 3, 8, "ZONEMAP"]))
+    kind_of_index = IndexConfig("btree", {"zone_size": kind}) if isinstance(kind, int) else kind
+    line.pylance().create_scalar_index(name, kind_of_index, replace=True)
     line.memory["indices"] = True
     line.advance(unchanged)
 
@@ -44,11 +47,12 @@ def optimize_indices(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     if "indices" not in line.memory or line.branch is not None:
         raise DoesNotFit("no index")
+    merged = choose("merged", lambda dice: dice.choice([0, 1, 5]))
     line.write(
         choose,
         lambda ds: ds.optimize_indices(),
         unchanged,
-        pylance=lambda ds: ds.optimize.optimize_indices(),
+        pylance=lambda ds: ds.optimize.optimize_indices(num_indices_to_merge=merged),
         rivals=("append", "delete", "configure", "compact"),
     )
 

@@ -8,7 +8,7 @@ import lance
 
 import lance_stream
 from tests.histories.life import Life, Line, in_list, unchanged
-from tests.histories.model import KEY, KINDS, State
+from tests.histories.model import ALL_KINDS, KEY, SPECIAL_KINDS, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
 FORMS = {
@@ -244,7 +244,7 @@ def delete(life: Life, choose: Choices) -> None:
 def update(life: Life, choose: Choices) -> None:
     """Adds one to a column of numbers."""
     line = life.line(choose)
-    numbers = [c.name for c in line.now.columns if KINDS[c.kind].is_number]
+    numbers = [c.name for c in line.now.columns if ALL_KINDS[c.kind].is_number]
     name = choose.one_of("column", numbers)
     limit = choose("limit", lambda dice: dice.randint(0, life.next_key + 1))
     column = line.now.column(name)
@@ -320,6 +320,10 @@ def overwrite(life: Life, choose: Choices) -> None:
     for column in empty.columns:
         before = now.column(column.name)
         if before is not None:
+            if before.kind != column.kind and not SPECIAL_KINDS.keys().isdisjoint(
+                (before.kind, column.kind)
+            ):
+                raise DoesNotFit("the feed may show one as the other")
             life.origins[column.ident] = before.ident
 
     def draw(dice: Any) -> dict[int, Any]:

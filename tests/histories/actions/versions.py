@@ -48,11 +48,14 @@ def forget_batches(line: Line) -> None:
 def compact(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     size = choose("size", lambda dice: dice.choice([3, 7, 30, 1000]))
+    defers = not life.is_stable and choose.happens("defers", 0.5)
     line.write(
         choose,
         lambda ds: ds.compact(size),
         unchanged,
-        pylance=lambda ds: ds.optimize.compact_files(target_rows_per_fragment=size),
+        pylance=lambda ds: ds.optimize.compact_files(
+            target_rows_per_fragment=size, defer_index_remap=defers
+        ),
         rivals=("append", "delete", "configure", "drop"),
     )
 

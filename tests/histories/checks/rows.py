@@ -70,8 +70,10 @@ def filters(life: Life, choose: Choices) -> None:
         values = {k: row.values.get(column.ident) for k, row in state.rows.items()}
         nulls = {k for k, value in values.items() if value is None}
         conditions.append((f"{column.name} IS NULL", nulls))
-        wanted: Any = sorted({v for v in values.values() if isinstance(v, int | float | str)})
-        if column.kind in ("pair", "list", "vector", "uuid", "bool") or not wanted:
+        if column.kind not in ("int32", "int64", "float32", "float64", "string"):
+            continue
+        wanted: Any = sorted({value for value in values.values() if value is not None})
+        if not wanted:
             continue
         value = wanted[ranged[0] % len(wanted)]
         text = f"'{value}'" if column.kind == "string" else repr(value)
