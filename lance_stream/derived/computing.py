@@ -23,9 +23,9 @@ from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import Fingerprints, are_stale, fingerprints_of
 from lance_stream.derived.returned import as_outputs, counted, list_size, message_of, one_batch_of
 from lance_stream.errors import DerivedFunctionError, InvalidInputError, LanceStreamError
-from lance_stream.expressions.predicates import quote_path
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.json_columns import with_text
 from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.table_version import TableVersion

@@ -50,12 +50,12 @@ from lance_stream.errors import (
     NotFoundError,
     TableReplacedError,
 )
-from lance_stream.expressions.predicates import quote_path
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
 from lance_stream.retries import Retrying, RetryPolicy
+from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
+from lance_stream.schema.logical_types import is_list_type
 from lance_stream.write.casting import cast_batch
 
 _MAX_MESSAGE: Final = 2000
@@ -286,14 +287,9 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 def _item_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the innermost items of a list."""
-    while _is_list(kind):
+    while is_list_type(kind):
         kind = kind.value_type
     return kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _check_numbers(found: pa.Array, made: pa.Array) -> None:
@@ -306,9 +302,9 @@ def _check_numbers(found: pa.Array, made: pa.Array) -> None:
     Raises:
         InvalidInputError: One is.
     """
-    while _is_list(found.type) and _is_list(made.type):
+    while is_list_type(found.type) and is_list_type(made.type):
         found, made = found.flatten(), made.flatten()
-    if found.type.equals(made.type) or not _has_numbers(found.type) or _is_list(found.type):
+    if found.type.equals(made.type) or not _has_numbers(found.type) or is_list_type(found.type):
         return
     if pa.types.is_floating(found.type) and pa.types.is_floating(made.type):
         is_lost = pc.is_inf(made.cast(pa.float64()))
@@ -343,7 +339,7 @@ def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
             _is_same(own[0], other[0], kind.key_type) and _is_same(own[1], other[1], kind.item_type)
             for own, other in zip(given, stored, strict=True)
         )
-    if _is_list(kind):
+    if is_list_type(kind):
         given = list(value)
         return len(given) == len(stored) and all(
             _is_same(own, other, kind.value_type) for own, other in zip(given, stored, strict=True)

@@ -29,7 +29,6 @@ from lance_stream.derived.computing import Computed, Runner, StagedValues
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import fingerprints_of
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.expressions.predicates import quote_path
 from lance_stream.read.changed_rows import (
     Addresses,
     by_fragment,
@@ -39,6 +38,7 @@ from lance_stream.read.changed_rows import (
     without_rows,
 )
 from lance_stream.read.row_lookup import find_rows
+from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment

@@ -21,10 +21,11 @@ from lance_stream.derived.declaration import SOURCE_ROW_ID, Declaration
 from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.expressions.predicates import quote_path
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.scan import scan
+from lance_stream.schema.column_paths import quote_path
+from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
@@ -35,8 +36,6 @@ from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.create import create_table, plan_table
 from lance_stream.verbs.drop_columns import drop_columns
-
-_DELETES = "_lance_stream_deletes"
 
 
 def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
@@ -173,7 +172,7 @@ def write(
             own = StagedValues(store, (each.values,), each.row_ids, columns)
             rows = own(pa.RecordBatch.from_pylist([], pa.schema([])), slice(0, len(each.row_ids)))
             rows = rows.append_column(SOURCE_ROW_ID, pa.array(each.row_ids.astype(np.int64)))
-            batches.append(rows.append_column(_DELETES, pa.array(np.zeros(rows.num_rows, bool))))
+            batches.append(rows.append_column(DELETES, pa.array(np.zeros(rows.num_rows, bool))))
     if len(deleted):
         kinds = {field.name: field.type for field in table.arrow_schema}
         batches.append(
@@ -183,11 +182,11 @@ def write(
                     pa.array(deleted.astype(np.int64)),
                     pa.array(np.ones(len(deleted), bool)),
                 ],
-                [*columns, SOURCE_ROW_ID, _DELETES],
+                [*columns, SOURCE_ROW_ID, DELETES],
             )
         )
     rules = UpsertRules(
-        on=(SOURCE_ROW_ID,), delete_when=f"{_DELETES} = true", except_columns=(_DELETES,)
+        on=(SOURCE_ROW_ID,), delete_when=f"{DELETES} = true", except_columns=(DELETES,)
     )
     schema = pa.schema([(field.name, field.type) for field in batches[0].schema])
     rows = pa.Table.from_batches([batch.cast(schema) for batch in batches])

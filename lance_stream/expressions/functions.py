@@ -31,6 +31,7 @@ from lance_stream.expressions.numbers import (
 )
 from lance_stream.expressions.patterns import as_regex
 from lance_stream.schema.jsonb import decode_jsonb
+from lance_stream.schema.logical_types import is_list_type
 
 
 @dataclass(frozen=True)
@@ -400,17 +401,9 @@ def _array(_node: Node, values: Sequence[Datum]) -> Datum:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)
 
 
-def _is_list(arrow: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(arrow)
-        or pa.types.is_large_list(arrow)
-        or pa.types.is_fixed_size_list(arrow)
-    )
-
-
 def _as_list(node: Node, value: Datum) -> pa.Array:
     """Return lists of any layout as one whose items are listed by `flatten`."""
-    if not _is_list(value.type):
+    if not is_list_type(value.type):
         raise refuse(node, f"takes a list, not a {value.type}; this is not supported")
     array = pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else value
     if pa.types.is_fixed_size_list(array.type):
@@ -539,7 +532,7 @@ def field_of(node: Node, value: Datum, name: str) -> Datum:
 
 
 def _get(node: Node, values: Sequence[Datum]) -> Datum:
-    if not _is_list(values[0].type):
+    if not is_list_type(values[0].type):
         raise refuse(node)
     return subscript(node, *values, strict=False)
 

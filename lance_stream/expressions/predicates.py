@@ -21,7 +21,7 @@ from the reference; decision 001 has the reasons.
 The parser is imported with the first expression: reading a table without a filter needs none.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -30,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.column_paths import quote_path, spelled_name
 
 
 @dataclass(frozen=True)
@@ -181,22 +182,6 @@ def _spelled(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     return (*spelled, *path[len(spelled) :])
 
 
-def spelled_name(name: str, names: Collection[str]) -> str | None:
-    """Return the one of some names that a name means, in any case if none is exactly it.
-
-    Raises:
-        InvalidInputError: It may mean several.
-    """
-    if name in names:
-        return name
-    alike = [each for each in names if each.lower() == name.lower()]
-    if len(alike) > 1:
-        raise InvalidInputError(
-            f"the column {name!r} could be {' or '.join(map(repr, alike))}; spell it as one of them"
-        )
-    return alike[0] if alike else None
-
-
 def _now(name: str, now: datetime) -> str:
     if name == "current_date":
         return f"DATE '{now:%Y-%m-%d}'"
@@ -257,16 +242,3 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     if isinstance(result, pa.Scalar):
         return repeated(result, batch.num_rows)
     return result
-
-
-def quote_path(path: tuple[str, ...]) -> str:
-    """Return a path of names as one string, every name in backticks."""
-    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
-
-
-def named_twice(name: str) -> str:
-    """Return the message for a name that two columns have, and what to do."""
-    return (
-        f"there are two columns with the name {name!r}, so a single one of them cannot be named; "
-        "rename_columns renames the first of them"
-    )

@@ -34,7 +34,7 @@ from lance_stream.expressions.numbers import (
     to_double,
 )
 from lance_stream.expressions.patterns import WILDCARDS, parts_of_like
-from lance_stream.expressions.predicates import named_twice
+from lance_stream.schema.column_paths import named_twice
 
 Rule: TypeAlias = Callable[[Any, pa.RecordBatch], Datum]
 """Takes the kind of node that `RULES` has it for."""

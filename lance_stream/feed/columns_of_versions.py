@@ -18,17 +18,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_stream.errors import NotFoundError
-from lance_stream.expressions.predicates import Expression, quote_path
+from lance_stream.expressions.predicates import Expression
 from lance_stream.feed.change_units import STAMPS, ChangeUnit, feed_schema
 from lance_stream.feed.lineage import Lineage
 from lance_stream.feed.shown_values import Source
 from lance_stream.read.scan import names_of
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field
 from lance_stream.schema.identity import Ids, composed, inverted, is_list
 from lance_stream.schema.logical_types import MAP, STRUCT
-from lance_stream.schema.projections import Path, ids_by_path, project, split_path
+from lance_stream.schema.projections import Path, ids_by_path, project
 from lance_stream.snapshot.table_version import TableVersion
 
 STEPS_AHEAD: Final = 64

@@ -14,8 +14,8 @@ given other columns than before.
 
 from collections.abc import Mapping, Sequence
 
-from lance_stream.expressions.predicates import quote_path
 from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import Field
 from lance_stream.schema.identity import Ids, inverted
 from lance_stream.schema.projections import ids_by_path

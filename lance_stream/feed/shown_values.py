@@ -26,6 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.schema.logical_types import is_list_type
+
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _DIGITS_OF_64_BITS: Final = 20
@@ -79,7 +81,7 @@ def _show_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.A
 
 
 def _show_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
-    if not _is_list(array.type):
+    if not is_list_type(array.type):
         return pa.nulls(len(array), target)
     is_null = np.asarray(array.is_null())
     lengths = np.where(is_null, 0, _list_lengths(array))
@@ -183,17 +185,9 @@ def _nulls_of(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _is_list(arrow: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(arrow)
-        or pa.types.is_large_list(arrow)
-        or pa.types.is_fixed_size_list(arrow)
-    )
-
-
 _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]], ...]] = (
     (pa.types.is_struct, _show_struct),
-    (_is_list, _show_list),
+    (is_list_type, _show_list),
     (pa.types.is_map, _show_map),
 )
 

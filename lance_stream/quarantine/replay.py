@@ -41,7 +41,7 @@ from lance_stream.quarantine.table import (
 )
 from lance_stream.read.scan import scan
 from lance_stream.read.take import take
-from lance_stream.schema.system_columns import ROW_ID
+from lance_stream.schema.system_columns import DELETES, ROW_ID
 from lance_stream.snapshot.opening import branch_uri, newest_of_same, open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger_entries
@@ -60,8 +60,6 @@ APP_ID: Final = "lance_stream.quarantine"
 
 ROWS_PER_COMMIT: Final = 10_000
 """How many rows a replay moves at once."""
-
-_DELETES: Final = "_lance_stream_deletes"
 
 _WITHOUT_ORDER: Final = (
     "without sequence_by it is unknown whether they are newer than the table's rows; "
@@ -392,7 +390,7 @@ class _Replay:
         if not rows.num_rows:
             return
         hidden = [
-            each for each in (*recorded["except_columns"], _DELETES) if each in rows.column_names
+            each for each in (*recorded["except_columns"], DELETES) if each in rows.column_names
         ]
         batch = PendingBatch.of(APP_ID, number, digest=digest_of(rows))
         if recorded["mode"] != "upsert":
@@ -402,7 +400,7 @@ class _Replay:
         rules = UpsertRules(
             on=tuple(recorded["on"]),
             sequence_by=recorded["sequence_by"],
-            delete_when=f"{_DELETES} = true",
+            delete_when=f"{DELETES} = true",
             except_columns=tuple(hidden),
             skip_unchanged=bool(recorded.get("skip_unchanged")),
             tombstones=None if seconds is None else timedelta(seconds=seconds),
@@ -430,15 +428,15 @@ class _Replay:
         if is_by_key:
             wanted = pa.schema([each for each in table if each.name in incoming.names])
         rows = rows.append_column(ROW_ID, pa.array(row_ids, pa.uint64()))
-        rows = rows.append_column(_DELETES, stored["deletes"])
+        rows = rows.append_column(DELETES, stored["deletes"])
         rules = RowRules(
             stored=pa.schema([each for each in table if each.name in incoming.names]),
             checks=_recorded_checks(recorded) if self._checks is None else self._checks,
             keys=tuple(recorded["on"]),
             sequence_by=recorded["sequence_by"],
-            deletes=_DELETES,
+            deletes=DELETES,
             casts=False,
-            hidden=(_DELETES, ROW_ID),
+            hidden=(DELETES, ROW_ID),
         )
         try:
             check_castable(incoming, wanted)

@@ -24,6 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.column_paths import split_path
 from lance_stream.schema.fields import Field, Schema
 
 DECLARED: Final = "computed_column"
@@ -137,6 +138,6 @@ def _inputs(field: Field) -> set[str] | None:
     """Return the columns that a computed column reads; None if that is unknown."""
     try:
         paths = json.loads(field.metadata.get(INPUTS, b"").decode())
-        return {path.partition(".")[0].strip("`") for path in paths}
+        return {split_path(path)[0] for path in paths}
     except (ValueError, AttributeError, TypeError):
         return None

@@ -73,6 +73,15 @@ MAP = "map"
 FIXED_SIZE_LIST_PREFIX = "fixed_size_list:"
 FIXED_SIZE_LIST_OF_STRUCTS_PREFIX = FIXED_SIZE_LIST_PREFIX + STRUCT + ":"
 
+
+def is_list_type(arrow: pa.DataType) -> bool:
+    """Return whether an Arrow type is one of lists, also of fixed size; views are none."""
+    types = pa.types
+    return bool(
+        types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow)
+    )
+
+
 LIST_KINDS = frozenset({LIST, LIST_OF_STRUCTS, LARGE_LIST, LARGE_LIST_OF_STRUCTS})
 """Logical types of lists of any length, with one field below them for the items."""
 

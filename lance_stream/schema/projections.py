@@ -13,8 +13,10 @@ from typing import TypeAlias
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.schema.column_paths import split_path
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.schema.logical_types import LIST_KINDS, MAP, is_fixed_size_list_of_structs
+from lance_stream.schema.identity import is_list
+from lance_stream.schema.logical_types import MAP
 
 Path: TypeAlias = tuple[str, ...]
 """The names of a column and of the part of it, from the top; items of lists included."""
@@ -89,34 +91,6 @@ def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
     return found
 
 
-def split_path(column: str) -> tuple[str, ...]:
-    """Return the names in a dotted path; backticks quote names that contain dots.
-
-    Raises:
-        InvalidInputError: A backtick is not closed, or a name is empty.
-    """
-    parts: list[str] = []
-    name, quoted, place = "", False, 0
-    while place < len(column):
-        letter = column[place]
-        if letter == "`":
-            if quoted and column[place + 1 : place + 2] == "`":
-                name += "`"
-                place += 1
-            else:
-                quoted = not quoted
-        elif letter == "." and not quoted:
-            parts.append(name)
-            name = ""
-        else:
-            name += letter
-        place += 1
-    parts.append(name)
-    if quoted or not all(parts):
-        raise InvalidInputError(f"{column!r} is not a column name or a path of names")
-    return tuple(parts)
-
-
 def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
     if column in schema.names:
         return (column,)
@@ -142,8 +116,7 @@ def _through_lists(each: Field) -> Sequence[Field]:
 
 
 def _is_list(each: Field) -> bool:
-    kind = each.logical_type
-    return bool(each.children) and (kind in LIST_KINDS or is_fixed_size_list_of_structs(kind))
+    return bool(each.children) and is_list(each)
 
 
 def _part(each: Field, paths: Sequence[tuple[str, ...]]) -> Field:

@@ -16,6 +16,9 @@ CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 
+DELETES: Final = "_lance_stream_deletes"
+"""A column that is never stored: whether a row deletes its key."""
+
 SYSTEM_COLUMNS: Final = frozenset(
     {
         ROW_ID,

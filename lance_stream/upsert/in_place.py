@@ -26,7 +26,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_stream.expressions.predicates import quote_path
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.read.changed_rows import Addresses, by_fragment
 from lance_stream.read.fragment import read_unit
@@ -34,6 +33,7 @@ from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.arrow_schemas import has_narrow_indices
+from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion

@@ -25,11 +25,11 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import (
     Expression,
     evaluate_predicate,
-    named_twice,
     parse_expression,
     parse_predicate,
     with_fixed_time,
 )
+from lance_stream.schema.column_paths import named_twice
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.upsert.comparing import check_can_order

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.logical_types import is_list_type
 
 
 def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataType]:
@@ -83,26 +84,18 @@ def _items(
     if _is_map(target):
         if _is_map(incoming):
             return [(incoming.item_type, target.item_type, "value")]
-        if _is_list(incoming) and pa.types.is_struct(incoming.value_type):
+        if is_list_type(incoming) and pa.types.is_struct(incoming.value_type):
             entry = incoming.value_type
             if entry.num_fields == 2:
                 return [(entry.field(1).type, target.item_type, "value")]
         return []
-    if _is_list(target) and _is_list(incoming):
+    if is_list_type(target) and is_list_type(incoming):
         return [(incoming.value_type, target.value_type, "item")]
     return []
 
 
 def _is_map(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_map(arrow))
-
-
-def _is_list(arrow: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(arrow)
-        or pa.types.is_large_list(arrow)
-        or pa.types.is_fixed_size_list(arrow)
-    )
 
 
 def with_stored_parts(

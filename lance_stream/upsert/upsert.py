@@ -15,7 +15,6 @@ Source: facts of the format, section 4; observed in the reference.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitAbortedError, CommitConflictError, InvalidInputError
 from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.apply_events import upsert_events
@@ -44,9 +44,6 @@ from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import WAY_OUT_OF_VERBS, BadRows, Check, RowRules, settled_by
-
-DELETES: Final = "_lance_stream_deletes"
-"""A column of a batch that is checked, and not stored: whether the row deletes."""
 
 
 def upsert(

@@ -27,7 +27,6 @@ import pyarrow as pa
 
 from lance_stream.commit.committer import Skipped
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import quote_path
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import (
@@ -38,10 +37,11 @@ from lance_stream.schema.arrow_schemas import (
     metadata_from_arrow,
     to_arrow,
 )
+from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.identity import is_list
-from lance_stream.schema.logical_types import STRUCT, is_fixed_size_list_of_structs
-from lance_stream.schema.projections import find, split_path
+from lance_stream.schema.logical_types import STRUCT, is_fixed_size_list_of_structs, is_list_type
+from lance_stream.schema.projections import find
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations import Merge
@@ -214,7 +214,7 @@ def missing_parts(wanted: pa.Field, known: Field, check: Check) -> Iterator[Addi
                 )
             else:
                 yield Addition(each, known.id, tuple(parts))
-    elif _is_list(wanted.type) and is_list(known):
+    elif is_list_type(wanted.type) and is_list(known):
         for missing_part in missing_parts(wanted.type.value_field, known.children[0], check):
             _check_lengths_vary(known)
             yield missing_part
@@ -233,11 +233,6 @@ def _check_lengths_vary(known: Field) -> None:
             f"parts cannot be added to the structs in the fixed-size list {known.name!r}, which "
             "are stored as a whole; add another column"
         )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:

@@ -35,16 +35,16 @@ from lance_stream.expressions.predicates import (
     evaluate,
     parse_expression,
     parse_value,
-    quote_path,
 )
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.prefetch import Read, read_ahead
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import unit_of
+from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
-from lance_stream.schema.projections import find, split_path
+from lance_stream.schema.projections import find
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion

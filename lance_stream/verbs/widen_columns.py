@@ -20,7 +20,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import quote_path
+from lance_stream.schema.column_paths import quote_path
+from lance_stream.schema.logical_types import is_list_type
 from lance_stream.schema.widening import is_wider, wider_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.verbs.alter_columns import Change, alter_as_planned
@@ -76,7 +77,7 @@ def widened(known: pa.DataType, incoming: pa.DataType) -> pa.DataType:
         return pa.struct(
             [each.with_type(widened(each.type, parts.get(each.name, each.type))) for each in known]
         )
-    if _is_list(known) and _is_list(incoming):
+    if is_list_type(known) and is_list_type(incoming):
         item = known.value_field.with_type(widened(known.value_type, incoming.value_type))
         if types.is_fixed_size_list(known):
             return pa.list_(item, known.list_size)
@@ -97,8 +98,3 @@ def _holds(known: pa.DataType, incoming: pa.DataType) -> bool:
     except InvalidInputError:
         return False
     return True
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

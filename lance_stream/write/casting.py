@@ -41,6 +41,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import BLOB_KEY
 from lance_stream.schema.json_columns import as_jsonb, is_json
+from lance_stream.schema.logical_types import is_list_type
 from lance_stream.write.dictionary_nulls import holds_dictionaries, settle_nulls
 
 
@@ -176,7 +177,7 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
             if place >= 0:
                 _check_type(incoming.field(place).type, part, f"{path}.{part.name}")
         return
-    if _is_list(incoming) and _is_list(target):
+    if is_list_type(incoming) and is_list_type(target):
         if (
             pa.types.is_fixed_size_list(incoming)
             and pa.types.is_fixed_size_list(target)
@@ -293,14 +294,6 @@ def _entries_type(arrow: pa.DataType) -> pa.StructType | None:
     return None
 
 
-def _is_list(arrow: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(arrow)
-        or pa.types.is_large_list(arrow)
-        or pa.types.is_fixed_size_list(arrow)
-    )
-
-
 # --- checks of values
 
 
@@ -317,7 +310,7 @@ def _cast(array: pa.Array, wanted: pa.Field, path: str) -> pa.Array:
     try:
         if pa.types.is_struct(target):
             return _cast_struct(array, target, path)
-        if _is_list(target):
+        if is_list_type(target):
             return _cast_list(array, target, path)
         if pa.types.is_map(target):
             return _cast_map(array, target, path)
@@ -529,7 +522,7 @@ def _check_nulls(array: pa.Array, wanted: pa.Field, path: str) -> None:
 def _may_hold_forbidden_nulls(arrow: pa.DataType) -> bool:
     if pa.types.is_struct(arrow):
         return any(not part.nullable or _may_hold_forbidden_nulls(part.type) for part in arrow)
-    if _is_list(arrow):
+    if is_list_type(arrow):
         return not arrow.value_field.nullable or _may_hold_forbidden_nulls(arrow.value_type)
     if pa.types.is_map(arrow):
         return not arrow.item_field.nullable or any(
@@ -544,7 +537,7 @@ def _check_nulls_below(array: pa.Array, path: str) -> None:
         visible = array.drop_null() if array.null_count else array
         for place, part in enumerate(array.type):
             _check_nulls(visible.field(place), part, f"{path}.{part.name}")
-    elif _is_list(array.type):
+    elif is_list_type(array.type):
         visible = array.drop_null() if array.null_count else array
         _check_nulls(visible.flatten(), array.type.value_field, f"{path}.item")
     elif pa.types.is_map(array.type):

@@ -33,10 +33,10 @@ from lance_stream.expressions.predicates import (
     evaluate_predicate,
     parse_expression,
     parse_predicate,
-    spelled_name,
     with_fixed_time,
 )
 from lance_stream.ledger.row_digests import NO_ROWS, digest_of
+from lance_stream.schema.column_paths import spelled_name
 from lance_stream.write.arrow_input import without_views
 from lance_stream.write.casting import ForbiddenNullError, cast_column, check_castable
 from lance_stream.write.rows_as_json import rows_to_json

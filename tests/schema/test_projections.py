@@ -3,7 +3,8 @@ import pytest
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
-from lance_stream.schema.projections import project, split_path
+from lance_stream.schema.column_paths import split_path
+from lance_stream.schema.projections import project
 
 PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32()), ("geo.hash", pa.string())])
 SCHEMA = from_arrow(

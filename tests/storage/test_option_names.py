@@ -5,11 +5,11 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.options.names import (
     STORES,
-    as_count,
     as_flag,
     as_mapping,
     as_seconds,
     as_text,
+    as_whole_number,
     retry_policy_of,
     take_settings,
 )
@@ -87,7 +87,7 @@ def test_invalid_flags_are_refused(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, "-1", "many", True, 1.5])
 def test_invalid_counts_are_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
-        as_count("max_concurrency", value, at_least=1)
+        as_whole_number("max_concurrency", value, at_least=1)
 
 
 def test_options_that_are_no_text_stay_hidden() -> None:

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
+from lance_stream.schema.column_paths import quote_path
 from lance_stream.spark.session.worker_archives import forgetting_archives
 
 RECORDS_PER_BATCH: Final = {
@@ -231,7 +232,7 @@ def driver_is_alone(spark: SparkSession) -> bool:
 
 def quoted(name: str) -> str:
     """Return a column's name as Spark's expressions name it."""
-    return "`" + name.replace("`", "``") + "`"  # otherwise a dot would be a path into a struct
+    return quote_path((name,))  # unquoted, a dot would be a path into a struct
 
 
 @contextmanager

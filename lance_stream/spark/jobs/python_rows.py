@@ -7,6 +7,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.logical_types import is_list_type
 from lance_stream.spark.session.spark_types import spark_schema, to_spark
 
 Rows = Iterator[tuple[Any, ...]]
@@ -63,7 +64,7 @@ def _converter(kind: pa.DataType) -> _Convert | None:
         return _or_none(
             lambda row: {name: (fields[name] or _same)(value) for name, value in row.items()}
         )
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list_type(kind):
         element = _converter(kind.value_type)
         if element is None:
             return None

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
-from lance_stream.expressions.predicates import parse_expression, quote_path, rename_paths
-from lance_stream.schema.projections import split_path
+from lance_stream.expressions.predicates import parse_expression, rename_paths
+from lance_stream.schema.column_paths import quote_path, split_path
 
 SETTING = "spark.sql.caseSensitive"
 

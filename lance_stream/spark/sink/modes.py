@@ -24,6 +24,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import NO_ROWS, digest_of
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
+from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.jobs.arrow_jobs import Size, quoted
@@ -58,9 +59,6 @@ from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import Outcome
 from lance_stream.write.row_checks import CheckedBatches
-
-DELETES: Final = "_lance_stream_deletes"
-"""A column of an upsert's batch that is not stored: whether the row is a delete."""
 
 MAX_ROWS_ON_DRIVER: Final = 1_000_000
 """The driver collects an upsert of at most so many rows, ..."""

@@ -20,6 +20,7 @@ from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
@@ -29,7 +30,6 @@ from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_r
 from lance_stream.spark.writer.upsert_writer import UpsertJob
 from lance_stream.table import ledger_entries
 from lance_stream.upsert.incoming import UpsertRules, which_delete
-from lance_stream.upsert.upsert import DELETES
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.jobs import WriteJob
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules

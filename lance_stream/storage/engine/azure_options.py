@@ -32,9 +32,9 @@ from lance_stream.storage.engine.azure_login import (
 )
 from lance_stream.storage.objects.object_store import ObjectStore
 from lance_stream.storage.options.names import (
-    as_count,
     as_flag,
     as_text,
+    as_whole_number,
     retry_policy_of,
     take_settings,
 )
@@ -152,7 +152,7 @@ def azure_settings(
         endpoint,
         login,
         retry_policy_of(taken),
-        as_count("max_concurrency", taken.get("max_concurrency", MOST_AT_ONCE), at_least=1),
+        as_whole_number("max_concurrency", taken.get("max_concurrency", MOST_AT_ONCE), at_least=1),
         _flag(taken, "any_certificate"),
         _text(taken, "proxy_url"),
     )

@@ -280,7 +280,7 @@ def as_seconds(name: str, value: Any) -> float:
     return found[0]
 
 
-def as_count(name: str, value: Any, *, at_least: int) -> int:
+def as_whole_number(name: str, value: Any, *, at_least: int) -> int:
     """Return an option's value as a whole number."""
     text = str(value).strip()
     if isinstance(value, bool) or not text.isdecimal() or int(text) < at_least:
@@ -318,7 +318,7 @@ def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     given: dict[str, Any] = {}
     if "max_concurrency" in settings:
-        given["max_requests_at_once"] = as_count(
+        given["max_requests_at_once"] = as_whole_number(
             "max_concurrency", settings["max_concurrency"], at_least=1
         )
     if "any_certificate" in settings:
@@ -334,7 +334,7 @@ def retry_policy_of(settings: Mapping[str, Any]) -> RequestPolicy:
     """Return how long and how often requests are tried, from the settings of `REQUESTS`."""
     given: dict[str, Any] = {}
     if "max_retries" in settings:
-        retries = as_count("client_max_retries", settings["max_retries"], at_least=0)
+        retries = as_whole_number("client_max_retries", settings["max_retries"], at_least=0)
         given["max_attempts"] = retries + 1
     for setting, attribute in _TIMES.items():
         if setting in settings:

@@ -1,0 +1,70 @@
+"""Columns as text: paths of names, quoted by backticks, and names in another case.
+
+    name   `a name`   struct.part   `a.b`.`part``s`
+
+The grammar of SQL expressions reads the same paths; see `expressions.tokens`.
+"""
+
+from collections.abc import Collection
+
+from lance_stream.errors import InvalidInputError
+
+
+def quote_path(path: tuple[str, ...]) -> str:
+    """Return a path of names as one string, every name in backticks."""
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+
+
+def split_path(column: str) -> tuple[str, ...]:
+    """Return the names in a dotted path; backticks quote names that contain dots.
+
+    Raises:
+        InvalidInputError: A backtick is not closed, or a name is empty.
+    """
+    names: list[str] = []
+    name, is_quoted, position = "", False, 0
+    while position < len(column):
+        character = column[position]
+        if character == "`":
+            if is_quoted and column[position + 1 : position + 2] == "`":
+                name += "`"
+                position += 1
+            else:
+                is_quoted = not is_quoted
+        elif character == "." and not is_quoted:
+            names.append(name)
+            name = ""
+        else:
+            name += character
+        position += 1
+    names.append(name)
+    if is_quoted or not all(names):
+        raise InvalidInputError(f"{column!r} is not a column name or a path of names")
+    return tuple(names)
+
+
+def spelled_name(name: str, names: Collection[str]) -> str | None:
+    """Return which of some names a name means: itself, or the one that differs in case only.
+
+    Returns:
+        The name; None if there is none.
+
+    Raises:
+        InvalidInputError: Several names differ in case only.
+    """
+    if name in names:
+        return name
+    alike = [other for other in names if other.lower() == name.lower()]
+    if len(alike) > 1:
+        raise InvalidInputError(
+            f"the column {name!r} could be {' or '.join(map(repr, alike))}; spell it as one of them"
+        )
+    return alike[0] if alike else None
+
+
+def named_twice(name: str) -> str:
+    """Return the message for a name that two columns have, and what to do."""
+    return (
+        f"there are two columns with the name {name!r}, so a single one of them cannot be named; "
+        "rename_columns renames the first of them"
+    )
