@@ -41,7 +41,7 @@ from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert import in_place_costs, staged_files, staged_rows
 from lance_stream.upsert.attempts import Attempts, Upserted
 from lance_stream.upsert.change_rules import ChangeRules, history_schema
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.incoming import IGNORE, INSERT, UPDATE, UpsertRules
 from lance_stream.upsert.shared_index import shared_index
 from lance_stream.upsert.staged_rows import RANGE_THREADS, discard_staged, upsert_staged
 from lance_stream.upsert.upsert import upsert
@@ -79,6 +79,9 @@ COLUMNS: dict[str, pa.DataType] = {
     "w": pa.string(),
 }
 BLOB = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+SMALL_STORED = "target.a < 4"
+"""A condition on the stored row, which no batch has to have a column for."""
+
 STAMPS = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
 
 
@@ -153,6 +156,8 @@ class Model:
         has_sequence: Whether an upsert's rows have an order.
         remembers: Whether deletes are remembered.
         untracked: Columns of which a history keeps the last value.
+        when_matched: Which rows update the stored row of their key; as in `UpsertRules`.
+        when_not_matched: Which rows are inserted; likewise.
         rows: By key; by key and start in a history.
         nulls: Rows with a null in their key.
         deleted: The sequence of the last remembered delete of a key.
@@ -164,6 +169,8 @@ class Model:
     has_sequence: bool
     remembers: bool
     untracked: tuple[str, ...] = ()
+    when_matched: str = UPDATE
+    when_not_matched: str = INSERT
     rows: dict[Key, Values] = field(default_factory=dict)
     nulls: list[Values] = field(default_factory=list)
     deleted: dict[Key, int] = field(default_factory=dict)
@@ -226,6 +233,8 @@ class Model:
             if self.remembers:
                 self.deleted[key] = row["seq"]
             return
+        if self._is_ignored(stored):
+            return
         made = dict(stored or {})
         for name in columns:
             before = made.get(name)
@@ -234,6 +243,14 @@ class Model:
                 value = {"x": None if before is None else before["x"], **value}
             made[name] = value
         self.rows[key] = made
+
+    def _is_ignored(self, stored: Values | None) -> bool:
+        """Return whether a row that does not delete is left out."""
+        if stored is None:
+            return self.when_not_matched == IGNORE
+        if self.when_matched == SMALL_STORED:
+            return stored.get("a") is None or stored["a"] >= 4
+        return self.when_matched == IGNORE
 
     def _arrange(self, batch: Sequence[tuple[Key, Values]]) -> None:
         heads: dict[tuple[Key, int], Values] = {}
@@ -319,6 +336,9 @@ class History:
         )
         untracked = ("a",) if self.mode == "scd2" and dice.random() < 0.5 else ()
         self.model = Model(self.mode, has_sequence, remembers, untracked)
+        if self.mode == "upsert":
+            self.model.when_matched = dice.choice([UPDATE, UPDATE, IGNORE, SMALL_STORED])
+            self.model.when_not_matched = dice.choice([INSERT, INSERT, IGNORE])
         self.skips = self.mode in ("upsert", "changes") and dice.random() < 0.4
         self.is_stable = dice.random() < 0.8
         self.file_version = dice.choice(["2.0", "2.1", "2.2"])
@@ -376,6 +396,8 @@ class History:
             ("op",),
             skip_unchanged=self.skips,
             tombstones=timedelta(days=9) if model.remembers else None,
+            when_matched=model.when_matched,
+            when_not_matched=model.when_not_matched,
         )
 
     @property
@@ -580,17 +602,12 @@ class History:
     def _verbs_of_one_order(self) -> list[str]:
         """Return what others may do between planning and commit, if the batch comes second.
 
-        A row of the batch that is late, stays the same, or deletes nothing leaves the table alone.
-        Where another writer changes the stored row of its key meanwhile, the two do not conflict,
-        and the outcome is that of the other order.
+        A key that the table lacks, and that the batch does not insert, is judged by the version
+        that was planned on. Where another writer inserts it meanwhile, the two do not conflict, and
+        the outcome is that of the other order.
         """
-        left_out: set[str] = set()
-        if self.model.has_sequence or self.skips:
-            left_out |= {"delete", "pylance deletes"}
-        if self.skips:
-            left_out |= {"update", "pylance updates"}
-        if self.skips or self.can_delete:
-            left_out.add("upsert")
+        may_leave_out_keys = self.can_delete or self.model.when_not_matched == IGNORE
+        left_out = {"upsert"} if may_leave_out_keys else set()
         return [verb for verb in self._verbs(meanwhile=True) if verb not in left_out]
 
     def _apply_large(
@@ -794,10 +811,14 @@ class History:
                 return Verb("nothing", lambda _: None)
             gone = dice.choice(own)
 
+            def without(row: Values) -> Values:
+                return {column: value for column, value in row.items() if column != gone}
+
             def dropped() -> None:
                 del self.columns[gone]
-                for row in (*self.model.rows.values(), *self.model.nulls):
-                    row.pop(gone, None)
+                rows = self.model.rows.items()  # a restored snapshot shares them
+                self.model.rows = {key: without(row) for key, row in rows}
+                self.model.nulls = [without(row) for row in self.model.nulls]
 
             return Verb(name, lambda way: self._open(way).drop_columns(gone), dropped)
         if name == "widen key":
@@ -969,7 +990,7 @@ class Verb:
 
 def counts_of(done: Upserted) -> dict[str, int]:
     """Return the counts of an upsert."""
-    names = ("rows", "inserted", "updated", "deleted", "unchanged", "late", "remembered")
+    names = ("rows", "inserted", "updated", "deleted", "unchanged", "late", "ignored", "remembered")
     return {name: getattr(done, f"num_{name}") for name in names}
 
 
