@@ -19,18 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import (
-    BadDataError,
-    CommitAbortedError,
-    CommitConflictError,
-    InvalidInputError,
-)
-from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.environment import Environment
+from lance_stream.errors import BadDataError, InvalidInputError
 from lance_stream.read.changed_rows import Addresses, read_rows
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
 from lance_stream.table.ascending import distinct
-from lance_stream.upsert.attempts import Attempts, Upserted
+from lance_stream.upsert.attempts import Work
 from lance_stream.upsert.comparing import check_can_order, dense_ranks, same_rows, show_value
 from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.hidden_events import (
@@ -63,13 +58,13 @@ from lance_stream.upsert.keys import (
     show_key,
 )
 from lance_stream.upsert.matching import THREADS, Found, Matches, Workers
-from lance_stream.upsert.planned_update import plan_update
+from lance_stream.upsert.parts import Part, discard_parts
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
-from lance_stream.upsert.written_rows import ChangedRows, Written, write_rows, written_order
+from lance_stream.upsert.written_rows import ChangedRows, write_rows, written_order
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch, check_known
-from lance_stream.write.fragments import delete_files, write_target
+from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
 
 _LEAVE_OUT: Final = (
@@ -223,21 +218,6 @@ def _check_unambiguous(events: IncomingEvents, batch: pa.RecordBatch) -> None:
         check_same(shown, events.rules.on, by, order[twins], heads[group[twins]])
 
 
-class AppliedEvents(NamedTuple):
-    """What was decided and written for some keys; picklable.
-
-    Attributes:
-        written: What was written.
-        num_rows: How many events came in.
-        num_unchanged: How many rows of the table stay as they are.
-        num_superseded: How many events do not count.
-    """
-
-    written: Written
-    num_rows: int
-    num_superseded: int
-
-
 def apply_events(
     table: TableVersion,
     events: IncomingEvents,
@@ -247,7 +227,7 @@ def apply_events(
     *,
     may_stay: bool = True,
     keeps_keys: bool = True,
-) -> AppliedEvents:
+) -> Part:
     """Look up the histories of keys, arrange them anew, and write what differs.
 
     Args:
@@ -305,7 +285,7 @@ def apply_events(
         num_unchanged=len(known.addresses) - len(decision.changed) - len(decision.deleted),
         deletes=deletes if deletes.rows.num_rows else None,
     )
-    return AppliedEvents(written, events.rows.num_rows, made.num_superseded)
+    return Part(written, events.rows.num_rows, made.num_superseded)
 
 
 class _Known(NamedTuple):
@@ -529,72 +509,43 @@ def _hashes(table: TableVersion, events: IncomingEvents, chosen: Places) -> npt.
     return distinct(hash_keys([column.take(pa.array(chosen)) for column in columns]))
 
 
-def upsert_events(
-    table: TableVersion,
-    batch: pa.RecordBatch,
-    rules: UpsertRules,
-    micro_batch: PendingBatch | None = None,
-    *,
-    workers: Workers = THREADS,
-    phases: Phases | None = None,
-    environment: Environment = MACHINE,
-) -> Upserted:
-    """Apply events to the history of their keys, and commit one version if it changes.
+class BatchOfEvents:
+    """Applies events that one process holds to the histories of keys; see `attempts.Strategy`.
 
     Args:
-        table: Any version; the newest one is changed.
+        store: The table's.
         batch: The events.
         rules: The user's rules for them, with those of a history.
-        micro_batch: Which micro-batch they are, if they come from a stream.
         workers: What reads the table's data files.
-        phases: Receives the durations of "write", with the look-up of keys, and "commit".
-        environment: Randomness for file names; the clock, for hidden events.
-
-    Raises:
-        BadDataError: The history of a key in the table is none.
-        InvalidInputError: The events do not fit the rules or the table; nothing is changed.
-        CommitError: It was not committed, or the outcome is unknown.
+        environment: The clock, for hidden events.
     """
-    attempts = Attempts(table, micro_batch, phases or Phases(), environment)
-    found = Found(workers)
-    written: list[Written] = []  # the last one, until it is known not to be named
 
-    def discard() -> None:
-        for each in written:
-            delete_files(table.store, each.files)
-        written.clear()
+    def __init__(
+        self,
+        store: Store,
+        batch: pa.RecordBatch,
+        rules: UpsertRules,
+        workers: Workers,
+        environment: Environment,
+    ) -> None:
+        self.rules = rules
+        self._store = store
+        self._batch = batch
+        self._workers = workers
+        self._environment = environment
+        self._found = Found(workers)
+        self._parts: list[Part] = []
 
-    def attempt() -> Upserted:
-        discard()
-        if (known := attempts.begin()) is not None:
-            return known
-        newest = attempts.newest
-        with attempts.phases("write"):
-            events = prepare_events(batch, newest.arrow_schema, rules)
-            remembered = open_hidden(newest, rules, events.stored, environment)
-            done = apply_events(newest, events, remembered, found, workers)
-            written.append(done.written)
-            names = newest.arrow_schema.names
-            plan = plan_update(newest, written, rules, names, remembered, environment)
-        decision, deletes = done.written.decision, done.written.deletes
-        result = Upserted(
-            newest,
-            num_rows=done.num_rows,
-            num_inserted=len(decision.inserted_rows),
-            num_updated=len(decision.changed),
-            num_deleted=len(decision.deleted),
-            num_unchanged=done.written.num_unchanged,
-            num_late=done.num_superseded,
-            num_remembered=0 if deletes is None else deletes.rows.num_rows,
-            fragments=done.written.files,
-        )
-        return attempts.commit(plan, result)
+    def write(self, table: TableVersion, phases: Phases) -> Work:
+        """Look up the histories of the keys, arrange them anew, and write what differs."""
+        self.discard()
+        with phases("write"):
+            events = prepare_events(self._batch, table.arrow_schema, self.rules)
+            remembered = open_hidden(table, self.rules, events.stored, self._environment)
+            self._parts = [apply_events(table, events, remembered, self._found, self._workers)]
+        return Work(self._parts, table.arrow_schema.names, remembered)
 
-    try:
-        result = attempts.until_committed(attempt)
-    except (CommitAbortedError, CommitConflictError, InvalidInputError):  # known to have failed
-        discard()
-        raise
-    if result.was_already_committed:
-        discard()
-    return result
+    def discard(self) -> None:
+        """Delete the files of the last attempt."""
+        discard_parts(self._store, self._parts)
+        self._parts = []

@@ -16,7 +16,7 @@ What runs the parts is passed to `upsert_in_parts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -28,48 +28,22 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.read.changed_rows import Addresses
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.apply_events import apply_events, prepare_events
-from lance_stream.upsert.attempts import Attempts, Upserted
+from lance_stream.upsert.attempts import Upserted, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.hidden_events import open_hidden
 from lance_stream.upsert.in_place import columns_that_may_stay
 from lance_stream.upsert.incoming import Incoming, UpsertRules, prepare
 from lance_stream.upsert.keys import without_dictionary
 from lance_stream.upsert.matching import Found
-from lance_stream.upsert.planned_update import plan_update
+from lance_stream.upsert.parts import Part, discard_parts
 from lance_stream.upsert.staged_files import SortedRows, discard_files, write_sorted
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
 from lance_stream.upsert.written_rows import ChangedRows, Written, write_rows, written_order
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch
-from lance_stream.write.fragments import delete_files, write_target
+from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
-
-
-@dataclass(frozen=True)
-class Part:
-    """The outcome of one part; picklable.
-
-    Attributes:
-        written: What was decided and written.
-        num_rows: How many rows of the batch it had.
-        num_late: How many of them were late.
-        changes: Changed rows that are left to other parts, by their addresses.
-        partial: The columns of these that lack some of their parts, as in `Incoming`.
-    """
-
-    written: Written
-    num_rows: int = 0
-    num_late: int = 0
-    changes: SortedRows = field(default_factory=SortedRows)
-    partial: Mapping[str, pa.DataType] = field(default_factory=dict)
-
-    def discard(self, store: Store) -> None:
-        """Delete its files, which no version names; best effort."""
-        delete_files(store, self.written.files)
-        discard_files(store, [self.changes])
-
 
 Outcome: TypeAlias = Part | LanceStreamError
 """The outcome of a part, or why it failed; then it has left no file."""
@@ -131,7 +105,7 @@ class PartedUpsert:
     def _do_events(self, batch: pa.RecordBatch, found: Found) -> Part:
         """Do the same for events of a history."""
         assert self.remembered is not None  # of every history
-        done = apply_events(
+        return apply_events(
             self.table,
             prepare_events(batch, self.table.arrow_schema, self.rules),
             self.remembered,
@@ -139,7 +113,6 @@ class PartedUpsert:
             may_stay=False,  # other parts change rows of the same fragments
             keeps_keys=self.keeps_keys,
         )
-        return Part(done.written, done.num_rows, done.num_superseded)
 
     def do_changes(
         self, rows: pa.Table, addresses: Addresses, partial: Mapping[str, pa.DataType]
@@ -216,6 +189,8 @@ def upsert_in_parts(
     micro_batch: PendingBatch | None = None,
     phases: Phases | None = None,
     environment: Environment = MACHINE,
+    *,
+    is_current: bool = False,
 ) -> Upserted:
     """Execute in parts what `upsert.upsert` does in one process.
 
@@ -228,67 +203,73 @@ def upsert_in_parts(
         micro_batch: Which micro-batch they are. If the table already has it, nothing happens.
         phases: Receives the durations of "write", which is all the parts' work, and "commit".
         environment: Randomness for file names; the clock, for remembered deletes.
+        is_current: Whether the version was opened for this upsert; see `attempts.upsert_by`.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: It was not committed, or the outcome is unknown.
     """
-    attempts = Attempts(table, micro_batch, phases or Phases(), environment)
-
-    def attempt() -> Upserted:
-        if (known := attempts.begin()) is not None:
-            return known
-        newest = attempts.newest
-        with attempts.phases("write"):
-            if rules.history is None:
-                remembered = _remembered(sequence, newest, rules, environment)
-                stored = [name for name in columns if name not in rules.except_columns]
-            else:
-                own = [name for name in columns if name not in rules.except_columns]
-                remembered = open_hidden(newest, rules, own, environment)
-                stored = newest.arrow_schema.names
-            parts = _done(newest, run(PartedUpsert(newest, rules, remembered)))
-            files = tuple(file for part in parts for file in part.written.files)
-            try:
-                written = [each.written for each in parts]
-                plan = plan_update(newest, written, rules, stored, remembered, environment)
-            except LanceStreamError:
-                delete_files(newest.store, files)
-                raise
-        return attempts.commit(plan, _summed(newest, parts, files), files)
-
-    return attempts.until_committed(attempt)
-
-
-def _done(table: TableVersion, outcomes: Sequence[Outcome]) -> list[Part]:
-    """Return the parts; if one failed, raise its error and delete the files of all."""
-    parts = [each for each in outcomes if isinstance(each, Part)]
-    for outcome in outcomes:
-        if not isinstance(outcome, Part):
-            for part in parts:
-                part.discard(table.store)
-            raise outcome
-    return parts
-
-
-def _summed(
-    table: TableVersion, parts: Sequence[Part], fragments: tuple[Fragment, ...]
-) -> Upserted:
-    decisions = [part.written.decision for part in parts]
-    return Upserted(
+    strategy = _Parts(table.store, run, rules, columns, sequence, environment)
+    return upsert_by(
+        strategy,
         table,
-        num_rows=sum(part.num_rows for part in parts),
-        num_inserted=sum(len(decision.inserted_rows) for decision in decisions),
-        num_updated=sum(len(decision.changed) for decision in decisions),
-        num_deleted=sum(len(decision.deleted) for decision in decisions),
-        num_unchanged=sum(part.written.num_unchanged for part in parts),
-        num_late=sum(part.num_late for part in parts),
-        num_ignored=sum(decision.num_ignored for decision in decisions),
-        num_remembered=sum(
-            part.written.deletes.rows.num_rows for part in parts if part.written.deletes is not None
-        ),
-        fragments=fragments,
+        micro_batch,
+        is_current=is_current,
+        phases=phases,
+        environment=environment,
     )
+
+
+class _Parts:
+    """Applies rows in parts; see `attempts.Strategy`.
+
+    Args:
+        store: The table's.
+        run: Executes the parts.
+        rules: The user's rules for the rows.
+        columns: The columns of the batch.
+        sequence: The type of the column that orders rows; None if the batch has none.
+        environment: The clock, for remembered deletes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: Run,
+        rules: UpsertRules,
+        columns: Sequence[str],
+        sequence: pa.DataType | None,
+        environment: Environment,
+    ) -> None:
+        self.rules = rules
+        self._store = store
+        self._run = run
+        self._stored = [name for name in columns if name not in rules.except_columns]
+        self._sequence = sequence
+        self._environment = environment
+        self._parts: list[Part] = []
+
+    def write(self, table: TableVersion, phases: Phases) -> Work:
+        """Let the parts be executed for a version."""
+        self.discard()
+        with phases("write"):
+            if self.rules.history is None:
+                remembered = _remembered(self._sequence, table, self.rules, self._environment)
+                stored = self._stored
+            else:
+                remembered = open_hidden(table, self.rules, self._stored, self._environment)
+                stored = table.arrow_schema.names
+            outcomes = self._run(PartedUpsert(table, self.rules, remembered))
+        self._parts = [outcome for outcome in outcomes if isinstance(outcome, Part)]
+        for outcome in outcomes:
+            if not isinstance(outcome, Part):
+                raise outcome
+        return Work(self._parts, stored, remembered)
+
+    def discard(self) -> None:
+        """Delete the files of the last attempt."""
+        discard_parts(self._store, self._parts)
+        self._parts = []
 
 
 def _remembered(

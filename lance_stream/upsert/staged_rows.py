@@ -34,11 +34,12 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
-from lance_stream.upsert.in_parts import Outcome, Part, PartedUpsert, upsert_in_parts
+from lance_stream.upsert.in_parts import Outcome, PartedUpsert, upsert_in_parts
 from lance_stream.upsert.incoming import UpsertRules, key_rows
 from lance_stream.upsert.keys import without_dictionary
 from lance_stream.upsert.matching import THREADS, Workers
 from lance_stream.upsert.memory_runs import first_words
+from lance_stream.upsert.parts import Part, discard_parts
 from lance_stream.upsert.staged_files import (
     ALL_WORDS,
     SortedRows,
@@ -262,6 +263,8 @@ def upsert_staged(
     environment: Environment = MACHINE,
     phases: Phases | None = None,
     workers: RangeWorkers = RANGE_THREADS,
+    *,
+    is_current: bool = False,
 ) -> Upserted:
     """Execute the upsert of all staged rows, and commit it.
 
@@ -276,6 +279,7 @@ def upsert_staged(
         environment: Randomness for file names; the clock, for remembered deletes.
         phases: Receives the durations of "write", with the look-up of keys, and "commit".
         workers: What processes the rows, a range at a time.
+        is_current: Whether the version was opened for this upsert; see `attempts.upsert_by`.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
@@ -291,6 +295,7 @@ def upsert_staged(
             rows,
             rules,
             micro_batch,
+            is_current=is_current,
             workers=workers.reading,
             phases=phases,
             environment=environment,
@@ -310,15 +315,23 @@ def upsert_staged(
             if len(parts) == len(done):
                 done.extend(workers.run(*_left_over(planned, parts, max_rows)))
         except BaseException:
-            for each in done:
-                if isinstance(each, Part):
-                    each.discard(table.store)
+            discard_parts(table.store, [each for each in done if isinstance(each, Part)])
             raise
         finally:
             discard_files(table.store, [each.changes for each in done if isinstance(each, Part)])
         return done
 
-    return upsert_in_parts(table, run, rules, columns, sequence, micro_batch, phases, environment)
+    return upsert_in_parts(
+        table,
+        run,
+        rules,
+        columns,
+        sequence,
+        micro_batch,
+        phases,
+        environment,
+        is_current=is_current,
+    )
 
 
 def _left_over(

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CommitAbortedError, CommitConflictError, InvalidInputError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
-from lance_stream.upsert.apply_events import upsert_events
-from lance_stream.upsert.attempts import Attempts, Upserted
+from lance_stream.upsert.apply_events import BatchOfEvents
+from lance_stream.upsert.attempts import Strategy, Upserted, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.incoming import (
     Incoming,
@@ -37,7 +37,7 @@ from lance_stream.upsert.incoming import (
     which_delete,
 )
 from lance_stream.upsert.matching import THREADS, Found, Workers
-from lance_stream.upsert.planned_update import plan_update
+from lance_stream.upsert.parts import Part
 from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.upsert.written_rows import Written, write_rows, written_order
 from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
@@ -52,6 +52,7 @@ def upsert(
     rules: UpsertRules,
     micro_batch: PendingBatch | None = None,
     *,
+    is_current: bool = False,
     workers: Workers = THREADS,
     phases: Phases | None = None,
     environment: Environment = MACHINE,
@@ -67,6 +68,7 @@ def upsert(
         rules: The user's rules for them.
         micro_batch: Which micro-batch they are, if they come from a stream. If the table already
             has it, nothing is done.
+        is_current: Whether the version was opened for this upsert; see `attempts.upsert_by`.
         workers: What reads the table's data files.
         phases: Receives the durations of "scan" (of keys), "write" and "commit".
         environment: Randomness for file names; the clock, for remembered deletes.
@@ -80,85 +82,120 @@ def upsert(
         CommitError: It was not committed, or the outcome is unknown.
     """
     batch = one_batch(read_input(data).read_all())
-    if rules.history is not None:
-        return upsert_events(
-            table,
-            batch,
-            rules,
-            micro_batch,
-            workers=workers,
-            phases=phases,
-            environment=environment,
-        )
-    attempts = Attempts(table, micro_batch, phases or Phases(), environment)
-    found = Found(workers)
-    incoming: Incoming | None = None
-    written: Written | None = None
-    written_on = None
+    strategy: Strategy
+    if rules.history is None:
+        strategy = _BatchOfRows(table.store, batch, rules, workers, environment, checks)
+    else:
+        strategy = BatchOfEvents(table.store, batch, rules, workers, environment)
+    return upsert_by(
+        strategy,
+        table,
+        micro_batch,
+        is_current=is_current,
+        phases=phases,
+        environment=environment,
+        config_entries=config_entries,
+        check=check,
+    )
 
-    def attempt() -> Upserted:
-        nonlocal incoming, written, written_on
-        if (known := attempts.begin()) is not None:
-            return known
-        newest = attempts.newest
-        with attempts.phases("scan"):
-            if incoming is None or incoming.table != newest.arrow_schema:
-                if checks:
-                    _refuse_bad_rows(batch, newest, rules, checks)
-                incoming = prepare(batch, newest.arrow_schema, rules)
-            matches = found.look_up(newest, incoming)
-            remembered = remembered_deletes(newest, incoming, environment)
-        with attempts.phases("write"):
-            decision, num_unchanged = decide_changes(newest, incoming, matches, remembered, workers)
-            if written is None or not _is_same_work(written, written_on, newest, decision):
-                if written is not None:
-                    delete_files(table.store, written.files)
-                    written = None
-                written_on = newest
-                written = write_rows(
-                    newest,
+
+class _BatchOfRows:
+    """Applies rows that one process holds; see `attempts.Strategy`.
+
+    Args:
+        store: The table's.
+        batch: The rows.
+        rules: The user's rules for them.
+        workers: What reads the table's data files.
+        environment: Randomness for file names; the clock, for remembered deletes.
+        checks: Conditions that each row that does not delete has to meet.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        batch: pa.RecordBatch,
+        rules: UpsertRules,
+        workers: Workers,
+        environment: Environment,
+        checks: Sequence[Check],
+    ) -> None:
+        self.rules = rules
+        self._store = store
+        self._batch = batch
+        self._workers = workers
+        self._environment = environment
+        self._checks = checks
+        self._found = Found(workers)
+        self._incoming: Incoming | None = None
+        self._written: Written | None = None
+        self._written_on: TableVersion | None = None
+
+    def write(self, table: TableVersion, phases: Phases) -> Work:
+        """Look up the keys, decide, and write; or use the files of the last attempt again."""
+        with phases("scan"):
+            incoming = self._prepare(table)
+            matches = self._found.look_up(table, incoming)
+            remembered = remembered_deletes(table, incoming, self._environment)
+        with phases("write"):
+            decision, num_unchanged = decide_changes(
+                table, incoming, matches, remembered, self._workers
+            )
+            if self._is_written(table, decision):
+                assert self._written is not None
+                self._written = self._written._replace(decision=decision)
+            else:
+                self.discard()
+                self._written_on = table
+                self._written = write_rows(
+                    table,
                     incoming,
                     decision,
-                    write_target(newest),
+                    write_target(table),
                     num_unchanged,
                     remembered,
-                    workers,
+                    self._workers,
                 )
                 rows = incoming.rows.select(list(incoming.scanned_columns))
-                rows = rows.take(written_order(decision, written))
-                found.remember(newest, incoming.rules, written.fragments, rows)
-            written = written._replace(decision=decision)
-            plan = plan_update(
-                newest,
-                [written],
-                incoming.rules,
-                incoming.rows.schema.names,
-                remembered,
-                environment,
-            )
-        result = Upserted(
-            newest,
-            num_rows=incoming.num_rows,
-            num_inserted=len(decision.inserted_rows),
-            num_updated=len(decision.changed),
-            num_deleted=len(decision.deleted),
-            num_unchanged=num_unchanged,
-            num_late=incoming.num_late + decision.num_late,
-            num_ignored=decision.num_ignored,
-            num_remembered=0 if written.deletes is None else written.deletes.rows.num_rows,
-            fragments=written.files,
-        )
-        return attempts.commit(plan, result, config_entries=config_entries, check=check)
+                rows = rows.take(written_order(decision, self._written))
+                self._found.remember(table, incoming.rules, self._written.fragments, rows)
+        part = Part(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
+        return Work([part], incoming.rows.schema.names, remembered)
 
-    try:
-        result = attempts.until_committed(attempt)
-    except (CommitAbortedError, CommitConflictError, InvalidInputError):  # known to have failed
-        if written is not None:
-            delete_files(table.store, written.files)
-        raise
-    if result.was_already_committed and written is not None:
-        delete_files(table.store, written.files)
-    return result
+    def discard(self) -> None:
+        """Delete the files of the last attempt."""
+        if self._written is not None:
+            delete_files(self._store, self._written.files)
+            self._written = None
+
+    def _prepare(self, table: TableVersion) -> Incoming:
+        """Return the rows that count, in the types of a version."""
+        if self._incoming is None or self._incoming.table != table.arrow_schema:
+            if self._checks:
+                _refuse_bad_rows(self._batch, table, self.rules, self._checks)
+            self._incoming = prepare(self._batch, table.arrow_schema, self.rules)
+        return self._incoming
+
+    def _is_written(self, table: TableVersion, decision: Decision) -> bool:
+        """Return whether writing the rows would give the files of the last attempt again.
+
+        Args:
+            table: The version that is planned on now.
+            decision: The decisions about the rows of the batch in it.
+        """
+        before = self._written_on
+        if self._written is None or before is None:
+            return False
+        if table.version < before.version or table.schema != before.schema:
+            return False
+        if table.file_version != before.file_version:
+            return False
+        pairs = zip(self._written.decision[:5], decision[:5], strict=True)
+        if not all(np.array_equal(one, other) for one, other in pairs):
+            return False
+        # Changed rows also contain values of the table, which others may have updated in place.
+        touched = {int(each) for each in np.unique(decision.changed >> np.uint64(32))}
+        return _files_of(before, touched) == _files_of(table, touched)
 
 
 def _refuse_bad_rows(
@@ -183,29 +220,6 @@ def _refuse_bad_rows(
     bad.add(sorting.judge(batch).bad)
     if bad:
         raise bad.error(table.uri, batch.num_rows, WAY_OUT_OF_VERBS)
-
-
-def _is_same_work(
-    written: Written, on: TableVersion | None, newest: TableVersion, decision: Decision
-) -> bool:
-    """Return whether writing the rows again would give the same files.
-
-    Args:
-        written: What was written.
-        on: The version that it was planned on.
-        newest: The version that it is planned on now.
-        decision: The decisions about the rows of the batch in it.
-    """
-    pairs = zip(written.decision[:5], decision[:5], strict=True)
-    if on is None or newest.version < on.version or newest.schema != on.schema:
-        return False
-    if newest.file_version != on.file_version:
-        return False
-    if not all(np.array_equal(one, other) for one, other in pairs):
-        return False
-    # Changed rows also contain values of the table, which others may have updated in place.
-    touched = {int(each) for each in np.unique(decision.changed >> np.uint64(32))}
-    return _files_of(on, touched) == _files_of(newest, touched)
 
 
 def _files_of(table: TableVersion, fragment_ids: set[int]) -> dict[int, object]:

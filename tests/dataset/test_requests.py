@@ -30,7 +30,9 @@ from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert import known_key_bounds
+from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.remembered_keys import forget_keys
+from lance_stream.upsert.upsert import upsert as apply_upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.contracts.object_service import ObjectService
@@ -229,6 +231,19 @@ def test_an_upsert_of_a_batch(service: ObjectService, ds: Dataset) -> None:
     # process has written it.
     assert upsert(24, 52) == {"list": 2, "put": 2, "put once": 2}
     assert upsert(53) == {"list": 2, "put": 1, "put once": 2}
+
+
+def test_an_upsert_uses_the_version_that_its_sink_opened(
+    service: ObjectService, ds: Dataset
+) -> None:
+    """The sink has just listed the versions; a newer one leads to a second attempt."""
+    ds = ds.upsert(rows(49), on="id").upsert(rows(50), on="id")
+    table = ds.table
+    rules = UpsertRules(("id",))
+    sent = requests_of(service, lambda: apply_upsert(table, rows(53), rules, is_current=True))
+    assert sent == {"list": 1, "put": 1, "put once": 2}
+    done = apply_upsert(table, rows(53, 54), rules, is_current=True)
+    assert (done.attempts, done.num_updated, done.num_inserted) == (2, 1, 1)
 
 
 # --- reading

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink import modes, staged_upserts
-from lance_stream.upsert import staged_files, staged_rows
-from lance_stream.upsert.attempts import Attempts
+from lance_stream.upsert import attempts, staged_files, staged_rows
 from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
@@ -61,20 +61,20 @@ def test_a_large_batch_is_computed_once(
     sink(first, 0)
     assert counter.value == 300
     committed: list[int] = []
-    commit = Attempts.commit
+    commit = attempts.commit_planned
 
-    def beaten_once(self: Attempts, *arguments: Any) -> Any:
+    def beaten_once(table: TableVersion, *arguments: Any, **named: Any) -> Any:
         if not committed:
             lance_stream.open_dataset(uri).update({"x": "x + 100"}, "id = 250")
-        committed.append(self.number)
-        return commit(self, *arguments)
+        committed.append(table.version)
+        return commit(table, *arguments, **named)
 
-    monkeypatch.setattr(Attempts, "commit", beaten_once)
+    monkeypatch.setattr(attempts, "commit_planned", beaten_once)
     for _ in range(2):
         again, counter = counted(spark, spark.range(100, 400, 1, 3).selectExpr("id", "id % 8 AS x"))
         sink(again, 1)
         assert counter.value == 300
-    assert committed == [1, 2]
+    assert committed == [2, 3]
     model = {number: number % 5 for number in range(100)}
     assert rows_in(uri) == model | {
         number: number % 8 for number in range(100, 400) if number % 8 != 7

@@ -38,8 +38,8 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from lance_stream.upsert import in_place_costs, staged_files, staged_rows
-from lance_stream.upsert.attempts import Attempts, Upserted
+from lance_stream.upsert import attempts, in_place_costs, staged_files, staged_rows
+from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_rules import ChangeRules, history_schema
 from lance_stream.upsert.incoming import IGNORE, INSERT, UPDATE, UpsertRules
 from lance_stream.upsert.shared_index import shared_index
@@ -644,14 +644,14 @@ class History:
         dice, table = self.dice, self._open("large").table
         seed = shared_index(table, self.on).seeds[0] if dice.random() < 0.9 else dice.randrange(9)
         staged: list[Any] = []
-        commit = Attempts.commit
+        commit = attempts.commit_planned
         pieces = dice.randrange(1, 5)
         size = -(-data.num_rows // pieces)
 
-        def beaten_once(attempts: Attempts, *arguments: Any, **named: Any) -> Any:
+        def beaten_once(*arguments: Any, **named: Any) -> Any:
             if before_commit is not None and not before_commit.done:
                 before_commit.do("large")
-            return commit(attempts, *arguments, **named)
+            return commit(*arguments, **named)
 
         try:
             for task, start in enumerate(range(0, data.num_rows, size)):
@@ -668,7 +668,7 @@ class History:
             limit = max(data.num_rows // dice.randrange(1, 7), 0)
             with (
                 mock.patch.object(staged_rows, "MAX_ROWS", min(limit, data.num_rows - 1)),
-                mock.patch.object(Attempts, "commit", beaten_once),
+                mock.patch.object(attempts, "commit_planned", beaten_once),
             ):
                 return upsert_staged(
                     table,

@@ -8,7 +8,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
-from lance_stream.upsert import upsert as upserts
+from lance_stream.upsert import attempts
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.staged_rows import stage_rows, upsert_staged
 
@@ -156,15 +156,15 @@ def test_a_concurrent_insert_of_the_key_is_seen(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan on the newer version decides: what another writer has inserted is matched."""
-    plan_update = upserts.plan_update
+    plan_update = attempts.plan_update
 
     def late(*args: Any, **named: Any) -> Any:
-        monkeypatch.setattr(upserts, "plan_update", plan_update)
+        monkeypatch.setattr(attempts, "plan_update", plan_update)
         plan = plan_update(*args, **named)
         ds.upsert(rows({4: 1, 1: 1}), "id")
         return plan
 
-    monkeypatch.setattr(upserts, "plan_update", late)
+    monkeypatch.setattr(attempts, "plan_update", late)
     after = ds.upsert(rows({4: 40, 1: 5}), "id", when_matched="source.price > 2 * target.price")
     assert prices(after) == {1: 5, 2: 20, 3: 30, 4: 40}
 

@@ -16,8 +16,7 @@ from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
-from lance_stream.upsert import key_index, key_runs, remembered_keys, staged_files
-from lance_stream.upsert.attempts import Attempts
+from lance_stream.upsert import attempts, key_index, key_runs, remembered_keys, staged_files
 from lance_stream.upsert.in_parts import PartedUpsert
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.key_index import read_footer
@@ -188,16 +187,16 @@ def test_rows_move_where_few_of_a_fragment_change() -> None:
 def test_another_writers_change_leads_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of the first one are deleted."""
     table = wide_table()
-    commit = Attempts.commit
+    commit = attempts.commit_planned
 
-    def beaten_once(self: Attempts, *arguments: Any) -> Any:
-        if self.number == 1:
-            ds = lance_stream.Dataset(self.newest)
+    def beaten_once(planned_on: TableVersion, *arguments: Any, **named: Any) -> Any:
+        if planned_on.version == table.version:
+            ds = lance_stream.Dataset(table)
             ds.update({"text": "'short'"}, "x = 0")
             ds.delete(f"id = '{rows([3], 0)['id'][0]}'")
-        return commit(self, *arguments)
+        return commit(planned_on, *arguments, **named)
 
-    monkeypatch.setattr(Attempts, "commit", beaten_once)
+    monkeypatch.setattr(attempts, "commit_planned", beaten_once)
     done = upsert_by_parts(table, rows(range(100), 7), ON_ID, num_parts=4)
     assert done.attempts == 2
     assert (done.num_updated, done.num_inserted) == (99, 1)

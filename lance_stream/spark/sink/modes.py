@@ -390,7 +390,15 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
             pending = sorter.with_rows(digest)
         done = Upserted(table)
         if rows.num_rows:
-            done = upsert(table, rows, rules, pending, workers=workers, phases=batch.phases)
+            done = upsert(
+                table,
+                rows,
+                rules,
+                pending,
+                is_current=True,
+                workers=workers,
+                phases=batch.phases,
+            )
     committed = _upserted(commit, done)
     if sorter is not None and sorter.attempt and not done.is_new and not committed.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.

@@ -219,7 +219,7 @@ def discard(job: UpsertJob, staged: Iterable[StagedRows]) -> None:
 def _apply(
     job: UpsertJob, table: TableVersion, staged: Sequence[StagedRows], batch: PendingBatch | None
 ) -> Upserted:
-    return upsert_staged(table, staged, job.rules, job.names, job.sequence, batch)
+    return upsert_staged(table, staged, job.rules, job.names, job.sequence, batch, is_current=True)
 
 
 def _store(job: UpsertJob) -> Store:
