@@ -81,10 +81,10 @@ def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFi
         CorruptDataError: A description points outside its file, or the file does not exist.
         UnsupportedFeatureError: A blob is of an unsupported kind.
     """
-    names = [each.name for each in descriptions.type]
+    names = [field.name for field in descriptions.type]
     parts = {
-        name: descriptions.field(place).fill_null("" if name == "blob_uri" else 0)
-        for place, name in enumerate(names)
+        name: descriptions.field(index).fill_null("" if name == "blob_uri" else 0)
+        for index, name in enumerate(names)
     }
     valid = descriptions.is_valid().to_numpy(zero_copy_only=False)
     positions, sizes = (_numbers(parts[name], valid) for name in ("position", "size"))
@@ -168,12 +168,12 @@ def sizes_of_blobs(field: Field, array: pa.Array, most: int) -> npt.NDArray[np.u
     """
     sizes: npt.NDArray[np.uint64] = np.zeros(len(array), np.uint64)
     if field.is_blob:
-        place = array.type.get_field_index("size")
-        stated = array.field(place).fill_null(0).to_numpy(zero_copy_only=False)
+        index = array.type.get_field_index("size")
+        stated = array.field(index).fill_null(0).to_numpy(zero_copy_only=False)
         sizes += np.minimum(stated, most).astype(np.uint64)
     elif holds_blobs(field) and pa.types.is_struct(array.type):
-        for place, child in enumerate(field.children):
-            sizes += sizes_of_blobs(child, array.field(place), most)
+        for index, child in enumerate(field.children):
+            sizes += sizes_of_blobs(child, array.field(index), most)
     elif holds_blobs(field):
         items = items_of(array)
         sums = np.append(np.uint64(0), np.cumsum(sizes_of_blobs(field.children[0], items, most)))
@@ -200,10 +200,10 @@ def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
         buffers = [memoryview(span).cast("B") for span in file.store.read_ranges(file.path, ranges)]
     except NotFoundError as error:
         raise _is_gone(file.path) from error
-    for wanted, buffer in zip(ranges, buffers, strict=True):
-        if buffer.nbytes != wanted.size_bytes:
+    for target, buffer in zip(ranges, buffers, strict=True):
+        if buffer.nbytes != target.size_bytes:
             raise CorruptDataError(
-                f"bytes {wanted.start} to {wanted.stop} of the blob file {file.path!r} were "
+                f"bytes {target.start} to {target.stop} of the blob file {file.path!r} were "
                 f"requested, but only {buffer.nbytes} exist: it is cut short"
             )
     return buffers
@@ -227,8 +227,8 @@ def _firsts(kinds: Any, ids: Any, uris: Any, rows: npt.NDArray[np.int64]) -> lis
         return []
     differs = (np.diff(kinds[rows]) != 0) | (np.diff(ids[rows]) != 0)
     differs |= uris[rows][1:] != uris[rows][:-1]
-    found: list[int] = rows[np.append(True, differs)].tolist()
-    return found
+    firsts: list[int] = rows[np.append(True, differs)].tolist()
+    return firsts
 
 
 def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -> FileOfBlobs:

@@ -114,19 +114,19 @@ def take_blobs(
     """Return the blobs of some rows, in the requested order; see `Dataset.take_blobs`."""
     path = _blob_path(table, column)
     addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
-    wanted, inverse = np.unique(addresses, return_inverse=True)
-    fragment_ids, offsets = unpack_addresses(wanted)
-    found: list[tuple[FileOfBlobs | None, int, int] | None] = []
+    distinct_addresses, inverse = np.unique(addresses, return_inverse=True)
+    fragment_ids, offsets = unpack_addresses(distinct_addresses)
+    locations: list[tuple[FileOfBlobs | None, int, int] | None] = []
     for fragment_id in np.unique(fragment_ids).tolist():
         low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
-        found += _of_fragment(table, path, fragment_id, offsets[low:high].astype(np.uint64))
-    return [_opened(found[place]) for place in inverse.tolist()]
+        locations += _of_fragment(table, path, fragment_id, offsets[low:high].astype(np.uint64))
+    return [_opened(locations[index]) for index in inverse.tolist()]
 
 
 def _blob_path(table: "TableVersion", column: str) -> tuple[Field, ...]:
     """Return a blob column, after the structs around it, from the outermost on."""
     path = find(table.schema, column)
-    if not path[-1].is_blob or any(each.logical_type != STRUCT for each in path[:-1]):
+    if not path[-1].is_blob or any(step.logical_type != STRUCT for step in path[:-1]):
         blobs = list(_blob_names(table.schema.fields))
         raise InvalidInputError(
             f"the column {column!r} has no blobs; ones with blobs: {', '.join(blobs) or 'none'}"
@@ -149,7 +149,7 @@ def _of_fragment(
     field = path[-1]
     fragment = table.manifest.fragments.by_id(fragment_id)
     file = next(
-        (each for each in (fragment.files if fragment else ()) if field.id in each.field_ids), None
+        (file for file in (fragment.files if fragment else ()) if field.id in file.field_ids), None
     )
     if file is None:  # the column was added later
         return [None] * len(offsets)
@@ -173,8 +173,8 @@ def _of_fragment(
     ]
 
 
-def _opened(place: tuple[FileOfBlobs | None, int, int] | None) -> BlobFile | None:
-    if place is None:
+def _opened(location: tuple[FileOfBlobs | None, int, int] | None) -> BlobFile | None:
+    if location is None:
         return None
-    file, start, size = place
+    file, start, size = location
     return BlobFile(file, start, size)

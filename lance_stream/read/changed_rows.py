@@ -39,8 +39,8 @@ def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
     """
     predicate = check_filter(table, predicate)
     units = units_of(table, predicate, columns=(), system_columns=(ROW_ADDRESS,))
-    found = [batch.column(0).to_numpy(zero_copy_only=False) for batch in read_units(units)]
-    return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+    parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in read_units(units)]
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *parts]))
 
 
 def read_rows(
@@ -85,11 +85,11 @@ class KeptLineage(NamedTuple):
 def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     """Return the stable row ids of rows, in the order of their addresses, which ascend."""
     places = table.manifest.fragments.place_of
-    found = [
+    parts = [
         table.row_ids_at(table.manifest.fragments[places[fragment_id]], offsets)
         for fragment_id, offsets in by_fragment(addresses)
     ]
-    return np.concatenate([np.empty(0, np.uint64), *found])
+    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def kept_lineage(table: TableVersion, addresses: Addresses) -> KeptLineage:
@@ -104,20 +104,20 @@ def kept_lineage(table: TableVersion, addresses: Addresses) -> KeptLineage:
 
 def with_kept_lineage(fragments: Iterable[Fragment], lineage: KeptLineage) -> list[Fragment]:
     """Set the lineage of the rows that existed before, which come first."""
-    made: list[Fragment] = []
+    with_lineage: list[Fragment] = []
     first = 0
     for fragment in fragments:
-        own = lineage.at(slice(first, first + fragment.physical_rows))
-        first += len(own.row_ids)
-        if len(own.row_ids):
-            created = RowVersionSequence.from_array(own.created_at)
+        rows = lineage.at(slice(first, first + fragment.physical_rows))
+        first += len(rows.row_ids)
+        if len(rows.row_ids):
+            created = RowVersionSequence.from_array(rows.created_at)
             fragment = replace(
                 fragment,
-                row_ids=encode_row_ids(own.row_ids),
+                row_ids=encode_row_ids(rows.row_ids),
                 created_at_versions=encode_row_versions(created),
             )
-        made.append(fragment)
-    return made
+        with_lineage.append(fragment)
+    return with_lineage
 
 
 def without_rows(

@@ -31,44 +31,44 @@ class Part(NamedTuple):
     array: pa.Array
 
 
-def with_witnesses(field: Field, whole: Field, held: Container[int]) -> Field:
+def with_witnesses(field: Field, whole: Field, field_ids: Container[int]) -> Field:
     """Return a column with one stored part added wherever no requested part is stored.
 
     Args:
         field: The column, its other children left out.
         whole: The column as in the table.
-        held: The ids of the fields that any file contains.
+        field_ids: The ids of the fields that any file contains.
     """
     if field.is_leaf:
         return field
     whole_of = {child.id: child for child in whole.children}
-    if any(leaf.id in held for leaf in field.leaves()):
+    if any(leaf.id in field_ids for leaf in field.leaves()):
         children = tuple(
-            with_witnesses(child, whole_of[child.id], held) for child in field.children
+            with_witnesses(child, whole_of[child.id], field_ids) for child in field.children
         )
         if all(map(_is, children, field.children)):
             return field
         return replace(field, children=children)
-    witness = _path_to_held(whole, held)
+    witness = _path_to_held(whole, field_ids)
     return field if witness is None else _joined(field, witness)
 
 
-def _path_to_held(field: Field, held: Container[int]) -> Field | None:
+def _path_to_held(field: Field, field_ids: Container[int]) -> Field | None:
     """Return a field reduced to one stored leaf and its ancestors; None if no leaf is stored."""
     if field.is_leaf:
-        return field if field.id in held else None
+        return field if field.id in field_ids else None
     for child in field.children:
-        found = _path_to_held(child, held)
-        if found is not None:
+        path = _path_to_held(child, field_ids)
+        if path is not None:
             # a map is read as a whole
-            return field if field.logical_type == MAP else replace(field, children=(found,))
+            return field if field.logical_type == MAP else replace(field, children=(path,))
     return None
 
 
 def _joined(field: Field, path: Field) -> Field:
     (step,) = path.children
-    known = [child.id for child in field.children]
-    if step.id not in known:
+    child_ids = [child.id for child in field.children]
+    if step.id not in child_ids:
         return replace(field, children=(*field.children, step))
     return replace(
         field,
@@ -78,22 +78,24 @@ def _joined(field: Field, path: Field) -> Field:
     )
 
 
-def part_in(field: Field, held: Container[int]) -> Field | None:
+def part_in(field: Field, field_ids: Container[int]) -> Field | None:
     """Return the part of a column that a data file has, or None.
 
     Args:
         field: The column.
-        held: The ids of the fields in the file; files from version 2.1 on list leaves only.
+        field_ids: The ids of the fields in the file; files from version 2.1 on list leaves only.
 
     Raises:
         CorruptDataError: The file has a list without its items.
     """
     if field.is_leaf:
-        return field if field.id in held else None
-    children = tuple(part for child in field.children if (part := part_in(child, held)) is not None)
-    if field.logical_type != STRUCT and field.id in held and not children:
+        return field if field.id in field_ids else None
+    children = tuple(
+        part for child in field.children if (part := part_in(child, field_ids)) is not None
+    )
+    if field.logical_type != STRUCT and field.id in field_ids and not children:
         item = field.children[0]
-        if item.id not in held:
+        if item.id not in field_ids:
             raise CorruptDataError(
                 f"a data file has the lists of {field.name!r}, but not their items"
             )
@@ -139,13 +141,13 @@ def _assemble_struct(
 ) -> pa.Array:
     children = []
     for child in field.children:
-        held = [
-            Part(below, part.array.field(place))
+        parts_of_child = [
+            Part(below, part.array.field(index))
             for part in parts
-            for place, below in enumerate(part.field.children)
+            for index, below in enumerate(part.field.children)
             if below.id == child.id
         ]
-        children.append(assemble(child, held, num_rows))
+        children.append(assemble(child, parts_of_child, num_rows))
     first = parts[0].array
     mask = first.is_null() if first.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
@@ -159,13 +161,13 @@ def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[Part]) -> 
             f"the lists of {field.name!r} are in {len(parts)} files of one fragment, which "
             "disagree on their lengths"
         )
-    held = [Part(part.field.children[0], items_of(part.array)) for part in parts]
-    items = assemble(field.children[0], held, len(held[0].array))
+    item_parts = [Part(part.field.children[0], items_of(part.array)) for part in parts]
+    items = assemble(field.children[0], item_parts, len(item_parts[0].array))
     return with_items(arrow, first, items)
 
 
 def _are_as_long(one: pa.Array, other: pa.Array) -> bool:
     if pa.types.is_fixed_size_list(one.type):
         return bool(one.is_null().equals(other.is_null()))
-    starts, others = (pc.subtract(each.offsets, each.offsets[0]) for each in (one, other))
+    starts, others = (pc.subtract(array.offsets, array.offsets[0]) for array in (one, other))
     return bool(starts.equals(others) and one.is_null().equals(other.is_null()))

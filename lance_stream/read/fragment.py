@@ -109,10 +109,10 @@ class FragmentReader:
     """
 
     def __init__(
-        self, unit: WorkUnit, kept: KeptPages | None = None, *, is_first: bool = False
+        self, unit: WorkUnit, pages: KeptPages | None = None, *, is_first: bool = False
     ) -> None:
         self._unit = unit
-        self._kept = kept
+        self._kept = pages
         self._is_first = is_first
         self._rows_of_unit: Rows | None = None
         self._pages_of_files: dict[tuple[str, int | None], PagesOfFile | None] = {}
@@ -138,12 +138,12 @@ class FragmentReader:
             self._predicate = parse_expression(unit.filter)
             named = [path for path in self._predicate.paths if path[0] in READABLE_SYSTEM_COLUMNS]
             self._filter_system = tuple(dict.fromkeys(path[0] for path in named))
-            own = [
+            columns = [
                 column
                 for column, path in zip(self._predicate.columns, self._predicate.paths, strict=True)
                 if path not in named
             ]
-            self._filter_fields = project(unit.schema, own).fields
+            self._filter_fields = project(unit.schema, columns).fields
         self._sequences: dict[str, RowIdSequence | RowVersionSequence | HiddenColumn] = {}
 
     def selections(self) -> Iterator[Selection]:
@@ -192,7 +192,7 @@ class FragmentReader:
             num_covered = sum(last - first for first, last in within)
             self._keep_pages(within[0][0], within[-1][1], num_covered)
         dead = self._dead_offsets(num_rows) if within else np.empty(0, np.int64)
-        batches = chain.from_iterable(self._batches(*each, num_rows) for each in within)
+        batches = chain.from_iterable(self._batches(*selection, num_rows) for selection in within)
         for first, last in batches:
             selection = Selection(first, last)
             if len(dead):
@@ -230,13 +230,13 @@ class FragmentReader:
         if not leaves or not everything.ranges:
             return everything
         for file, column_of in zip(self._fragment.files, self._columns_of_files, strict=True):
-            held = [leaf for leaf in leaves.values() if leaf.id in column_of]
-            if not held:
+            stored = [leaf for leaf in leaves.values() if leaf.id in column_of]
+            if not stored:
                 continue  # unopened: it may have other columns, or lineage only
-            bounds = self._unit.files.page_bounds(file, held)
+            bounds = self._unit.files.page_bounds(file, stored)
             if bounds is not None:
-                found = ranges_that_may_match(self._predicate, leaves, bounds)
-                everything = everything.intersection(found)
+                matching = ranges_that_may_match(self._predicate, leaves, bounds)
+                everything = everything.intersection(matching)
         return everything
 
     def _batches(self, start: int, stop: int, num_rows: int) -> Iterator[tuple[int, int]]:
@@ -258,16 +258,16 @@ class FragmentReader:
 
     def _page_starts(self) -> npt.NDArray[np.int64]:
         """Return the page starts of the file that has most of the requested columns."""
-        asked = (*self._output, *self._filter_fields)
-        wanted = {part.id for each in asked for part in each.walk()}
-        held = {
-            place: len(wanted.intersection(file.field_ids))
-            for place, file in enumerate(self._fragment.files)
+        fields = (*self._output, *self._filter_fields)
+        field_ids = {part.id for field in fields for part in field.walk()}
+        pages_of_file = {
+            fullest: len(field_ids.intersection(file.field_ids))
+            for fullest, file in enumerate(self._fragment.files)
         }
-        place = max(held, key=held.__getitem__, default=None)
-        if place is None or not held[place]:
+        fullest = max(pages_of_file, key=pages_of_file.__getitem__, default=None)
+        if fullest is None or not pages_of_file[fullest]:
             return np.zeros(1, np.int64)
-        return self._unit.files.page_starts(self._fragment.files[place], asked)
+        return self._unit.files.page_starts(self._fragment.files[fullest], fields)
 
     def read(self, selection: Selection) -> pa.RecordBatch:
         """Return the rows of a selection for which the filter is true."""
@@ -275,12 +275,12 @@ class FragmentReader:
             return self._read(selection)
 
     def _read(self, selection: Selection) -> pa.RecordBatch:
-        known: dict[str, tuple[Field, pa.Array]] = {}
+        arrays_by_name: dict[str, tuple[Field, pa.Array]] = {}
         rows_apart = _rows_apart(selection)
         if self._predicate is not None:
             fields = self._read_with_filter(selection)
             arrays = self._columns(fields, selection, rows_apart)
-            known = {
+            arrays_by_name = {
                 field.name: (field, array) for field, array in zip(fields, arrays, strict=True)
             }
             arrays = arrays[: len(self._filter_fields)]
@@ -298,19 +298,25 @@ class FragmentReader:
                 if self._kept is not None:
                     self._kept.note_filter(matches_everywhere=not is_part)
                 rows_apart = math.inf if is_part else _rows_apart(selection)
-                known = {
-                    name: (field, array.filter(chosen)) for name, (field, array) in known.items()
+                arrays_by_name = {
+                    name: (field, array.filter(chosen))
+                    for name, (field, array) in arrays_by_name.items()
                 }
-        missing = [each for each in self._output if known.get(each.name, (None, None))[0] != each]
+        missing = [
+            field
+            for field in self._output
+            if arrays_by_name.get(field.name, (None, None))[0] != field
+        ]
         read = dict(
             zip(
-                (each.name for each in missing),
+                (field.name for field in missing),
                 self._columns(missing, selection, rows_apart),
                 strict=True,
             )
         )
         columns = [
-            read[each.name] if each.name in read else known[each.name][1] for each in self._output
+            read[field.name] if field.name in read else arrays_by_name[field.name][1]
+            for field in self._output
         ]
         columns += [self._system_column(name, selection) for name in self._unit.system_columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
@@ -323,7 +329,9 @@ class FragmentReader:
         if self._unit.offsets is None or selection.num_rows > MOST_EXPECTED_ROWS:
             return self._filter_fields
         names = {filter_field.name for filter_field in self._filter_fields}
-        more = [each for each in self._output if each.name not in names and not _has_bytes(each)]
+        more = [
+            field for field in self._output if field.name not in names and not _has_bytes(field)
+        ]
         return [*self._filter_fields, *more]
 
     def num_bytes_of(self, selection: Selection) -> int:
@@ -349,37 +357,39 @@ class FragmentReader:
         """
         parts: list[list[Part]] = [[] for _ in fields]
         columns_of = self._columns_of_files
-        everywhere = {each for column_of in columns_of for each in column_of}
-        whole_of = {each.id: each for each in self._unit.schema.fields}
-        asked = [with_witnesses(each, whole_of[each.id], everywhere) for each in fields]
+        everywhere = {field_id for column_of in columns_of for field_id in column_of}
+        whole_of = {field.id: field for field in self._unit.schema.fields}
+        fields_of_files = [
+            with_witnesses(field, whole_of[field.id], everywhere) for field in fields
+        ]
         for data_file, column_of in zip(self._fragment.files, columns_of, strict=True):
-            held = [
-                (place, part)
-                for place, field in enumerate(asked)
+            stored_parts = [
+                (index, part)
+                for index, field in enumerate(fields_of_files)
                 if (part := part_in(as_in_file(field, whole_of[field.id], column_of), column_of))
                 is not None
             ]
-            if not held:
+            if not stored_parts:
                 continue
             is_apart = not _holds_bytes_itself(data_file)
-            wanted = [described(part) if is_apart else part for _, part in held]
+            targets = [described(part) if is_apart else part for _, part in stored_parts]
             try:
                 pages = self._pages_of(data_file)  # opens the file, once for all threads
                 self._check_num_rows(data_file)
                 read_ranges = (
                     None if pages is None else partial(pages.read_ranges, rows_apart=rows_apart)
                 )
-                arrays = self._read_file(data_file, wanted, selection, read_ranges)
+                arrays = self._read_file(data_file, targets, selection, read_ranges)
             except BadDataError as error:
                 error.add_note(
                     f"data file {data_file.path!r} of fragment {self._fragment.id}, "
                     f"version {self._unit.version}"
                 )
                 raise
-            for (place, part), array in zip(held, arrays, strict=True):
+            for (index, part), array in zip(stored_parts, arrays, strict=True):
                 if is_apart:
                     array = map_blobs(part, array, partial(self._bytes_of, data_file))
-                parts[place].append(Part(part, array))
+                parts[index].append(Part(part, array))
         return [
             self._checked(field, assemble(field, pieces, selection.num_rows))
             for field, pieces in zip(fields, parts, strict=True)
@@ -388,15 +398,15 @@ class FragmentReader:
     def _read_file(
         self,
         file: DataFile,
-        wanted: Sequence[Field],
+        targets: Sequence[Field],
         selection: Selection,
         read_ranges: ReadRanges | None,
     ) -> Sequence[pa.Array]:
         """Read the rows of a selection from a data file."""
         files, offsets = self._unit.files, selection.offsets
         if offsets is not None and selection.is_sparse:
-            return files.take(file, wanted, offsets.astype(np.uint64), read_ranges)
-        arrays = files.read(file, wanted, selection.start, selection.stop, read_ranges)
+            return files.take(file, targets, offsets.astype(np.uint64), read_ranges)
+        arrays = files.read(file, targets, selection.start, selection.stop, read_ranges)
         return arrays if offsets is None else _chosen(arrays, selection)
 
     def _pages_of(self, file: DataFile) -> PagesOfFile | None:
@@ -409,9 +419,9 @@ class FragmentReader:
                 self._pages_of_files[key] = self._open_pages(file, self._kept, self._rows_of_unit)
             return self._pages_of_files[key]
 
-    def _open_pages(self, file: DataFile, kept: KeptPages, rows: Rows) -> PagesOfFile | None:
+    def _open_pages(self, file: DataFile, page_cache: KeptPages, rows: Rows) -> PagesOfFile | None:
         files = self._unit.files
-        others = [each for each in self._output if each not in self._filter_fields]
+        others = [field for field in self._output if field not in self._filter_fields]
         columns = [
             (pages, is_of_filter)
             for fields, is_of_filter in ((self._filter_fields, True), (others, False))
@@ -419,8 +429,10 @@ class FragmentReader:
         ]
         if not columns:
             return None
-        pages = PagesOfFile(kept, columns, rows, files.ranges_of(file), is_first=self._is_first)
-        weakref.finalize(self, kept.forget, pages.name).atexit = False
+        pages = PagesOfFile(
+            page_cache, columns, rows, files.ranges_of(file), is_first=self._is_first
+        )
+        weakref.finalize(self, page_cache.forget, pages.name).atexit = False
         return pages
 
     @cached_property
@@ -443,33 +455,33 @@ class FragmentReader:
             for part in field.walk()
             if part.children and part.logical_type == STRUCT and not part.is_packed
         }
-        found = columns_of_files(self._fragment.files, structs)
+        columns_by_file = columns_of_files(self._fragment.files, structs)
         below = {
             part.id: {child.id for child in part.children}
             for field in self._unit.schema.fields
             for part in field.walk()
             if part.children and not part.is_blob
         }
-        for file, held in zip(self._fragment.files, found, strict=True):
+        for file, column_of in zip(self._fragment.files, columns_by_file, strict=True):
             if file.file_version >= (2, 1) and any(
-                below.get(each, set()) & held.keys() for each in held
+                below.get(field_id, set()) & column_of.keys() for field_id in column_of
             ):
                 raise CorruptDataError(
                     f"the data file {file.path!r} lists a column besides those of its parts, which "
                     "files of its version do not do"
                 )
-        return found
+        return columns_by_file
 
     def _check_num_rows(self, file: DataFile) -> None:
         """Raise if an open data file has other rows than its fragment: some would be lost.
 
         If the manifest is wrong, rows cannot be matched with their row ids.
         """
-        found, expected = self._unit.files.num_rows(file), self._physical_rows()
-        if found != expected:
+        num_rows, expected = self._unit.files.num_rows(file), self._physical_rows()
+        if num_rows != expected:
             raise CorruptDataError(
-                f"the data file {file.path!r} has {found} rows, but fragment {self._fragment.id} "
-                f"of version {self._unit.version} should have {expected}"
+                f"the data file {file.path!r} has {num_rows} rows, but fragment "
+                f"{self._fragment.id} of version {self._unit.version} should have {expected}"
             )
 
     def _bytes_of(self, file: DataFile, field: Field, descriptions: pa.Array) -> pa.Array:
@@ -506,10 +518,10 @@ class FragmentReader:
 
     def _checked(self, field: Field, array: pa.Array) -> pa.Array:
         """Reject values of another type than the column's; Arrow would cast them silently later."""
-        wanted = field_to_arrow(field).type
-        if not array.type.equals(wanted):
+        target = field_to_arrow(field).type
+        if not array.type.equals(target):
             raise CorruptDataError(
-                f"column {field.name!r} is {wanted}, but fragment {self._fragment.id} of version "
+                f"column {field.name!r} is {target}, but fragment {self._fragment.id} of version "
                 f"{self._unit.version} contains {array.type}"
             )
         return array
@@ -538,7 +550,7 @@ class FragmentReader:
 
     @cached_property
     def _width_of_row(self) -> "_Width":
-        fields = {each.name: each for each in (*self._output, *self._filter_fields)}.values()
+        fields = {field.name: field for field in (*self._output, *self._filter_fields)}.values()
         return _total(_width(field_to_arrow(field).type) for field in fields)
 
     def _system_column(self, name: str, selection: Selection) -> pa.Array:

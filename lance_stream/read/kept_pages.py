@@ -69,8 +69,8 @@ class Rows(NamedTuple):
 class _Part:
     """A part of a page that was fetched, or is being fetched."""
 
-    def __init__(self, place: ByteRange) -> None:
-        self.place = place
+    def __init__(self, span: ByteRange) -> None:
+        self.place = span
         self.is_done = threading.Event()
         self.data: Buffer | None = None
 
@@ -121,27 +121,27 @@ class KeptPages:
             read_ranges: Reads what is not kept and not being fetched by another thread.
         """
         mine: list[_Part] = []
-        found: list[_Part] = []
+        cached: list[_Part] = []
         with self._lock:
-            for place in parts:
-                part = self._parts.get((owner, place.start))
+            for span in parts:
+                part = self._parts.get((owner, span.start))
                 if part is None:
-                    part = self._parts[owner, place.start] = _Part(place)
-                    self._num_bytes += place.size_bytes
+                    part = self._parts[owner, span.start] = _Part(span)
+                    self._num_bytes += span.size_bytes
                     mine.append(part)
                 else:
-                    self._parts.move_to_end((owner, place.start))
-                found.append(part)
+                    self._parts.move_to_end((owner, span.start))
+                cached.append(part)
             self._leave_out_oldest()
         answers: Sequence[Any] = ()
         try:
             if mine or more:
-                answers = read_ranges([*(each.place for each in mine), *more])
+                answers = read_ranges([*(part.place for part in mine), *more])
             for part, data in zip(mine, answers, strict=False):
                 part.data = memoryview(data)
         finally:
             self._finish(owner, mine)
-        return [self._bytes_of(each, read_ranges) for each in found], answers[len(mine) :]
+        return [self._bytes_of(part, read_ranges) for part in cached], answers[len(mine) :]
 
     def forget(self, owner: object) -> None:
         """Keep nothing more of a file, from the next call of `fetch` on.
@@ -163,7 +163,7 @@ class KeptPages:
     def _leave_out_oldest(self) -> None:
         while self._finished:
             owner = self._finished.popleft()
-            for key in [each for each in self._parts if each[0] is owner]:
+            for key in [part_key for part_key in self._parts if part_key[0] is owner]:
                 self._num_bytes -= self._parts.pop(key).place.size_bytes
         for key, part in list(self._parts.items()):
             if self._num_bytes <= self._room:
@@ -197,19 +197,19 @@ class PagesOfFile:
 
     def __init__(
         self,
-        kept: KeptPages,
+        cache: KeptPages,
         columns: Sequence[tuple[Sequence[StoredPage], bool]],
         rows: Rows,
         read_ranges: ReadRanges,
         *,
         is_first: bool,
     ) -> None:
-        self._kept = kept
+        self._kept = cache
         self.name = object()
         self._rows = rows
         self._read_ranges = read_ranges
         window = sum(
-            max((each.stop - each.start for each in pages), default=0) for pages, _ in columns
+            max((page.stop - page.start for page in pages), default=0) for pages, _ in columns
         )
         self._share = min(1.0, WINDOW_BYTES / max(window, 1))
         self._start = START_BYTES / max(window, 1)
@@ -221,14 +221,14 @@ class PagesOfFile:
                 for page in pages
                 if page.first_row < rows.stop and page.stop_row > rows.start
             ),
-            key=lambda each: each[0].start,
+            key=lambda pair: pair[0].start,
         )
         if any(one.stop > other.start for (one, _), (other, _) in pairwise(pages)):
             pages = []  # of a damaged file nothing is fetched ahead
         self._pages = pages
         self._starts = [page.start for page, _ in pages]
         self._parts: dict[int, list[ByteRange]] = {}
-        kept.make_room(min(window, WINDOW_BYTES))
+        cache.make_room(min(window, WINDOW_BYTES))
 
     def read_ranges(self, ranges: Sequence[ByteRange], rows_apart: float) -> Sequence[Any]:
         """Return the bytes of some ranges.
@@ -246,29 +246,29 @@ class PagesOfFile:
         data_of = dict(zip(places, fetched, strict=True))
         others = iter(rest)
         return [
-            _cut(wanted, [(part, data_of[part]) for part in parts]) if parts else next(others)
-            for wanted, parts in zip(ranges, needed, strict=True)
+            _cut(target, [(part, data_of[part]) for part in parts]) if parts else next(others)
+            for target, parts in zip(ranges, needed, strict=True)
         ]
 
-    def _parts_for(self, wanted: ByteRange, rows_apart: float) -> list[ByteRange]:
+    def _parts_for(self, span: ByteRange, rows_apart: float) -> list[ByteRange]:
         """Return the parts that hold a range; none if it is to be read by itself."""
-        place = bisect_right(self._starts, wanted.start) - 1
-        if place < 0 or wanted.size_bytes == 0 or wanted.stop > self._pages[place][0].stop:
+        index = bisect_right(self._starts, span.start) - 1
+        if index < 0 or span.size_bytes == 0 or span.stop > self._pages[index][0].stop:
             return []
-        page, is_of_filter = self._pages[place]
+        page, is_of_filter = self._pages[index]
         if rows_apart > 1:
             row_bytes = (page.stop - page.start) / max(page.stop_row - page.first_row, 1)
             if row_bytes * rows_apart > MAX_GAP_BYTES:
                 return []
-        if place not in self._parts:
+        if index not in self._parts:
             is_first = self._is_first and page.first_row <= self._rows.start
             grows = not is_of_filter and (is_first or not self._kept.matches_everywhere)
             # once: of two threads that cut it at a time, both take what the first one made
-            self._parts.setdefault(place, self._cut_page(page, grows=grows))
-        parts = self._parts[place]
-        first = bisect_right(parts, wanted.start, key=lambda each: each.start) - 1
-        last = bisect_right(parts, wanted.stop - 1, key=lambda each: each.start) - 1
-        if first < 0 or wanted.stop > parts[last].stop:
+            self._parts.setdefault(index, self._cut_page(page, grows=grows))
+        parts = self._parts[index]
+        first = bisect_right(parts, span.start, key=lambda part: part.start) - 1
+        last = bisect_right(parts, span.stop - 1, key=lambda part: part.start) - 1
+        if first < 0 or span.stop > parts[last].stop:
             return []
         return parts[first : last + 1]
 
@@ -333,20 +333,22 @@ def _extents(page: StoredPage) -> list[ByteRange]:
 def _aligned(bounds: Sequence[int], extent: ByteRange) -> list[ByteRange]:
     """Return the ranges between some bounds, moved to multiples of a block of the file."""
     inside = {bound - bound % _ALIGNMENT for bound in bounds}
-    ends = sorted(each for each in inside if extent.start < each < extent.stop)
-    return [ByteRange(*each) for each in pairwise([extent.start, *ends, extent.stop])]
+    ends = sorted(bound for bound in inside if extent.start < bound < extent.stop)
+    return [
+        ByteRange(*ends_of_part) for ends_of_part in pairwise([extent.start, *ends, extent.stop])
+    ]
 
 
-def _cut(wanted: ByteRange, parts: Sequence[tuple[ByteRange, Buffer]]) -> Buffer:
+def _cut(span: ByteRange, parts: Sequence[tuple[ByteRange, Buffer]]) -> Buffer:
     """Return the bytes of a range out of the parts that hold it; short where they are short."""
     pieces = [
-        data[max(wanted.start - part.start, 0) : wanted.stop - part.start] for part, data in parts
+        data[max(span.start - part.start, 0) : span.stop - part.start] for part, data in parts
     ]
     if len(pieces) == 1:
         return pieces[0]
     total = sum(map(len, pieces))
     # decoders want as many bytes before a multiple of 8 in memory as in the file
-    shift = wanted.start % 8
+    shift = span.start % 8
     joined = memoryview(pa.allocate_buffer(total + shift)).cast("B")
     done = shift
     for piece in pieces:

@@ -158,13 +158,13 @@ def rows_that_may_match(
     pieces = _pieces_of(fragment, num_rows, names, read, has_stable_row_ids=has_stable_row_ids)
     if not pieces or not num_rows:
         return RowRanges.all_of(num_rows)
-    edges, known = _aligned(
+    edges, bounds = _aligned(
         {
             name: piece.cut(_ROWS_IN_A_PIECE) if name in (ROW_ID, ROW_ADDRESS) else piece
             for name, piece in pieces.items()
         }
     )
-    return RowRanges.of_pages(edges, _may_match(predicate, known, len(edges) - 1))
+    return RowRanges.of_pages(edges, _may_match(predicate, bounds, len(edges) - 1))
 
 
 def fragments_that_may_match(
@@ -180,13 +180,13 @@ def fragments_that_may_match(
         None for its end.
     """
     names = lineage_columns_of(predicate)
-    is_left, found = _uniform_that_may_match(
+    is_left, matches = _uniform_that_may_match(
         predicate, names, fragments, has_stable_row_ids=has_stable_row_ids
     )
-    asked: list[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]] = []
-    for place in np.flatnonzero(is_left).tolist():
+    undecided: list[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]] = []
+    for index in np.flatnonzero(is_left).tolist():
         try:
-            fragment = fragments[place]
+            fragment = fragments[index]
             pieces = _pieces_of(
                 fragment,
                 fragment.physical_rows,
@@ -197,12 +197,12 @@ def fragments_that_may_match(
         except BadDataError:
             pieces = {}
         if len(pieces) < len(names) or not fragment.physical_rows:
-            found.append((place, 0, None))
+            matches.append((index, 0, None))
         else:
-            asked.append((place, *_aligned(pieces)))
-    if asked:
-        found += _chosen(predicate, names, asked)
-    return sorted(found, key=lambda each: each[0])
+            undecided.append((index, *_aligned(pieces)))
+    if undecided:
+        matches += _chosen(predicate, names, undecided)
+    return sorted(matches, key=lambda match: match[0])
 
 
 def _uniform_that_may_match(
@@ -217,45 +217,45 @@ def _uniform_that_may_match(
     Returns:
         (num_fragments,) which are not of this kind; and the matches among those that are.
     """
-    known = fragments.lineage
-    is_known = known.is_plain.copy()
+    lineage = fragments.lineage
+    is_known = lineage.is_plain.copy()
     bounds: dict[str, tuple[U64s, U64s]] = {}
     for name in names:
         if name == ROW_ADDRESS or (name == ROW_ID and not has_stable_row_ids):
-            first = known.ids << np.uint64(32)
-            bounds[name] = first, first + known.physical_rows - np.uint64(1)
+            first = lineage.ids << np.uint64(32)
+            bounds[name] = first, first + lineage.physical_rows - np.uint64(1)
         elif name == ROW_ID:
-            first = known.first_row_ids.values
-            bounds[name] = first, first + known.physical_rows - np.uint64(1)
-            is_known &= known.first_row_ids.is_known
+            first = lineage.first_row_ids.values
+            bounds[name] = first, first + lineage.physical_rows - np.uint64(1)
+            is_known &= lineage.first_row_ids.is_known
         else:
-            stamps = known.created if name == ROW_CREATED_AT_VERSION else known.last_updated
+            stamps = lineage.created if name == ROW_CREATED_AT_VERSION else lineage.last_updated
             bounds[name] = stamps.values, stamps.values
             is_known &= stamps.is_known
     mask = _may_match(predicate, bounds, len(fragments))
-    return ~is_known, [(place, 0, None) for place in np.flatnonzero(is_known & mask).tolist()]
+    return ~is_known, [(index, 0, None) for index in np.flatnonzero(is_known & mask).tolist()]
 
 
 def _chosen(
     predicate: Expression,
     names: Sequence[str],
-    asked: Sequence[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]],
+    undecided: Sequence[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]],
 ) -> Iterator[tuple[int, int, int | None]]:
     """Check the pieces of several fragments at once."""
-    known = {
+    bounds_by_name = {
         name: (
-            np.concatenate([bounds[name][0] for _, _, bounds in asked]),
-            np.concatenate([bounds[name][1] for _, _, bounds in asked]),
+            np.concatenate([bounds[name][0] for _, _, bounds in undecided]),
+            np.concatenate([bounds[name][1] for _, _, bounds in undecided]),
         )
         for name in names
     }
-    stops = np.cumsum([len(edges) - 1 for _, edges, _ in asked])
-    mask = _may_match(predicate, known, int(stops[-1]))
-    for (place, edges, _), stop in zip(asked, stops.tolist(), strict=True):
+    stops = np.cumsum([len(edges) - 1 for _, edges, _ in undecided])
+    mask = _may_match(predicate, bounds_by_name, int(stops[-1]))
+    for (index, edges, _), stop in zip(undecided, stops.tolist(), strict=True):
         chosen = np.flatnonzero(mask[stop - len(edges) + 1 : stop])
         if len(chosen):
             first, last = int(edges[chosen[0]]), int(edges[chosen[-1] + 1])
-            yield place, first, None if last == edges[-1] else last
+            yield index, first, None if last == edges[-1] else last
 
 
 class _Inline:
@@ -290,16 +290,16 @@ def _pieces_of(
     has_stable_row_ids: bool,
 ) -> dict[str, Pieces]:
     """Return the bounds of columns that the fragment's message contains."""
-    found: dict[str, Pieces] = {}
+    pieces: dict[str, Pieces] = {}
     for name in names:
         if name == ROW_ADDRESS or (name == ROW_ID and not has_stable_row_ids):
             outermost = pack_addresses(fragment.id, np.array([0, max(num_rows - 1, 0)]))
-            found[name] = Pieces(np.array([num_rows], np.int64), outermost[:1], outermost[1:])
+            pieces[name] = Pieces(np.array([num_rows], np.int64), outermost[:1], outermost[1:])
         elif name == ROW_ID:
             stored = fragment.row_ids
             ids = None if stored is None else read.row_ids(stored, num_rows)
             if ids is not None:
-                found[name] = _pieces_of_ids(ids)
+                pieces[name] = _pieces_of_ids(ids)
         else:
             stored = (
                 fragment.created_at_versions
@@ -309,11 +309,11 @@ def _pieces_of(
             sequence = None if stored is None else read.row_versions(stored, num_rows)
             if stored is None:
                 first = np.full(1, FIRST_VERSION, np.uint64)
-                found[name] = Pieces(np.array([num_rows], np.int64), first, first)
+                pieces[name] = Pieces(np.array([num_rows], np.int64), first, first)
             elif sequence is not None:
                 ends = np.cumsum(sequence.lengths)
-                found[name] = Pieces(ends, sequence.versions, sequence.versions)
-    return found
+                pieces[name] = Pieces(ends, sequence.versions, sequence.versions)
+    return pieces
 
 
 def _pieces_of_ids(sequence: RowIdSequence) -> Pieces:

@@ -75,13 +75,13 @@ def ranges_that_may_match(
         bounds: The bounds of their pages in a file.
     """
     num_pages = len(bounds.batch_offsets) - 1
-    known = {
+    bounds_by_path = {
         path: ValueBounds(bounds.of_field[field.id].least, bounds.of_field[field.id].most)
         for path, field in leaves.items()
         if field.id in bounds.of_field
     }
     return RowRanges.of_pages(
-        bounds.batch_offsets, pages_that_may_match(predicate.node, known, num_pages)
+        bounds.batch_offsets, pages_that_may_match(predicate.node, bounds_by_path, num_pages)
     )
 
 
@@ -102,12 +102,12 @@ def may_match(
         (num_pieces,) booleans. They are exact if each column that the filter names has a single
         value in a piece.
     """
-    known: dict[Path, ValueBounds] = {
+    bounds_by_path: dict[Path, ValueBounds] = {
         (name,): ValueBounds(pa.array(least), pa.array(most))
         for name, (least, most) in bounds.items()
     }
-    may = pages_that_may_match(predicate.node, known, num_pieces)
-    if not known or any(path not in known for path in predicate.paths):
+    may = pages_that_may_match(predicate.node, bounds_by_path, num_pieces)
+    if not bounds_by_path or any(path not in bounds_by_path for path in predicate.paths):
         return may
     single = may & np.logical_and.reduce([least == most for least, most in bounds.values()])
     which = np.flatnonzero(single)
@@ -122,37 +122,37 @@ def may_match(
     return may
 
 
-def pages_that_may_match(node: Node, known: Known, num_pages: int) -> Mask:
+def pages_that_may_match(node: Node, bounds: Known, num_pages: int) -> Mask:
     """Return the pages in which a node may be true, (num_pages,)."""
     everywhere = np.ones(num_pages, np.bool_)
     if isinstance(node, nodes.Parentheses):
-        return pages_that_may_match(node.operand, known, num_pages)
+        return pages_that_may_match(node.operand, bounds, num_pages)
     if isinstance(node, nodes.And | nodes.Or):
         combine = np.logical_and if isinstance(node, nodes.And) else np.logical_or
-        parts = [pages_that_may_match(each, known, num_pages) for each in operands_of(node)]
+        parts = [pages_that_may_match(operand, bounds, num_pages) for operand in operands_of(node)]
         return np.asarray(combine.reduce(parts))
     if isinstance(node, nodes.Between):
         return _compared(
-            nodes.GreaterOrEqual, node.operand, node.low, known, everywhere
-        ) & _compared(nodes.LessOrEqual, node.operand, node.high, known, everywhere)
+            nodes.GreaterOrEqual, node.operand, node.low, bounds, everywhere
+        ) & _compared(nodes.LessOrEqual, node.operand, node.high, bounds, everywhere)
     if isinstance(node, nodes.Is) and isinstance(node.constant, nodes.Null):
         has_nulls = (
-            known[path_of(node.operand)].has_nulls if _is_known(node.operand, known) else None
+            bounds[path_of(node.operand)].has_nulls if _is_known(node.operand, bounds) else None
         )
         return everywhere if has_nulls is None else has_nulls
     if isinstance(node, nodes.In):
         if len(node.members) > _FEW_MEMBERS:
-            return _listed(node, known, everywhere)
-        found = [
-            _compared(nodes.Equal, node.operand, member, known, everywhere)
+            return _listed(node, bounds, everywhere)
+        masks = [
+            _compared(nodes.Equal, node.operand, member, bounds, everywhere)
             for member in node.members
         ]
-        return np.asarray(np.logical_or.reduce(found)) if found else everywhere
+        return np.asarray(np.logical_or.reduce(masks)) if masks else everywhere
     if isinstance(node, nodes.Comparison) and type(node) in _MIRRORED:
-        left, right = node.left, node.right
-        if _is_column(left):
-            return _compared(type(node), left, right, known, everywhere)
-        return _compared(_MIRRORED[type(node)], right, left, known, everywhere)
+        left_operand, right = node.left, node.right
+        if _is_column(left_operand):
+            return _compared(type(node), left_operand, right, bounds, everywhere)
+        return _compared(_MIRRORED[type(node)], right, left_operand, bounds, everywhere)
     return everywhere
 
 
@@ -160,21 +160,21 @@ def _compared(
     kind: type[nodes.Comparison],
     column: Node,
     value: Node,
-    known: Known,
+    bounds: Known,
     everywhere: Mask,
 ) -> Mask:
     """Return the pages in which a comparison of a column with a constant may be true."""
-    if not _is_known(column, known) or any(map(_is_column, value.walk())):
+    if not _is_known(column, bounds) or any(map(_is_column, value.walk())):
         return everywhere
     path = path_of(column)
-    least, most, is_nan_outside, _ = known[path]
+    least, most, is_nan_outside, _ = bounds[path]
     is_float = is_nan_outside and pa.types.is_floating(most.type)
     if is_float and (
         kind in (nodes.Greater, nodes.GreaterOrEqual)
         or (kind is nodes.Equal and not _is_number(value))
     ):
         return everywhere
-    asked = {
+    comparisons = {
         nodes.Less: ((nodes.Less, least),),
         nodes.LessOrEqual: ((nodes.LessOrEqual, least),),
         nodes.Greater: ((nodes.Greater, most),),
@@ -182,17 +182,17 @@ def _compared(
         nodes.Equal: ((nodes.LessOrEqual, least), (nodes.GreaterOrEqual, most)),
     }[kind]
     may = everywhere
-    for comparison, bound in asked:
+    for comparison, bound in comparisons:
         node = comparison(column, value)
         may = may & _true_or_unknown(node, path, bound)
     return may
 
 
-def _listed(node: nodes.In, known: Known, everywhere: Mask) -> Mask:
+def _listed(node: nodes.In, bounds: Known, everywhere: Mask) -> Mask:
     """Return the pages in which a column may be one of many constants."""
-    if not _is_known(node.operand, known):
+    if not _is_known(node.operand, bounds):
         return everywhere
-    least, most, *_ = known[path_of(node.operand)]
+    least, most, *_ = bounds[path_of(node.operand)]
     try:
         members = listed_members(node, least.type)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
@@ -210,19 +210,19 @@ def _listed(node: nodes.In, known: Known, everywhere: Mask) -> Mask:
     return may
 
 
-def _is_known(column: Node, known: Known) -> bool:
-    return _is_column(column) and path_of(column) in known
+def _is_known(column: Node, bounds: Known) -> bool:
+    return _is_column(column) and path_of(column) in bounds
 
 
 def _is_number(value: Node) -> bool:
     """Return whether a value is known not to be NaN."""
     try:
-        found = evaluate_node(value, _ONE_ROW)
+        number = evaluate_node(value, _ONE_ROW)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
         return False
-    if isinstance(found, pa.Array):
-        found = found[0]
-    return bool(pa.types.is_decimal(found.type) or found.as_py() == found.as_py())
+    if isinstance(number, pa.Array):
+        number = number[0]
+    return bool(pa.types.is_decimal(number.type) or number.as_py() == number.as_py())
 
 
 _ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])

@@ -75,25 +75,25 @@ def num_readers(units: Sequence[WorkUnit]) -> int:
 def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
     """Yield the rows of work units, batch by batch, in order."""
     if num_readers(units) <= NUM_READERS:
-        for place, unit in enumerate(units):
+        for index, unit in enumerate(units):
             reader = FragmentReader(unit)
             for selection in reader.selections():
-                yield Chosen(place, reader, selection)
+                yield Chosen(index, reader, selection)
         return
-    kept = KeptPages()
-    readers = [(unit, kept, place == 0) for place, unit in enumerate(units)]
+    pages = KeptPages()
+    readers = [(unit, pages, index == 0) for index, unit in enumerate(units)]
     begun = map_ahead(_begin, readers, num_readers(units))
-    for place, (reader, selections) in enumerate(begun):
+    for index, (reader, selections) in enumerate(begun):
         for selection in selections:
-            yield Chosen(place, reader, selection)
+            yield Chosen(index, reader, selection)
 
 
 def _begin(
     what: tuple[WorkUnit, KeptPages, bool],
 ) -> tuple[FragmentReader, Iterator[Selection]]:
     """Select the first rows of a unit, which opens the files needed for that."""
-    unit, kept, is_first = what
-    reader = FragmentReader(unit, kept, is_first=is_first)
+    unit, pages, is_first = what
+    reader = FragmentReader(unit, pages, is_first=is_first)
     selections = reader.selections()
     first = next(selections, None)
     return reader, selections if first is None else chain([first], selections)
@@ -137,8 +137,8 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
             while ahead:
                 yield from _unless_empty(ahead.popleft()[0].result())
         finally:
-            for each, _ in ahead:
-                each.cancel()
+            for batch, _ in ahead:
+                batch.cancel()
             # left to the garbage collector, it might end on one of the threads that it joins
             if isinstance(planned, Generator):
                 planned.close()

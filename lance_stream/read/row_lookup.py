@@ -34,44 +34,48 @@ def find_rows(
     Raises:
         CorruptDataError: Two live rows have one of the ids; or the ids of a fragment are damaged.
     """
-    wanted = distinct(row_ids)
-    found = np.full(len(wanted), NO_ADDRESS)
+    row_id_set = distinct(row_ids)
+    addresses_found = np.full(len(row_id_set), NO_ADDRESS)
     fragments = table.manifest.fragments
-    hits = [hit for hit in _hits(table, wanted) if len(hit[1])]
-    dead = table.dead_offsets_of([fragments[place] for place, _, _ in hits])
-    for (place, some, offsets), gone in zip(hits, dead, strict=True):
-        is_live = ~are_among(offsets, gone)
+    hits = [hit for hit in _hits(table, row_id_set) if len(hit[1])]
+    dead = table.dead_offsets_of([fragments[index] for index, _, _ in hits])
+    for (index, some, offsets), deleted in zip(hits, dead, strict=True):
+        is_live = ~are_among(offsets, deleted)
         some, offsets = some[is_live], offsets[is_live]
-        twice = some[found[some] != NO_ADDRESS]
+        twice = some[addresses_found[some] != NO_ADDRESS]
         if len(twice):
             raise CorruptDataError(
                 f"{len(twice)} row ids belong to two live rows each, for example "
-                f"{int(wanted[twice[0]])}: an older writer may have used a next_row_id that was "
-                "too low"
+                f"{int(row_id_set[twice[0]])}: an older writer may have used a next_row_id that "
+                "was too low"
             )
-        found[some] = pack_addresses(fragments.ids[place], offsets)
-    addresses = found[np.searchsorted(wanted, row_ids)] if len(wanted) else found
+        addresses_found[some] = pack_addresses(fragments.ids[index], offsets)
+    addresses = (
+        addresses_found[np.searchsorted(row_id_set, row_ids)]
+        if len(row_id_set)
+        else addresses_found
+    )
     return addresses, addresses != NO_ADDRESS
 
 
-def _hits(table: TableVersion, wanted: Ids) -> Iterator[tuple[int, Places, Offsets]]:
+def _hits(table: TableVersion, row_ids: Ids) -> Iterator[tuple[int, Places, Offsets]]:
     """Yield the places of fragments; which of the rows they have, deleted or live; and where."""
     fragments = table.manifest.fragments
     ranges = fragments.lineage.first_row_ids
-    begins, ends = fragments.lineage.ids_within(wanted)
-    for place in np.flatnonzero(begins < ends).tolist():
-        some = np.arange(begins[place], ends[place])
-        yield place, some, (wanted[some] - ranges.values[place]).astype(np.int64)
-    for place in np.flatnonzero(~ranges.is_known).tolist() if len(wanted) else ():
-        yield place, *_found(table.row_ids(fragments[place]), wanted)
+    begins, ends = fragments.lineage.ids_within(row_ids)
+    for index in np.flatnonzero(begins < ends).tolist():
+        some = np.arange(begins[index], ends[index])
+        yield index, some, (row_ids[some] - ranges.values[index]).astype(np.int64)
+    for index in np.flatnonzero(~ranges.is_known).tolist() if len(row_ids) else ():
+        yield index, *_found(table.row_ids(fragments[index]), row_ids)
 
 
-def _found(sequence: RowIdSequence, wanted: Ids) -> tuple[Places, Offsets]:
+def _found(sequence: RowIdSequence, row_ids: Ids) -> tuple[Places, Offsets]:
     """Return which of some ascending ids a sequence has, and at which offsets."""
-    if len(wanted) < len(sequence):
-        offsets = sequence.find(wanted)
+    if len(row_ids) < len(sequence):
+        offsets = sequence.find(row_ids)
         some = np.flatnonzero(offsets >= 0)
         return some, offsets[some]
     ids = sequence.to_array()
-    offsets = np.flatnonzero(are_among(ids, wanted))
-    return np.searchsorted(wanted, ids[offsets]), offsets
+    offsets = np.flatnonzero(are_among(ids, row_ids))
+    return np.searchsorted(row_ids, ids[offsets]), offsets

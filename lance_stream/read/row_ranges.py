@@ -58,10 +58,10 @@ def bounded_leaves(predicate: Expression | None, fields: Sequence[Field]) -> dic
     leaves: dict[Path, Field] = {}
     for path in predicate.paths if predicate is not None else ():
         below: Sequence[Field] = fields
-        found: Field | None = None
+        leaf: Field | None = None
         for name in path:
-            found = next((each for each in below if each.name == name), None)
-            below = found.children if found is not None and found.logical_type == STRUCT else ()
-        if found is not None and not found.children:
-            leaves[path] = found
+            leaf = next((field for field in below if field.name == name), None)
+            below = leaf.children if leaf is not None and leaf.logical_type == STRUCT else ()
+        if leaf is not None and not leaf.children:
+            leaves[path] = leaf
     return leaves

@@ -69,25 +69,25 @@ def plan_scan(
         InvalidInputError: The filter is invalid, a number is out of range, or no column is
             requested.
     """
-    wanted = names_of(table, columns)
-    if not wanted and not system_columns:
+    names = names_of(table, columns)
+    if not names and not system_columns:
         raise InvalidInputError("a scan needs at least one column; use count_rows to count rows")
     if batch_size is not None:
         batch_size = as_count(batch_size, "a batch has")
-    project(table.schema, wanted)
+    project(table.schema, names)
     if filter is not None:
         filter = check_filter(table, filter)
     return units_of(
         table,
         filter,
-        columns=wanted,
+        columns=names,
         system_columns=tuple(system_columns),
         batch_size=batch_size,
         blob_handling=blob_handling,
     )
 
 
-def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[WorkUnit]:
+def units_of(table: TableVersion, filter: str | None, **options: Any) -> list[WorkUnit]:
     """Return work units that read the rows that match a filter, in order.
 
     Fragments that cannot match according to the manifest are skipped (see `lineage_skipping`); no
@@ -97,11 +97,11 @@ def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[Wor
     Args:
         table: The version.
         filter: A SQL expression that has been checked; None for all rows.
-        wanted: What to read, as attributes of `WorkUnit`.
+        options: What to read, as attributes of `WorkUnit`.
     """
     fragments = table.manifest.fragments
     if filter is None:
-        return [unit_of(table, place, **wanted) for place in range(len(fragments))]
+        return [unit_of(table, index, **options) for index in range(len(fragments))]
     predicate = parse_expression(filter)
     parts: list[tuple[int, int, int | None]]
     if lineage_columns_of(predicate):
@@ -109,17 +109,17 @@ def units_of(table: TableVersion, filter: str | None, **wanted: Any) -> list[Wor
             predicate, fragments, has_stable_row_ids=table.has_stable_row_ids
         )
     else:
-        parts = [(place, 0, None) for place in range(len(fragments))]
+        parts = [(index, 0, None) for index in range(len(fragments))]
     candidates = _candidate_rows(table, predicate)
     units: list[WorkUnit] = []
-    for place, start, stop in parts:
-        if candidates is None or not candidates.covered[place]:
-            units.append(unit_of(table, place, filter=filter, start=start, stop=stop, **wanted))
+    for index, start, stop in parts:
+        if candidates is None or not candidates.covered[index]:
+            units.append(unit_of(table, index, filter=filter, start=start, stop=stop, **options))
             continue
-        offsets = candidates.within(place, start, stop)
+        offsets = candidates.within(index, start, stop)
         if len(offsets):
             rows = offsets.astype(np.uint32)
-            units.append(unit_of(table, place, filter=filter, offsets=rows, **wanted))
+            units.append(unit_of(table, index, filter=filter, offsets=rows, **options))
     return units
 
 
@@ -168,13 +168,13 @@ def scan(
     blob_handling: str = BYTES,
 ) -> pa.RecordBatchReader:
     """Return the live rows of a version; see `Dataset.scan`."""
-    asked = {
+    options = {
         ROW_ID: with_row_id,
         ROW_ADDRESS: with_row_address,
         ROW_CREATED_AT_VERSION: with_row_versions,
         ROW_LAST_UPDATED_AT_VERSION: with_row_versions,
     }
-    system_columns = tuple(name for name in READABLE_SYSTEM_COLUMNS if asked[name])
+    system_columns = tuple(name for name in READABLE_SYSTEM_COLUMNS if options[name])
     check_blob_handling(blob_handling)
     names = names_of(table, columns)
     units = plan_scan(

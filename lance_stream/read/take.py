@@ -96,16 +96,16 @@ def _is_ascending(addresses: npt.NDArray[np.uint64]) -> bool:
     return bool((addresses[1:] > addresses[:-1]).all())
 
 
-def _numbers(given: Numbers, name: str) -> npt.NDArray[np.uint64]:
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        if given.null_count:
+def _numbers(numbers: Numbers, name: str) -> npt.NDArray[np.uint64]:
+    if isinstance(numbers, pa.Array | pa.ChunkedArray):
+        if numbers.null_count:
             raise InvalidInputError(f"{name} must not contain nulls")
-        given = (
-            given.to_numpy(zero_copy_only=False)
-            if isinstance(given, pa.Array)
-            else (given.to_numpy())
+        numbers = (
+            numbers.to_numpy(zero_copy_only=False)
+            if isinstance(numbers, pa.Array)
+            else (numbers.to_numpy())
         )
-    array = np.asarray(given)
+    array = np.asarray(numbers)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         raise InvalidInputError(f"{name} must be a list of whole numbers")
     if array.dtype.kind == "i" and len(array) and int(array.min()) < 0:
@@ -128,10 +128,10 @@ def _addresses_of_places(
     which = stops.searchsorted(alive, side="right")
     alive -= (stops - counts)[which]
     numbers = fragments.numbers
-    for place in np.flatnonzero(numbers.has_deletion_file & _are_among(which, len(stops))).tolist():
-        dead = table.dead_offsets(fragments[place]).astype(np.int64)
+    for index in np.flatnonzero(numbers.has_deletion_file & _are_among(which, len(stops))).tolist():
+        dead = table.dead_offsets(fragments[index]).astype(np.int64)
         if len(dead):
-            chosen = np.flatnonzero(which == place)
+            chosen = np.flatnonzero(which == index)
             # how many live rows precede each deleted one; ascending, like the deleted rows
             before = dead - np.arange(len(dead))
             alive[chosen] += np.searchsorted(before, alive[chosen], side="right")

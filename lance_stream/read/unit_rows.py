@@ -21,7 +21,7 @@ def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
             if batch.num_rows:
                 yield batch
         return
-    reads = (each.read_by(FragmentReader.read) for each in choose(units))
+    reads = (choice.read_by(FragmentReader.read) for choice in choose(units))
     yield from read_ahead(reads, num_readers(units))
 
 

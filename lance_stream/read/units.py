@@ -103,21 +103,21 @@ class WorkUnit:
         return output_schema(self.projected, self.system_columns)
 
 
-def unit_of(table: "TableVersion", place: int, **wanted: Any) -> WorkUnit:
+def unit_of(table: "TableVersion", index: int, **options: Any) -> WorkUnit:
     """Return the work unit that reads one fragment of a version.
 
     Args:
         table: The version.
-        place: The fragment's index in its manifest.
-        wanted: What to read, as attributes of `WorkUnit`.
+        index: The fragment's index in its manifest.
+        options: What to read, as attributes of `WorkUnit`.
     """
     return WorkUnit(
         files=table.files,
         version=table.version,
-        fragment=table.manifest.fragments.raw(place),
+        fragment=table.manifest.fragments.raw(index),
         schema=table.schema,
         has_stable_row_ids=table.has_stable_row_ids,
-        **wanted,
+        **options,
     )
 
 

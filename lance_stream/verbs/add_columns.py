@@ -98,11 +98,11 @@ def add_columns(
     def missing(newest: TableVersion) -> list[Addition]:
         _check_nullable(columns)
 
-        def check(wanted: pa.Field, known: Field) -> None:
-            _check_same(wanted, field_to_arrow(known), newest.file_version)
+        def check(target: pa.Field, existing: Field) -> None:
+            _check_same(target, field_to_arrow(existing), newest.file_version)
 
         added = [part for column in columns for part in additions(newest, column, check)]
-        _check_nullable(each.field for each in added)
+        _check_nullable(addition.field for addition in added)
         return added
 
     return _add(table, missing, entries, metadata_from_arrow(columns.metadata))
@@ -131,43 +131,43 @@ def add_missing_columns(
     """
 
     def missing(newest: TableVersion) -> list[Addition]:
-        known = {field.name: field for field in newest.schema.fields}
+        existing = {field.name: field for field in newest.schema.fields}
         new: list[Addition] = []
-        for each in incoming:
-            if each.name not in known:
-                new.append(Addition(_as_new(each), siblings=tuple(known)))
+        for field in incoming:
+            if field.name not in existing:
+                new.append(Addition(_as_new(field), siblings=tuple(existing)))
                 continue
-            parts = missing_parts(each, known[each.name], lambda *_: None)
+            parts = missing_parts(field, existing[field.name], lambda *_: None)
             new += [replace(part, field=_as_new(part.field)) for part in parts]
-        _check_types_known([each.field for each in new])
+        _check_types_known([addition.field for addition in new])
         if not case_sensitive:
             _check_case(new)
-        wanted = to_arrow(schema_with(newest, new) if new else newest.schema)
-        for each in incoming:
-            check_castable(pa.schema([each]), pa.schema([wanted.field(each.name)]))
+        target = to_arrow(schema_with(newest, new) if new else newest.schema)
+        for field in incoming:
+            check_castable(pa.schema([field]), pa.schema([target.field(field.name)]))
         return new
 
     return _add(table, missing)
 
 
-def additions(table: TableVersion, wanted: pa.Field, check: Check) -> list[Addition]:
+def additions(table: TableVersion, target: pa.Field, check: Check) -> list[Addition]:
     """Return what has to be added to a version so that it has a column, or a part of one.
 
     Args:
         table: The version.
-        wanted: The column; or a part of a struct, whose name is its path.
+        target: The column; or a part of a struct, whose name is its path.
         check: Called with each column or part that exists; raises if it is not as wanted.
 
     Raises:
         NotFoundError: A struct within a struct, to which a part is to be added, does not exist.
         InvalidInputError: That is not a struct.
     """
-    known = {field.name: field for field in table.schema.fields}
-    if wanted.name in known:
-        return list(missing_parts(wanted, known[wanted.name], check))
-    path = _path_of_part(wanted.name)
-    if path[0] not in known:
-        return [Addition(wanted, siblings=tuple(known))]
+    existing = {field.name: field for field in table.schema.fields}
+    if target.name in existing:
+        return list(missing_parts(target, existing[target.name], check))
+    path = _path_of_part(target.name)
+    if path[0] not in existing:
+        return [Addition(target, siblings=tuple(existing))]
     column = quote_path(path[:-1])
     parent = find(table.schema, column)[-1]
     while is_list(parent):
@@ -175,10 +175,10 @@ def additions(table: TableVersion, wanted: pa.Field, check: Check) -> list[Addit
         parent = parent.children[0]
     if parent.logical_type != STRUCT:
         raise InvalidInputError(
-            f"{wanted.name!r} cannot be added because {column!r} has no parts: it is "
+            f"{target.name!r} cannot be added because {column!r} has no parts: it is "
             f"{field_to_arrow(parent).type}"
         )
-    part = wanted.with_name(path[-1])
+    part = target.with_name(path[-1])
     around = pa.field(parent.name, pa.struct([part]))
     return list(missing_parts(around, parent, check))
 
@@ -191,46 +191,46 @@ def _path_of_part(name: str) -> tuple[str, ...]:
         return (name,)
 
 
-def missing_parts(wanted: pa.Field, known: Field, check: Check) -> Iterator[Addition]:
+def missing_parts(target: pa.Field, existing: Field, check: Check) -> Iterator[Addition]:
     """Yield the parts of structs that a column lacks.
 
     Args:
-        wanted: The column with the parts; it may omit others.
-        known: The column.
+        target: The column with the parts; it may omit others.
+        existing: The column.
         check: As for `additions`.
 
     Raises:
         InvalidInputError: Parts cannot be added to the struct, because it is packed.
     """
-    if pa.types.is_struct(wanted.type) and known.logical_type == STRUCT and not known.is_blob:
-        parts = {child.name: child for child in known.children}
-        for each in wanted.type:
-            if each.name in parts:
-                yield from missing_parts(each, parts[each.name], check)
-            elif known.is_packed:
+    if pa.types.is_struct(target.type) and existing.logical_type == STRUCT and not existing.is_blob:
+        parts = {child.name: child for child in existing.children}
+        for part in target.type:
+            if part.name in parts:
+                yield from missing_parts(part, parts[part.name], check)
+            elif existing.is_packed:
                 raise InvalidInputError(
-                    f"{each.name!r} cannot be added to {known.name!r}, which is a packed struct: "
-                    "its values are stored as a whole"
+                    f"{part.name!r} cannot be added to {existing.name!r}, which is a packed "
+                    "struct: its values are stored as a whole"
                 )
             else:
-                yield Addition(each, known.id, tuple(parts))
-    elif is_list_type(wanted.type) and is_list(known):
-        for missing_part in missing_parts(wanted.type.value_field, known.children[0], check):
-            _check_lengths_vary(known)
+                yield Addition(part, existing.id, tuple(parts))
+    elif is_list_type(target.type) and is_list(existing):
+        for missing_part in missing_parts(target.type.value_field, existing.children[0], check):
+            _check_lengths_vary(existing)
             yield missing_part
     else:
-        check(wanted, known)
+        check(target, existing)
 
 
-def _check_lengths_vary(known: Field) -> None:
+def _check_lengths_vary(existing: Field) -> None:
     """Raise for a fixed-size list: the reference cannot read its structs if a part is not stored.
 
     Raises:
         InvalidInputError: It is one.
     """
-    if is_fixed_size_list_of_structs(known.logical_type):
+    if is_fixed_size_list_of_structs(existing.logical_type):
         raise InvalidInputError(
-            f"parts cannot be added to the structs in the fixed-size list {known.name!r}, which "
+            f"parts cannot be added to the structs in the fixed-size list {existing.name!r}, which "
             "are stored as a whole; add another column"
         )
 
@@ -301,15 +301,15 @@ def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:
         )
     below: dict[int, list[Field]] = {}
     next_id = first_free_id(table)
-    for each in new:
-        (made,) = new_schema(pa.schema([each.field]), version, next_id).fields
-        next_id += len(list(made.walk()))
-        beside = below.setdefault(each.parent_id, [])
-        if made.name in (*each.siblings, *(other.name for other in beside)):
+    for addition in new:
+        (numbered,) = new_schema(pa.schema([addition.field]), version, next_id).fields
+        next_id += len(list(numbered.walk()))
+        beside = below.setdefault(addition.parent_id, [])
+        if numbered.name in (*addition.siblings, *(other.name for other in beside)):
             raise InvalidInputError(
-                f"columns must have different names, but {made.name!r} occurs twice"
+                f"columns must have different names, but {numbered.name!r} occurs twice"
             )
-        beside.append(made)
+        beside.append(numbered)
     fields = (*(_with_parts(top, below) for top in schema.fields), *below.get(UNASSIGNED_ID, ()))
     changed = [field for field in fields if field not in schema.fields]
     from_arrow(to_arrow(Schema(tuple(changed))))  # rejects what cannot be nested
@@ -317,12 +317,12 @@ def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:
     return Schema(fields, schema.metadata)
 
 
-def _with_parts(each: Field, below: Mapping[int, Sequence[Field]]) -> Field:
+def _with_parts(field: Field, below: Mapping[int, Sequence[Field]]) -> Field:
     """Return a field with new parts, by the ids of their parents."""
-    if not each.children:
-        return each
-    children = tuple(_with_parts(child, below) for child in each.children)
-    return replace(each, children=(*children, *below.get(each.id, ())))
+    if not field.children:
+        return field
+    children = tuple(_with_parts(child, below) for child in field.children)
+    return replace(field, children=(*children, *below.get(field.id, ())))
 
 
 def _check_nullable(columns: Iterable[pa.Field]) -> None:
@@ -339,12 +339,12 @@ def _check_nullable(columns: Iterable[pa.Field]) -> None:
             )
 
 
-def _check_same(wanted: pa.Field, known: pa.Field, version: FileVersion) -> None:
-    (stored,) = to_arrow(new_schema(pa.schema([wanted]), version))  # as the table would store it
-    if stored.type != known.type:
+def _check_same(target: pa.Field, existing: pa.Field, version: FileVersion) -> None:
+    (stored,) = to_arrow(new_schema(pa.schema([target]), version))  # as the table would store it
+    if stored.type != existing.type:
         raise InvalidInputError(
-            f"the table already has a column {wanted.name!r} of type {known.type}, not "
-            f"{wanted.type}; the type of a column cannot be changed. Give the new column another "
+            f"the table already has a column {target.name!r} of type {existing.type}, not "
+            f"{target.type}; the type of a column cannot be changed. Give the new column another "
             "name, or write the rows into a new table"
         )
 
@@ -355,19 +355,19 @@ def _as_new(incoming: pa.Field) -> pa.Field:
 
 
 def _check_types_known(new: Sequence[pa.Field]) -> None:
-    for each in new:
-        if pa.types.is_null(each.type):
+    for field in new:
+        if pa.types.is_null(field.type):
             raise InvalidInputError(
-                f"the new column {each.name!r} contains only nulls and has no type that the table "
+                f"the new column {field.name!r} contains only nulls and has no type that the table "
                 "could store; cast it to the type that its values will have, or omit it"
             )
 
 
 def _check_case(new: Sequence[Addition]) -> None:
     seen: dict[tuple[int, str], str] = {}
-    for each in new:
-        for name in (*each.siblings, each.field.name):
-            other = seen.setdefault((each.parent_id, name.casefold()), name)
+    for field in new:
+        for name in (*field.siblings, field.field.name):
+            other = seen.setdefault((field.parent_id, name.casefold()), name)
             if other != name:
                 raise InvalidInputError(
                     f"the column {name!r} is not added because the table has {other!r}, and Spark "

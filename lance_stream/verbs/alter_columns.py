@@ -99,7 +99,7 @@ def as_changes(alterations: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
 
 def _as_change(alteration: Mapping[str, Any]) -> Change:
     as_mapping(alteration, f"pass each column to alter as a mapping: {_EXAMPLE}")
-    unknown = [each for each in alteration if each not in _KEYS]
+    unknown = [key for key in alteration if key not in _KEYS]
     if unknown:
         raise InvalidInputError(
             f"{unknown[0]!r} of a column cannot be altered, only {', '.join(_KEYS[1:])}: {_EXAMPLE}"
@@ -197,27 +197,27 @@ class Altered:
             InvalidInputError: A column cannot be altered in this way.
         """
         by_id: dict[int, Change] = {}
-        for each in changes:
-            path = find(table.schema, each.path)
+        for change in changes:
+            path = find(table.schema, change.path)
             if path[-1].id in by_id:
-                raise InvalidInputError(f"the column {each.path!r} is altered twice")
-            by_id[path[-1].id] = _check(table, each, path)
+                raise InvalidInputError(f"the column {change.path!r} is altered twice")
+            by_id[path[-1].id] = _check(table, change, path)
         cast = _cast(table, by_id)
-        left = {field.id for top in cast for field in top.walk()}
+        field_ids = {field.id for top in cast for field in top.walk()}
         for change in by_id.values():
-            gone = {field.id for field in find(table.schema, change.path)[0].walk()} - left
-            check_no_index(table, change.path, gone, "cast")
+            removed = {field.id for field in find(table.schema, change.path)[0].walk()} - field_ids
+            check_no_index(table, change.path, removed, "cast")
         new_id = same_fields(table.schema.fields, cast, ids_hold=True)
         now = {old: new for new, old in new_id.items()}
-        names = {now[old]: each.name for old, each in by_id.items() if each.name is not None}
-        nullable = {now[old]: each.nullable for old, each in by_id.items()}
+        names = {now[old]: change.name for old, change in by_id.items() if change.name is not None}
+        nullable = {now[old]: change.nullable for old, change in by_id.items()}
         named = with_names(cast, names)
         fields = _with_nullability(named, nullable)
         _check_identified(table.schema.fields, fields, new_id)
         tightened = tuple(
-            each.path
-            for old, each in by_id.items()
-            if each.nullable is False and table.schema.field_by_id(old).nullable  # type: ignore[union-attr]  # it was found by its path
+            change.path
+            for old, change in by_id.items()
+            if change.nullable is False and table.schema.field_by_id(old).nullable  # type: ignore[union-attr]  # it was found by its path
         )
         return cls(table, cast, fields, tightened)
 
@@ -230,14 +230,14 @@ class Altered:
         for column in self.tightened:
             path = find(self.table.schema, column)
             whole = narrowed(path)
-            wanted = field_to_arrow(_with_nullability((whole,), {path[-1].id: False})[0])
+            required = field_to_arrow(_with_nullability((whole,), {path[-1].id: False})[0])
             units = [
-                unit_of(self.table, place, fields=(whole,))
-                for place in range(len(self.table.manifest.fragments))
+                unit_of(self.table, index, fields=(whole,))
+                for index in range(len(self.table.manifest.fragments))
             ]
             try:
                 for batch in read_units(units):
-                    cast_batch(batch, pa.schema([wanted]))
+                    cast_batch(batch, pa.schema([required]))
             except InvalidInputError as error:
                 raise InvalidInputError(
                     f"the column {column!r} cannot become non-nullable because rows have nulls in "
@@ -250,12 +250,12 @@ class Altered:
 
 def _check(table: TableVersion, change: Change, path: tuple[Field, ...]) -> Change:
     """Return a change if it can be made to a column."""
-    own = path[-1]
+    field = path[-1]
     if change.name is not None:
         check_new_name(change.name, is_part=len(path) > 1)
-        if change.name != own.name:
-            check_not_remembered_by(table, [own.name] if len(path) == 1 else [], "renamed")
-    if change.nullable and any(part.primary_key_position is not None for part in own.walk()):
+        if change.name != field.name:
+            check_not_remembered_by(table, [field.name] if len(path) == 1 else [], "renamed")
+    if change.nullable and any(part.primary_key_position is not None for part in field.walk()):
         raise InvalidInputError(
             f"the column {change.path!r} cannot become nullable because it, or a part of it, is "
             "part of the table's primary key"
@@ -266,47 +266,47 @@ def _check(table: TableVersion, change: Change, path: tuple[Field, ...]) -> Chan
 
 
 def _check_type(
-    table: TableVersion, change: Change, wanted: pa.DataType, path: tuple[Field, ...]
+    table: TableVersion, change: Change, target: pa.DataType, path: tuple[Field, ...]
 ) -> None:
-    own = path[-1]
-    known = field_to_arrow(own)
-    if known.type.equals(wanted):
+    leaf = path[-1]
+    existing = field_to_arrow(leaf)
+    if existing.type.equals(target):
         return
-    if not is_wider(known.type, wanted):
+    if not is_wider(existing.type, target):
         raise InvalidInputError(
-            f"the column {change.path!r} is {known.type}, and {wanted} cannot hold each of its "
+            f"the column {change.path!r} is {existing.type}, and {target} cannot hold each of its "
             "values unchanged. To convert the values nevertheless, compute another column "
-            f"(add_columns({{'new': 'CAST({own.name} AS ...)'}})), drop this one and rename the "
+            f"(add_columns({{'new': 'CAST({leaf.name} AS ...)'}})), drop this one and rename the "
             "new one"
         )
     if any(
-        each.is_blob or each.extension_name or EXTENSION_NAME_KEY in each.metadata
-        for each in _recast(own, wanted)
+        field.is_blob or field.extension_name or EXTENSION_NAME_KEY in field.metadata
+        for field in _recast(leaf, target)
     ):
         raise InvalidInputError(
             f"the column {change.path!r} is a blob or has an extension type, whose values cannot "
             "be cast; add another column instead"
         )
-    check_types([field_from_arrow(pa.field(own.name, wanted))], table.file_version)
+    check_types([field_from_arrow(pa.field(leaf.name, target))], table.file_version)
     if len(path) == 1:
-        check_remembers_in_wider_type(table, own.name, known.type, wanted)
+        check_remembers_in_wider_type(table, leaf.name, existing.type, target)
 
 
-def _recast(each: Field, wanted: pa.DataType) -> Iterator[Field]:
+def _recast(field: Field, target: pa.DataType) -> Iterator[Field]:
     """Yield a field, or those of its parts, that have another type in a wider type of it."""
 
-    def differing(own: Field, other: Field) -> Iterator[Field]:
-        if own.logical_type != other.logical_type:
-            yield own
-        for pair in zip(own.children, other.children, strict=True):
+    def differing(field: Field, other: Field) -> Iterator[Field]:
+        if field.logical_type != other.logical_type:
+            yield field
+        for pair in zip(field.children, other.children, strict=True):
             yield from differing(*pair)
 
-    return differing(each, field_from_arrow(pa.field(each.name, wanted)))
+    return differing(field, field_from_arrow(pa.field(field.name, target)))
 
 
 def _cast(table: TableVersion, by_id: Mapping[int, Change]) -> tuple[Field, ...]:
     """Return the columns with their new types, and new ids for what is written again."""
-    types = {old: each.data_type for old, each in by_id.items() if each.data_type is not None}
+    types = {old: change.data_type for old, change in by_id.items() if change.data_type is not None}
     typed = tuple(_with_types(field, types) for field in table.schema.fields)
     if typed == table.schema.fields:
         return typed
@@ -316,18 +316,18 @@ def _cast(table: TableVersion, by_id: Mapping[int, Change]) -> tuple[Field, ...]
     return tuple(_with_new_ids(*pair, numbers, parts_alone=parts_alone) for pair in pairs)
 
 
-def _with_types(each: Field, types: Mapping[int, pa.DataType]) -> Field:
-    if each.id in types and not field_to_arrow(each).type.equals(types[each.id]):
-        return _as_type(each, field_from_arrow(pa.field(each.name, types[each.id])))
-    children = tuple(_with_types(child, types) for child in each.children)
-    return replace(each, children=children)
+def _with_types(field: Field, types: Mapping[int, pa.DataType]) -> Field:
+    if field.id in types and not field_to_arrow(field).type.equals(types[field.id]):
+        return _as_type(field, field_from_arrow(pa.field(field.name, types[field.id])))
+    children = tuple(_with_types(child, types) for child in field.children)
+    return replace(field, children=children)
 
 
-def _as_type(each: Field, wanted: Field) -> Field:
+def _as_type(field: Field, target: Field) -> Field:
     """Return a field with the types of another one, and all else its own."""
-    pairs = zip(each.children, wanted.children, strict=True)
+    pairs = zip(field.children, target.children, strict=True)
     children = tuple(_as_type(*pair) for pair in pairs)
-    return replace(each, logical_type=wanted.logical_type, children=children)
+    return replace(field, logical_type=target.logical_type, children=children)
 
 
 def _with_new_ids(
@@ -347,9 +347,11 @@ def _with_new_ids(
     return _renumbered(after, numbers)
 
 
-def _renumbered(each: Field, numbers: Iterator[int]) -> Field:
-    own = next(numbers)
-    return replace(each, id=own, children=tuple(_renumbered(e, numbers) for e in each.children))
+def _renumbered(field: Field, numbers: Iterator[int]) -> Field:
+    field_id = next(numbers)
+    return replace(
+        field, id=field_id, children=tuple(_renumbered(e, numbers) for e in field.children)
+    )
 
 
 def _with_nullability(
@@ -358,7 +360,9 @@ def _with_nullability(
     return tuple(
         replace(
             field,
-            nullable=field.nullable if (said := nullable.get(field.id)) is None else said,
+            nullable=field.nullable
+            if (is_nullable := nullable.get(field.id)) is None
+            else is_nullable,
             children=_with_nullability(field.children, nullable),
         )
         for field in fields
@@ -366,15 +370,15 @@ def _with_nullability(
 
 
 def _check_identified(
-    before: Sequence[Field], after: Sequence[Field], wanted: Mapping[int, int]
+    before: Sequence[Field], after: Sequence[Field], expected: Mapping[int, int]
 ) -> None:
     """Raise if readers of the table's history could not tell which column is which."""
-    found = same_fields(before, after, ids_hold=True)
+    new_ids = same_fields(before, after, ids_hold=True)
     lost = [
         field.name
         for top in after
         for field in top.walk()
-        if found.get(field.id) != wanted[field.id]
+        if new_ids.get(field.id) != expected[field.id]
     ]
     if lost:
         raise InvalidInputError(
@@ -389,61 +393,63 @@ def _check_identified(
 def _merged(altered: Altered, files: ColumnFiles) -> tuple[Fragment, ...]:
     """Return the fragments of a version, each with its new file, written if necessary."""
     table = altered.table
-    known = {field.id for field in table.schema.walk()}
-    own = tuple(each for each in map(partial(_only_new, known), altered.cast) if each)
+    field_ids = {field.id for field in table.schema.walk()}
+    added = tuple(field for field in map(partial(_only_new, field_ids), altered.cast) if field)
     same = same_fields(table.schema.fields, altered.cast, ids_hold=True)
     source = tuple(
-        part for field in table.schema.fields if (part := _only_sources(field, own, same))
+        part for field in table.schema.fields if (part := _only_sources(field, added, same))
     )
-    ids = tuple(field.id for top in own for field in top.walk())
-    left = {*LINEAGE_IDS, *(field.id for top in altered.cast for field in top.walk())}
+    ids = tuple(field.id for top in added for field in top.walk())
+    remaining_ids = {*LINEAGE_IDS, *(field.id for top in altered.cast for field in top.walk())}
     merged = []
     with files.deleted_on_error():
-        for place, fragment in enumerate(table.manifest.fragments):
-            kept = tuple(e for e in fragment.files if not left.isdisjoint(e.field_ids))
-            if _holds(fragment, source, known & left):
-                write = partial(_write, table, place, source, own)
+        for index, fragment in enumerate(table.manifest.fragments):
+            old_files = tuple(
+                e for e in fragment.files if not remaining_ids.isdisjoint(e.field_ids)
+            )
+            if _holds(fragment, source, field_ids & remaining_ids):
+                write = partial(_write, table, index, source, added)
                 deleted = table.dead_offsets(fragment)
-                kept += files.of(fragment, ids, identities(source), deleted, write)
-            merged.append(replace(fragment, files=kept))
+                old_files += files.of(fragment, ids, identities(source), deleted, write)
+            merged.append(replace(fragment, files=old_files))
     return tuple(merged)
 
 
-def _only_new(known: set[int], each: Field) -> Field | None:
+def _only_new(field_ids: set[int], field: Field) -> Field | None:
     """Return a column without the parts that keep their ids; None if nothing is new."""
-    if each.id not in known:
-        return each
-    parts = tuple(part for child in each.children if (part := _only_new(known, child)))
-    return replace(each, children=parts) if parts else None
+    if field.id not in field_ids:
+        return field
+    parts = tuple(part for child in field.children if (part := _only_new(field_ids, child)))
+    return replace(field, children=parts) if parts else None
 
 
-def _only_sources(each: Field, own: Sequence[Field], same: Mapping[int, int]) -> Field | None:
+def _only_sources(field: Field, added: Sequence[Field], same: Mapping[int, int]) -> Field | None:
     """Return what to read of a column to get the values of its new parts."""
-    there = next((new for new in own if same[new.id] == each.id), None)
+    there = next((new for new in added if same[new.id] == field.id), None)
     if there is None:
         return None
-    if there.id != each.id:
-        return each
-    parts = (_only_sources(child, there.children, same) for child in each.children)
-    return replace(each, children=tuple(part for part in parts if part))
+    if there.id != field.id:
+        return field
+    parts = (_only_sources(child, there.children, same) for child in field.children)
+    return replace(field, children=tuple(part for part in parts if part))
 
 
-def _holds(fragment: Fragment, source: Sequence[Field], kept: set[int]) -> bool:
+def _holds(fragment: Fragment, source: Sequence[Field], field_ids: set[int]) -> bool:
     """Return whether a fragment has values of the columns; otherwise they are null."""
-    wanted = {field.id for top in source for field in top.walk()} - kept
-    return any(not wanted.isdisjoint(file.field_ids) for file in fragment.files)
+    source_ids = {field.id for top in source for field in top.walk()} - field_ids
+    return any(not source_ids.isdisjoint(file.field_ids) for file in fragment.files)
 
 
 def _write(
-    table: TableVersion, place: int, source: tuple[Field, ...], own: Sequence[Field]
+    table: TableVersion, index: int, source: tuple[Field, ...], added: Sequence[Field]
 ) -> Fragment:
     """Write the file of one fragment's cast columns."""
-    schema = Schema(tuple(own))
-    return write_beside(table, place, schema, _values(table, place, source, to_arrow(schema)))
+    schema = Schema(tuple(added))
+    return write_beside(table, index, schema, _values(table, index, source, to_arrow(schema)))
 
 
 def _values(
-    table: TableVersion, place: int, source: tuple[Field, ...], wanted: pa.Schema
+    table: TableVersion, index: int, source: tuple[Field, ...], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the cast columns of a fragment, one row per physical row.
 
@@ -451,29 +457,29 @@ def _values(
     """
     unit = unit_of(
         table,
-        place,
+        index,
         fields=source,
         system_columns=(ROW_ADDRESS,),
         batch_size=_BATCH_ROWS,
         include_deleted=True,
     )
-    dead = table.dead_offsets(table.manifest.fragments[place])
+    dead = table.dead_offsets(table.manifest.fragments[index])
     reader = FragmentReader(unit)
     return read_ahead(
-        Read(partial(_cast_rows, reader, selection, dead, wanted), reader.num_bytes_of(selection))
+        Read(partial(_cast_rows, reader, selection, dead, target), reader.num_bytes_of(selection))
         for selection in reader.selections()
     )
 
 
 def _cast_rows(
-    reader: FragmentReader, selection: Selection, dead: npt.NDArray[np.uint32], wanted: pa.Schema
+    reader: FragmentReader, selection: Selection, dead: npt.NDArray[np.uint32], target: pa.Schema
 ) -> pa.RecordBatch:
     """Return cast rows; a dead one has the values of a live one, which are known to be valid."""
     rows = reader.read(selection)
     _, offsets = unpack_addresses(rows.column(ROW_ADDRESS).to_numpy())
     is_live = ~np.isin(offsets, dead, assume_unique=True)
-    own = rows.select(range(rows.num_columns - 1))
+    values = rows.select(range(rows.num_columns - 1))
     if is_live.all() or not is_live.any():
-        return cast_batch(own, wanted)
+        return cast_batch(values, target)
     places = np.maximum(np.cumsum(is_live) - 1, 0)
-    return cast_batch(own.filter(pa.array(is_live)), wanted).take(pa.array(places))
+    return cast_batch(values.filter(pa.array(is_live)), target).take(pa.array(places))

@@ -280,14 +280,14 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
     Raises:
         ColumnsChangedError: They do not.
     """
-    held = {
+    stored = {
         field_id for fragment in fragments for file in fragment.files for field_id in file.field_ids
     }
     leaves = {leaf.id for leaf in newest.schema.walk()}
     missing = [
         field.name
         for field in newest.schema.fields
-        if not field.nullable and not any(part.id in held for part in field.walk())
+        if not field.nullable and not any(part.id in stored for part in field.walk())
     ]
     if missing:
         raise ColumnsChangedError(
@@ -302,27 +302,27 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
             f"the column {tightened[0]!r} became non-nullable while the rows were written; write "
             "them again"
         )
-    if not held & leaves:
+    if not stored & leaves:
         raise ColumnsChangedError(
             "the table's columns were replaced while the rows were written; write them again"
         )
 
 
-def check_is_compatible(table: TableVersion, made: TableVersion) -> None:
+def check_is_compatible(table: TableVersion, newest: TableVersion) -> None:
     """Raise unless a table created by another writer suits the files that were written.
 
     Args:
         table: Version 0 of the table that was to be created.
-        made: A version of the existing table.
+        newest: A version of the existing table.
 
     Raises:
         TableReplacedError: It has other columns or another file version.
     """
-    if made.schema != table.schema or made.file_version is not table.file_version:
+    if newest.schema != table.schema or newest.file_version is not table.file_version:
         raise TableReplacedError(
             f"another writer created the table {table.uri} while the rows were written, with other "
             "columns or another file version; write them again",
-            made.version,
+            newest.version,
         )
 
 

@@ -51,25 +51,25 @@ def origins_of(table: TableVersion) -> list[Origin]:
         InvalidInputError: It is unknown which version of another table has them.
         UntrustedLocationError: The other table may not be opened.
     """
-    own = _root_of(place_of_files(table.location), table.branch)
-    found: dict[tuple[str, str | None, int], Origin] = {}
+    root_of_table = _root_of(place_of_files(table.location), table.branch)
+    origins: dict[tuple[str, str | None, int], Origin] = {}
     for base in _needed(table):
         root = _root_of(place_of_files(base.path), base.name)
-        if root == own:  # a branch names the files of its table
+        if root == root_of_table:  # a branch names the files of its table
             continue
         open_named(table.store, root, table.storage_options)  # refuses what is not trusted
         refs = Refs(open_log(root, table.storage_options))
-        held = list(_held(refs, own)) or list(_cloned(refs, table, root))
-        if not held:
+        references = list(_held(refs, root_of_table)) or list(_cloned(refs, table, root))
+        if not references:
             raise InvalidInputError(
                 f"{table.uri} is a clone with files in {root}, and which version there has them is "
                 "not known, so that no tag can protect them for another clone. Clone that table "
                 "itself, or write the rows to a table of their own; or clone without a tag "
                 "(tag_source=False), and never clean up versions of that table"
             )
-        for branch, version in held:
-            found[root, branch, version] = Origin(refs.of(branch), version)
-    return list(found.values())
+        for branch, version in references:
+            origins[root, branch, version] = Origin(refs.of(branch), version)
+    return list(origins.values())
 
 
 def _needed(table: TableVersion) -> Iterator[BasePath]:
@@ -80,7 +80,7 @@ def _needed(table: TableVersion) -> Iterator[BasePath]:
         if fragment.deletion_file is not None:
             used.add(fragment.deletion_file.base_id)
     if table.manifest.index_section is not None:
-        used.update(each.base_id for each in decode_index_section(table.manifest.index_section))
+        used.update(index.base_id for index in decode_index_section(table.manifest.index_section))
     for base in table.files.base_paths:
         if base.id in used and base.is_dataset_root:
             yield base

@@ -78,21 +78,23 @@ class ColumnFiles:
             self.delete()
             raise
 
-    def delete(self, kept: tuple[Fragment, ...] = ()) -> None:
+    def delete(self, survivors: tuple[Fragment, ...] = ()) -> None:
         """Delete the files that none of the given fragments names."""
-        named = {file.path for each in kept for file in each.files}
+        named = {file.path for fragment in survivors for file in fragment.files}
         written = [fragment for files in self.written.values() for _, fragment in files]
-        delete_files(self.store, [each for each in written if each.files[0].path not in named])
+        delete_files(
+            self.store, [fragment for fragment in written if fragment.files[0].path not in named]
+        )
 
 
 def write_beside(
-    table: TableVersion, place: int, schema: Schema, batches: Iterator[pa.RecordBatch]
+    table: TableVersion, index: int, schema: Schema, batches: Iterator[pa.RecordBatch]
 ) -> Fragment:
     """Write a file of new columns beside the others of a fragment.
 
     Args:
         table: The version.
-        place: The place of the fragment in the version.
+        index: The place of the fragment in the version.
         schema: The new columns.
         batches: Their values, one row per physical row.
 
@@ -103,7 +105,7 @@ def write_beside(
         table.store,
         schema,
         table.file_version,
-        max_rows_per_file=max(table.physical_rows(table.manifest.fragments[place]), 1),
+        max_rows_per_file=max(table.physical_rows(table.manifest.fragments[index]), 1),
         max_bytes_per_file=sys.maxsize,
     )
     (written,) = write_fragments(batches, target)
@@ -135,9 +137,9 @@ def commit_columns(
         return attempt(newest, files)
 
     try:
-        made = planning_again(next_attempt, environment=environment)
+        version = planning_again(next_attempt, environment=environment)
     except (CommitConflictError, InvalidInputError):  # known to have failed
         files.delete()
         raise
-    files.delete(kept=tuple(made.manifest.fragments))
-    return made
+    files.delete(survivors=tuple(version.manifest.fragments))
+    return version

@@ -115,16 +115,16 @@ def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[
     if not ids:
         return tuple(table.manifest.fragments)
 
-    def added(place: int, fragment: Fragment) -> tuple[DataFile, ...]:
+    def added(index: int, fragment: Fragment) -> tuple[DataFile, ...]:
         def write() -> Fragment:
-            return write_beside(table, place, new.schema, _values(table, place, new))
+            return write_beside(table, index, new.schema, _values(table, index, new))
 
         return files.of(fragment, ids, source, table.dead_offsets(fragment), write)
 
     with files.deleted_on_error():
         return tuple(
-            replace(each, files=(*each.files, *added(place, each)))
-            for place, each in enumerate(table.manifest.fragments)
+            replace(fragment, files=(*fragment.files, *added(at, fragment)))
+            for at, fragment in enumerate(table.manifest.fragments)
         )
 
 
@@ -133,13 +133,13 @@ def _additions(table: TableVersion, expressions: Expressions) -> list[Addition]:
     no_rows = pa.RecordBatch.from_pylist([], schema=table.arrow_schema)
     new = []
     for name, expression in expressions.items():
-        found = evaluate(expression, no_rows).type
-        if pa.types.is_null(found):
+        data_type = evaluate(expression, no_rows).type
+        if pa.types.is_null(data_type):
             raise InvalidInputError(
                 f"the new column {name!r} is null in every row, and {expression.text!r} does not "
                 "define its type: write CAST(NULL AS double), or pass a pyarrow.Field"
             )
-        added = additions(table, pa.field(name, found), _no_check)
+        added = additions(table, pa.field(name, data_type), _no_check)
         if not added:
             raise InvalidInputError(
                 f"the table already has a column {name!r}; change its values with update, or give "
@@ -151,13 +151,13 @@ def _additions(table: TableVersion, expressions: Expressions) -> list[Addition]:
     return new
 
 
-def _no_check(_wanted: pa.Field, _known: Field) -> None:
+def _no_check(_target: pa.Field, _existing: Field) -> None:
     """Accept a column that exists: there is nothing to add, which is an error later."""
 
 
 def _check_parent(table: TableVersion, name: str) -> None:
     path = find(table.schema, quote_path(split_path(name)[:-1]))
-    if any(each.logical_type != STRUCT for each in path):
+    if any(step.logical_type != STRUCT for step in path):
         raise InvalidInputError(
             f"{name!r} cannot be computed because it is part of a list, which has no row for each "
             "of its items; add it without values (pass a pyarrow.Field)"
@@ -185,25 +185,27 @@ class _Computed:
 def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) -> _Computed:
     """Return the new columns that are not null in every row by definition."""
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
-    known = {field.id for field in table.schema.walk()}
+    field_ids = {field.id for field in table.schema.walk()}
     by_id = {}
     for name, expression in expressions.items():
         if expression.paths or evaluate(expression, one_row).null_count == 0:
             column = name if "." in name else quote_path((name,))
             by_id[find(schema, column)[-1].id] = expression
-    own = (_only(field, by_id.keys(), known) for field in schema.fields)
-    return _Computed(Schema(tuple(each for each in own if each)), by_id)
+    fields = (_only(field, by_id.keys(), field_ids) for field in schema.fields)
+    return _Computed(Schema(tuple(field for field in fields if field)), by_id)
 
 
-def _only(each: Field, wanted: Set[int], known: Set[int]) -> Field | None:
+def _only(field: Field, target_ids: Set[int], existing_ids: Set[int]) -> Field | None:
     """Return a column without the parts that are not computed; None if nothing is left."""
-    if each.id not in known:
-        return each if each.id in wanted else None
-    parts = tuple(part for child in each.children if (part := _only(child, wanted, known)))
-    return replace(each, children=parts) if parts else None
+    if field.id not in existing_ids:
+        return field if field.id in target_ids else None
+    parts = tuple(
+        part for child in field.children if (part := _only(child, target_ids, existing_ids))
+    )
+    return replace(field, children=parts) if parts else None
 
 
-def _values(table: TableVersion, place: int, new: _Computed) -> Iterator[pa.RecordBatch]:
+def _values(table: TableVersion, index: int, new: _Computed) -> Iterator[pa.RecordBatch]:
     """Yield the new columns of a fragment, one row per physical row; deleted rows are null.
 
     A few threads read and compute them, a little ahead of the writer.
@@ -212,13 +214,13 @@ def _values(table: TableVersion, place: int, new: _Computed) -> Iterator[pa.Reco
     around = ((e.name,) for e in new.schema.fields if e.id not in new.expressions)
     unit = unit_of(
         table,
-        place,
+        index,
         columns=tuple(dict.fromkeys(map(quote_path, (*named, *around)))),
         system_columns=(ROW_ADDRESS,),
         batch_size=_BATCH_ROWS,
         include_deleted=True,
     )
-    dead = table.dead_offsets(table.manifest.fragments[place])
+    dead = table.dead_offsets(table.manifest.fragments[index])
     reader = FragmentReader(unit)
     return read_ahead(
         Read(partial(_compute, reader, selection, dead, new), reader.num_bytes_of(selection))
@@ -238,8 +240,8 @@ def _compute(
         places = pa.array(np.cumsum(~is_dead) - 1, mask=is_dead)
     values = {}
     for field_id, expression in new.expressions.items():
-        found = evaluate(expression, live)
-        values[field_id] = found if places is None else found.take(places)
+        computed = evaluate(expression, live)
+        values[field_id] = computed if places is None else computed.take(places)
     columns = [
         values[field.id] if field.id in values else _within(rows.column(field.name), field, values)
         for field in new.schema.fields

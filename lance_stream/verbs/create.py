@@ -64,7 +64,7 @@ def create_table(
     else:
         raise _already_there(log.store.uri, existing)
     fragments = [] if data is None else write_input(planned, data, checks=checks)
-    made = create_with_fragments(
+    table = create_with_fragments(
         planned.uri,
         log,
         Overwrite(tuple(fragments), planned.schema, config_upserts=planned.manifest.config),
@@ -72,10 +72,10 @@ def create_table(
         stable_row_ids=planned.has_stable_row_ids,
         storage_options=planned.storage_options,
     )
-    if made is None:
+    if table is None:
         delete_files(planned.store, fragments)
         raise _already_there(log.store.uri, None)
-    return made
+    return table
 
 
 def plan_table(
@@ -141,7 +141,7 @@ def check_types_known(columns: Iterable[pa.Field]) -> None:
 
 
 def _is_void(kind: pa.DataType) -> bool:
-    parts = [kind.field(place).type for place in range(kind.num_fields)]
+    parts = [kind.field(index).type for index in range(kind.num_fields)]
     return pa.types.is_null(kind) or any(map(_is_void, parts))
 
 
@@ -205,12 +205,12 @@ def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Sc
     """
     if not len(schema):
         raise InvalidInputError("a table needs at least one column")
-    given = from_arrow(schema)
-    check_new_columns(given.fields)
-    return numbered_schema(given, version, first_id)
+    fields = from_arrow(schema)
+    check_new_columns(fields.fields)
+    return numbered_schema(fields, version, first_id)
 
 
-def numbered_schema(given: Schema, version: FileVersion, first_id: int = 0) -> Schema:
+def numbered_schema(fields: Schema, version: FileVersion, first_id: int = 0) -> Schema:
     """Return columns as a table of a file version stores them, those without ids numbered.
 
     Raises:
@@ -218,10 +218,10 @@ def numbered_schema(given: Schema, version: FileVersion, first_id: int = 0) -> S
             column cannot be part of the primary key.
         UnsupportedFeatureError: A type is not supported yet.
     """
-    for column in given.fields:
+    for column in fields.fields:
         check_encoding_options(column)
-    check_declarations_hold(None, given)
-    tree = assign_ids(with_blobs_of(given, version), first_id)
+    check_declarations_hold(None, fields)
+    tree = assign_ids(with_blobs_of(fields, version), first_id)
     check_primary_key(tree.fields)
     to_arrow(tree)  # rejects what cannot be read back
     return tree
@@ -237,17 +237,17 @@ def with_primary_key(schema: pa.Schema, primary_key: str | Sequence[str]) -> pa.
     if len(set(primary_key)) != len(primary_key):
         raise InvalidInputError(f"the primary key {list(primary_key)} names a column twice")
     for position, name in enumerate(primary_key, start=1):
-        place = schema.get_field_index(name)
-        if place < 0:
+        index = schema.get_field_index(name)
+        if index < 0:
             raise InvalidInputError(
                 f"the primary key names {name!r}; the columns are: {', '.join(schema.names)}"
             )
-        field = schema.field(place)
+        field = schema.field(index)
         declared = {PRIMARY_KEY_METADATA: "true"}
         if len(primary_key) > 1:
             declared[PRIMARY_KEY_POSITION_METADATA] = str(position)
         metadata = {**(field.metadata or {}), **{k.encode(): v for k, v in declared.items()}}
-        schema = schema.set(place, field.with_nullable(False).with_metadata(metadata))
+        schema = schema.set(index, field.with_nullable(False).with_metadata(metadata))
     return schema
 
 

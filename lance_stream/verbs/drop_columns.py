@@ -58,18 +58,18 @@ def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
 
 
 def _check_can_be_dropped(table: TableVersion, column: str, path: tuple[Field, ...]) -> None:
-    for each in path[:-1]:
-        if each.is_packed:
+    for step in path[:-1]:
+        if step.is_packed:
             raise InvalidInputError(
                 f"{column!r} cannot be dropped because it is part of a packed struct, "
-                f"{each.name!r}, whose values can only be dropped as a whole"
+                f"{step.name!r}, whose values can only be dropped as a whole"
             )
-    gone = list(path[-1].walk())
-    if any(each.primary_key_position is not None for each in gone):
+    removed = list(path[-1].walk())
+    if any(field.primary_key_position is not None for field in removed):
         raise InvalidInputError(
             f"the column {column!r} cannot be dropped because it is part of the table's primary key"
         )
-    check_no_index(table, column, {each.id for each in gone})
+    check_no_index(table, column, {field.id for field in removed})
 
 
 def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) -> tuple[Field, ...]:
@@ -80,32 +80,32 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
         dropped: The ids of the dropped fields.
         whole: The struct that they are parts of.
     """
-    left = tuple(
+    remaining = tuple(
         replace(field, children=_without(field.children, dropped, field))
         if field.children
         else field
         for field in fields
         if field.id not in dropped
     )
-    if fields and not left:
+    if fields and not remaining:
         what = "the table" if whole is None else f"the struct {whole.name!r}"
         way_out = "keep one" if whole is None else "drop it as a whole"
         raise InvalidInputError(f"{what} would have no column left; {way_out}")
-    return left
+    return remaining
 
 
-def _check_still_stored(table: TableVersion, left: Sequence[Field]) -> None:
+def _check_still_stored(table: TableVersion, remaining: Sequence[Field]) -> None:
     """Raise if a fragment that stores parts of a column would store none of those that are left."""
-    known = {field.id: field for field in table.schema.fields}
-    changed = [each for each in left if each.children and known[each.id] != each]
+    existing = {field.id: field for field in table.schema.fields}
+    changed = [field for field in remaining if field.children and existing[field.id] != field]
     if not changed:
         return
     for fragment in table.manifest.fragments:
-        held = {field_id for file in fragment.files for field_id in file.field_ids}
+        stored_ids = {field_id for file in fragment.files for field_id in file.field_ids}
         for top in changed:
-            before = {field.id: field for field in known[top.id].walk()}
+            before = {field.id: field for field in existing[top.id].walk()}
             for field in top.walk():
-                if _is_stored(before[field.id], held) and not _is_stored(field, held):
+                if _is_stored(before[field.id], stored_ids) and not _is_stored(field, stored_ids):
                     raise InvalidInputError(
                         f"the struct {field.name!r} of {top.name!r} would have no part left that "
                         "is stored in all of its rows, so they would become null. Compact the "
@@ -113,5 +113,5 @@ def _check_still_stored(table: TableVersion, left: Sequence[Field]) -> None:
                     )
 
 
-def _is_stored(each: Field, held: Set[int]) -> bool:
-    return any(leaf.id in held for leaf in each.leaves())
+def _is_stored(field: Field, stored_ids: Set[int]) -> bool:
+    return any(leaf.id in stored_ids for leaf in field.leaves())

@@ -156,7 +156,7 @@ def plan_job(
     if name_rule is not None:
         names = tuple(name_rule(incoming.names, table.schema.names))
         incoming = pa.schema(
-            [each.with_name(name) for each, name in zip(incoming, names, strict=True)]
+            [field.with_name(name) for field, name in zip(incoming, names, strict=True)]
         )
     check_is_asked_for(table, file_version, primary_key)
     target = write_target(table)
@@ -166,8 +166,8 @@ def plan_job(
         if widen_types:
             table = widen_columns(table, incoming, may_have_new=add_columns)
             target = write_target(table)
-        known = [each for each in table.arrow_schema if each.name in incoming.names]
-        check_rows_fit(pa.schema(known) if add_columns else incoming, table.arrow_schema)
+        existing = [field for field in table.arrow_schema if field.name in incoming.names]
+        check_rows_fit(pa.schema(existing) if add_columns else incoming, table.arrow_schema)
         if add_columns:  # which also checks the types
             table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
             target = write_target(table)
@@ -203,7 +203,7 @@ def commit_job(
         CommitError: The fragments were not committed, or the outcome is unknown.
     """
     if not job.version:
-        made = create_with_fragments(
+        version = create_with_fragments(
             job.uri,
             open_log(job.uri, job.storage_options),
             Overwrite(tuple(fragments), job.target.schema),
@@ -211,8 +211,8 @@ def commit_job(
             storage_options=job.storage_options,
             micro_batch=micro_batch,
         )
-        if made is not None:
-            return Outcome(made, is_new=True)
+        if version is not None:
+            return Outcome(version, is_new=True)
     try:
         table = _as_planned(job, fragments)
     except (CommitConflictError, InvalidInputError):
@@ -299,11 +299,12 @@ def check_is_asked_for(
 ) -> None:
     """Raise if an existing table is not as the user requested."""
     if file_version is not None:
-        asked = FileVersion.parse(file_version)
-        if asked is not table.file_version:
+        requested = FileVersion.parse(file_version)
+        if requested is not table.file_version:
             raise InvalidInputError(
-                f"the table {table.uri} has files of version {table.file_version}, not {asked}, "
-                "and that cannot be changed; omit the file version, or write a new table"
+                f"the table {table.uri} has files of version {table.file_version}, not "
+                f"{requested}, and that cannot be changed; omit the file version, or write a new "
+                "table"
             )
     key = _primary_key_of(table)
     if primary_key is not None and list(primary_key) != key:
@@ -316,9 +317,9 @@ def check_is_asked_for(
 
 def _primary_key_of(table: TableVersion) -> list[str]:
     members = [
-        (each.primary_key_position, each.name)
-        for each in table.schema.fields
-        if each.primary_key_position is not None
+        (field.primary_key_position, field.name)
+        for field in table.schema.fields
+        if field.primary_key_position is not None
     ]
     return [name for _, name in sorted(members)]
 

@@ -44,7 +44,7 @@ def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersio
             if field.name != name:
                 name_of[field.id] = name
         check_not_remembered_by(
-            newest, [each.name for each in newest.schema.fields if each.id in name_of], "renamed"
+            newest, [field.name for field in newest.schema.fields if field.id in name_of], "renamed"
         )
         return with_names(newest.schema.fields, name_of)
 

@@ -32,8 +32,8 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
 
     def attempt() -> TableVersion:
         newest = newest_of_same(table)
-        kept = {KEEPS_LEDGER: "true"}
-        return commit_planned(newest, Restore(number), properties=kept).table
+        settings = {KEEPS_LEDGER: "true"}
+        return commit_planned(newest, Restore(number), properties=settings).table
 
     table.log.read(number)  # if it is gone, the error lists the existing ones
     with holding(table.refs, number):
@@ -50,15 +50,15 @@ def _number_of(table: TableVersion, version: VersionSpec) -> int:
         )
     if number is not None:
         return number
-    found = checkout(table, version)
-    if found.branch != table.branch:
+    source = checkout(table, version)
+    if source.branch != table.branch:
         raise InvalidInputError(
-            f"{version!r} is version {found.version} of "
-            f"{_called(found.branch)}, and this is {_called(table.branch)}: a restore brings back "
-            "a version of the same branch. Take over the rows of another branch by "
+            f"{version!r} is version {source.version} of "
+            f"{_called(source.branch)}, and this is {_called(table.branch)}: a restore brings "
+            "back a version of the same branch. Take over the rows of another branch by "
             "overwrite(ds.checkout(...).scan()), or by upsert"
         )
-    return found.version
+    return source.version
 
 
 def _called(branch: str | None) -> str:

@@ -128,12 +128,12 @@ def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Fie
         for field in fields
     )
     taken: set[str] = set()
-    for each in renamed:
-        if each.name in taken:
+    for rename in renamed:
+        if rename.name in taken:
             raise InvalidInputError(
-                f"two columns would be named {each.name!r}; rename or drop the other one first"
+                f"two columns would be named {rename.name!r}; rename or drop the other one first"
             )
-        taken.add(each.name)
+        taken.add(rename.name)
     return renamed
 
 

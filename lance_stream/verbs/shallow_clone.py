@@ -124,7 +124,7 @@ def _tag(refs: Refs, version: int, target: TableVersion) -> None:
         NotFoundError: The version has been cleaned up.
         StoreRefusedError: Its table is read-only for us.
     """
-    said = "\n".join([target.location, refs.branch or "", str(version)])
-    name = f"{CLONE_PREFIX}{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    identity = "\n".join([target.location, refs.branch or "", str(version)])
+    name = f"{CLONE_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     if find_tag(refs, name) is None:
         create_tag(refs, name, version, metadata={"clone": target.location})

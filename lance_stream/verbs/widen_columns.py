@@ -49,52 +49,55 @@ def widen_columns(
 
     def plan(newest: TableVersion) -> Sequence[Change]:
         changes = []
-        for known in newest.arrow_schema:
-            place = incoming.get_field_index(known.name)
-            if place < 0:
+        for existing in newest.arrow_schema:
+            index = incoming.get_field_index(existing.name)
+            if index < 0:
                 continue
-            own = incoming.field(place)
-            wider = widened(known.type, own.type)
+            field = incoming.field(index)
+            wider = widened(existing.type, field.type)
             if not may_have_new:
-                check_castable(pa.schema([own]), pa.schema([known.with_type(wider)]))
-            if not wider.equals(known.type):
-                changes.append(Change(quote_path((known.name,)), data_type=wider))
+                check_castable(pa.schema([field]), pa.schema([existing.with_type(wider)]))
+            if not wider.equals(existing.type):
+                changes.append(Change(quote_path((existing.name,)), data_type=wider))
         return changes
 
     return alter_as_planned(table, plan)
 
 
-def widened(known: pa.DataType, incoming: pa.DataType) -> pa.DataType:
+def widened(existing: pa.DataType, incoming: pa.DataType) -> pa.DataType:
     """Return the type that a column needs to hold incoming values; its own if it holds them.
 
     Args:
-        known: The column's type.
+        existing: The column's type.
         incoming: The type of the incoming values.
     """
     types = pa.types
-    if types.is_struct(known) and types.is_struct(incoming):
-        parts = {each.name: each.type for each in incoming}
+    if types.is_struct(existing) and types.is_struct(incoming):
+        parts = {part.name: part.type for part in incoming}
         return pa.struct(
-            [each.with_type(widened(each.type, parts.get(each.name, each.type))) for each in known]
+            [
+                part.with_type(widened(part.type, parts.get(part.name, part.type)))
+                for part in existing
+            ]
         )
-    if is_list_type(known) and is_list_type(incoming):
-        item = known.value_field.with_type(widened(known.value_type, incoming.value_type))
-        if types.is_fixed_size_list(known):
-            return pa.list_(item, known.list_size)
-        return pa.list_(item) if types.is_list(known) else pa.large_list(item)
-    if types.is_map(known) and types.is_map(incoming):
-        key = widened(known.key_type, incoming.key_type)
-        value = known.item_field.with_type(widened(known.item_type, incoming.item_type))
-        return pa.map_(known.key_field.with_type(key), value)
-    return known if _holds(known, incoming) else wider_of(known, incoming) or known
+    if is_list_type(existing) and is_list_type(incoming):
+        item = existing.value_field.with_type(widened(existing.value_type, incoming.value_type))
+        if types.is_fixed_size_list(existing):
+            return pa.list_(item, existing.list_size)
+        return pa.list_(item) if types.is_list(existing) else pa.large_list(item)
+    if types.is_map(existing) and types.is_map(incoming):
+        key = widened(existing.key_type, incoming.key_type)
+        value = existing.item_field.with_type(widened(existing.item_type, incoming.item_type))
+        return pa.map_(existing.key_field.with_type(key), value)
+    return existing if _holds(existing, incoming) else wider_of(existing, incoming) or existing
 
 
-def _holds(known: pa.DataType, incoming: pa.DataType) -> bool:
+def _holds(existing: pa.DataType, incoming: pa.DataType) -> bool:
     """Return whether values need no wider type than a column has."""
-    if pa.types.is_decimal(known) and pa.types.is_decimal(incoming):
-        return is_wider(incoming, known)
+    if pa.types.is_decimal(existing) and pa.types.is_decimal(incoming):
+        return is_wider(incoming, existing)
     try:
-        check_castable(pa.schema([("", incoming)]), pa.schema([("", known)]))
+        check_castable(pa.schema([("", incoming)]), pa.schema([("", existing)]))
     except InvalidInputError:
         return False
     return True

@@ -79,7 +79,7 @@ def can_be_read_twice(data: ArrowInput) -> bool:
 
 
 def _is_frame_of_pandas(data: ArrowInput) -> bool:
-    return any(each.__name__ == "DataFrame" and _is_of_pandas(each) for each in type(data).__mro__)
+    return any(base.__name__ == "DataFrame" and _is_of_pandas(base) for base in type(data).__mro__)
 
 
 def _is_of_pandas(kind: type) -> bool:

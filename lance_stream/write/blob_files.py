@@ -50,7 +50,7 @@ class BlobFiles:
         self._store = store
         self._data_file = data_file
         self._fields = {
-            place: field for place, field in enumerate(schema.fields) if field.is_blob_v2
+            index: field for index, field in enumerate(schema.fields) if field.is_blob_v2
         }
         self._num_files = 0
         self._pack: FileWriter | None = None
@@ -78,11 +78,11 @@ class BlobFiles:
             return batch
         columns = list(batch.columns)
         fields = list(batch.schema)
-        for place, field in self._fields.items():
-            prepared = self._prepare(field, columns[place])
-            if prepared is not columns[place]:
-                columns[place] = prepared
-                fields[place] = pa.field(field.name, PREPARED_V2, field.nullable)
+        for index, field in self._fields.items():
+            prepared = self._prepare(field, columns[index])
+            if prepared is not columns[index]:
+                columns[index] = prepared
+                fields[index] = pa.field(field.name, PREPARED_V2, field.nullable)
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _prepare(self, field: Field, array: pa.Array) -> pa.Array:
@@ -105,8 +105,13 @@ class BlobFiles:
                 ids[row], positions[row] = self._add_to_pack(data, pack_bytes)
         is_large = np.zeros(len(array), np.bool_)
         is_large[large] = True
-        kept = pc.if_else(pa.array(is_large), pa.scalar(b"", pa.large_binary()), array)
-        parts = [pa.array(kinds), kept, pa.array(positions), pa.array(sizes.astype(np.uint64))]
+        inline_bytes = pc.if_else(pa.array(is_large), pa.scalar(b"", pa.large_binary()), array)
+        parts = [
+            pa.array(kinds),
+            inline_bytes,
+            pa.array(positions),
+            pa.array(sizes.astype(np.uint64)),
+        ]
         return pa.StructArray.from_arrays(
             [*parts, pa.array(ids)],
             fields=list(PREPARED_V2),

@@ -68,16 +68,16 @@ def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
     """
     if incoming.equals(table):
         return
-    _check_names([each.name for each in incoming], list(table), where="")
-    for wanted in table:
-        place = incoming.get_field_index(wanted.name)
-        if place >= 0:
-            _check_type(incoming.field(place).type, wanted, wanted.name)
+    _check_names([field.name for field in incoming], list(table), where="")
+    for target in table:
+        index = incoming.get_field_index(target.name)
+        if index >= 0:
+            _check_type(incoming.field(index).type, target, target.name)
 
 
 def check_known(
     names: Iterable[str],
-    known: Iterable[str],
+    columns: Iterable[str],
     where: str = "",
     *,
     way_out: str = "Omit the column, or add it to the table first",
@@ -86,20 +86,20 @@ def check_known(
 
     Args:
         names: The incoming ones.
-        known: All that there are.
+        columns: All that there are.
         where: The path of the struct, with a dot behind it.
         way_out: What the message advises.
 
     Raises:
         InvalidInputError: Some are unknown; the message names them.
     """
-    known = dict.fromkeys(known)
-    unknown = [name for name in names if name not in known]
+    columns = dict.fromkeys(columns)
+    unknown = [name for name in names if name not in columns]
     if unknown:
         raise InvalidInputError(
             f"the table has no column{'s' if len(unknown) > 1 else ''} "
             f"{', '.join(repr(where + name) for name in unknown)}; it has: "
-            f"{', '.join(known)}. {way_out}"
+            f"{', '.join(columns)}. {way_out}"
         )
 
 
@@ -113,45 +113,45 @@ def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
     if not batch.schema.equals(table):
         check_castable(batch.schema, table)
     columns = []
-    for wanted in table:
-        place = batch.schema.get_field_index(wanted.name)
-        if place < 0:
-            columns.append(pa.nulls(batch.num_rows, wanted.type))
+    for target in table:
+        index = batch.schema.get_field_index(target.name)
+        if index < 0:
+            columns.append(pa.nulls(batch.num_rows, target.type))
         else:
-            columns.append(cast_column(batch.column(place), wanted))
+            columns.append(cast_column(batch.column(index), target))
     return pa.RecordBatch.from_arrays(columns, schema=table)
 
 
-def cast_column(column: pa.Array, wanted: pa.Field) -> pa.Array:
+def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
     """Return the values of a column in a table's type; `check_castable` has accepted its type.
 
     Raises:
         ForbiddenNullError: The column, or a part of it, must not be null and contains a null.
         InvalidInputError: A value does not fit.
     """
-    if _is_plain(wanted) and column.type.equals(wanted.type):
+    if _is_plain(target) and column.type.equals(target.type):
         return column
-    if _is_blob_input(column.type, wanted):
-        column = _bytes_of_blobs(column, wanted.name)
-    column = _cast(column, wanted, wanted.name)
-    _check_nulls(column, wanted, wanted.name)
+    if _is_blob_input(column.type, target):
+        column = _bytes_of_blobs(column, target.name)
+    column = _cast(column, target, target.name)
+    _check_nulls(column, target, target.name)
     return column
 
 
-def _is_plain(wanted: pa.Field) -> bool:
+def _is_plain(target: pa.Field) -> bool:
     """Return whether a column of a field's type fits as it is, whatever its values."""
-    kind = wanted.type
+    kind = target.type
     has_one_form = kind.num_fields == 0 and not pa.types.is_dictionary(kind)
-    return wanted.nullable and has_one_form and not is_json(wanted)
+    return target.nullable and has_one_form and not is_json(target)
 
 
-def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -> None:
+def _check_names(names: Sequence[str], targets: Sequence[pa.Field], where: str) -> None:
     repeated = repeated_names(names)
     if repeated:
         raise InvalidInputError(f"the column {where}{repeated[0]!r} occurs more than once")
-    check_known(names, [each.name for each in wanted], where)
-    given = set(names)
-    missing = [each.name for each in wanted if not each.nullable and each.name not in given]
+    check_known(names, [field.name for field in targets], where)
+    incoming = set(names)
+    missing = [field.name for field in targets if not field.nullable and field.name not in incoming]
     if missing:
         raise InvalidInputError(
             f"the column {', '.join(repr(where + name) for name in missing)} must not be null in "
@@ -162,20 +162,20 @@ def _check_names(names: Sequence[str], wanted: Sequence[pa.Field], where: str) -
 # --- checks of types
 
 
-def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
-    target = wanted.type
-    if incoming.equals(target) or _is_blob_input(incoming, wanted):
+def _check_type(incoming: pa.DataType, target_field: pa.Field, path: str) -> None:
+    target = target_field.type
+    if incoming.equals(target) or _is_blob_input(incoming, target_field):
         return
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
-    if pa.types.is_null(incoming) or (is_json(wanted) and _fits(incoming, pa.string())):
+    if pa.types.is_null(incoming) or (is_json(target_field) and _fits(incoming, pa.string())):
         return
     if pa.types.is_struct(incoming) and pa.types.is_struct(target):
-        _check_names([each.name for each in incoming], list(target), where=f"{path}.")
+        _check_names([field.name for field in incoming], list(target), where=f"{path}.")
         for part in target:
-            place = incoming.get_field_index(part.name)
-            if place >= 0:
-                _check_type(incoming.field(place).type, part, f"{path}.{part.name}")
+            index = incoming.get_field_index(part.name)
+            if index >= 0:
+                _check_type(incoming.field(index).type, part, f"{path}.{part.name}")
         return
     if is_list_type(incoming) and is_list_type(target):
         if (
@@ -188,20 +188,20 @@ def _check_type(incoming: pa.DataType, wanted: pa.Field, path: str) -> None:
         return
     entries = _entries_type(incoming)
     if pa.types.is_map(target) and entries is not None:
-        for place, part in enumerate((target.key_field, target.item_field)):
-            _check_type(entries.field(place).type, part, f"{path}.{part.name}")
+        for index, part in enumerate((target.key_field, target.item_field)):
+            _check_type(entries.field(index).type, part, f"{path}.{part.name}")
         return
     if not _fits(incoming, target):
-        raise _mismatch(incoming, "JSON" if is_json(wanted) else target, path)
+        raise _mismatch(incoming, "JSON" if is_json(target_field) else target, path)
 
 
-def _is_blob_input(incoming: pa.DataType, wanted: pa.Field) -> bool:
+def _is_blob_input(incoming: pa.DataType, target: pa.Field) -> bool:
     """Return whether blobs are in the input form of the reference."""
-    if BLOB_KEY.encode() not in (wanted.metadata or {}):
+    if BLOB_KEY.encode() not in (target.metadata or {}):
         return False
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
-    names = [each.name for each in incoming] if pa.types.is_struct(incoming) else []
+    names = [field.name for field in incoming] if pa.types.is_struct(incoming) else []
     return names in (["data", "uri"], ["data", "uri", "position", "size"])
 
 
@@ -297,13 +297,13 @@ def _entries_type(arrow: pa.DataType) -> pa.StructType | None:
 # --- checks of values
 
 
-def _cast(array: pa.Array, wanted: pa.Field, path: str) -> pa.Array:
-    target = wanted.type
+def _cast(array: pa.Array, field: pa.Field, path: str) -> pa.Array:
+    target = field.type
     if isinstance(array, pa.ExtensionArray):
-        return _cast(array.storage, wanted, path)
+        return _cast(array.storage, field, path)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
-    if is_json(wanted):
+    if is_json(field):
         return _cast_json(array, path)
     if array.type.equals(target) and not holds_dictionaries(target):
         return array
@@ -332,10 +332,10 @@ def _cast_json(array: pa.Array, path: str) -> pa.Array:
 
 
 def _cast_struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.Array:
-    names = [each.name for each in array.type]
-    given = array.flatten()  # null where the struct is
+    names = [field.name for field in array.type]
+    children = array.flatten()  # null where the struct is
     parts = [
-        _cast(given[names.index(part.name)], part, f"{path}.{part.name}")
+        _cast(children[names.index(part.name)], part, f"{path}.{part.name}")
         if part.name in names
         else pa.nulls(len(array), part.type)
         for part in target
@@ -417,10 +417,10 @@ def _cast_to_fixed_size_list(array: pa.Array, size: int) -> pa.Array:
 
 def _cast_map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
     offsets, entries = _visible_items(array)
-    given = entries.flatten()
+    children = entries.flatten()
     parts = [
-        _cast(given[place], part, f"{path}.{part.name}")
-        for place, part in enumerate((target.key_field, target.item_field))
+        _cast(children[index], part, f"{path}.{part.name}")
+        for index, part in enumerate((target.key_field, target.item_field))
     ]
     if entries.null_count or parts[0].null_count:
         raise pa.ArrowInvalid("a key or an entry of a map is null")
@@ -512,10 +512,10 @@ def cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array:
 # --- nulls in non-nullable columns
 
 
-def _check_nulls(array: pa.Array, wanted: pa.Field, path: str) -> None:
-    if not wanted.nullable and array.null_count:
+def _check_nulls(array: pa.Array, target: pa.Field, path: str) -> None:
+    if not target.nullable and array.null_count:
         raise _null_in(path, array.null_count)
-    if _may_hold_forbidden_nulls(wanted.type):
+    if _may_hold_forbidden_nulls(target.type):
         _check_nulls_below(array, path)
 
 
@@ -526,7 +526,7 @@ def _may_hold_forbidden_nulls(arrow: pa.DataType) -> bool:
         return not arrow.value_field.nullable or _may_hold_forbidden_nulls(arrow.value_type)
     if pa.types.is_map(arrow):
         return not arrow.item_field.nullable or any(
-            _may_hold_forbidden_nulls(each) for each in (arrow.key_type, arrow.item_type)
+            _may_hold_forbidden_nulls(kind) for kind in (arrow.key_type, arrow.item_type)
         )
     return False
 
@@ -535,17 +535,17 @@ def _check_nulls_below(array: pa.Array, path: str) -> None:
     """Check for nulls, except those below a null, which do not count."""
     if pa.types.is_struct(array.type):
         visible = array.drop_null() if array.null_count else array
-        for place, part in enumerate(array.type):
-            _check_nulls(visible.field(place), part, f"{path}.{part.name}")
+        for index, part in enumerate(array.type):
+            _check_nulls(visible.field(index), part, f"{path}.{part.name}")
     elif is_list_type(array.type):
         visible = array.drop_null() if array.null_count else array
         _check_nulls(visible.flatten(), array.type.value_field, f"{path}.item")
     elif pa.types.is_map(array.type):
         visible = array.drop_null() if array.null_count else array
-        first, last = (visible.offsets[place].as_py() for place in (0, len(visible)))
+        first, last = (visible.offsets[index].as_py() for index in (0, len(visible)))
         entries = visible.values.slice(first, last - first)
-        for place, part in enumerate((array.type.key_field, array.type.item_field)):
-            _check_nulls(entries.field(place), part, f"{path}.{part.name}")
+        for index, part in enumerate((array.type.key_field, array.type.item_field)):
+            _check_nulls(entries.field(index), part, f"{path}.{part.name}")
 
 
 def _null_in(path: str, count: int) -> ForbiddenNullError:

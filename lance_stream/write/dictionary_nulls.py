@@ -36,7 +36,7 @@ def holds_dictionaries(arrow: pa.DataType) -> bool:
         return holds_dictionaries(arrow.storage_type)
     if pa.types.is_dictionary(arrow):
         return True
-    return any(holds_dictionaries(arrow.field(each).type) for each in range(arrow.num_fields))
+    return any(holds_dictionaries(arrow.field(index).type) for index in range(arrow.num_fields))
 
 
 def settle_nulls(array: pa.Array) -> pa.Array:
@@ -48,24 +48,24 @@ def settle_nulls(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         return _settled(array)
     if pa.types.is_struct(array.type):
-        parts = [settle_nulls(array.field(place)) for place in range(array.type.num_fields)]
+        parts = [settle_nulls(array.field(index)) for index in range(array.type.num_fields)]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=mask)
-    own = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
+    buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
     children = [settle_nulls(array.values)]
     return pa.Array.from_buffers(
-        array.type, len(array), own, array.null_count, array.offset, children
+        array.type, len(array), buffers, array.null_count, array.offset, children
     )
 
 
 def _settled(array: pa.DictionaryArray) -> pa.DictionaryArray:
     if not array.dictionary.null_count:
         return array
-    kept = array.dictionary.drop_null()
+    values = array.dictionary.drop_null()
     place_of = pc.subtract(pc.cumulative_sum(array.dictionary.is_valid().cast(pa.int64())), 1)
     place_of = pc.if_else(array.dictionary.is_valid(), place_of, None)
     try:
         indices = place_of.take(array.indices).cast(array.type.index_type)
     except pa.ArrowIndexError:  # refused when it is cast
         return array
-    return pa.DictionaryArray.from_arrays(indices, kept, ordered=array.type.ordered)
+    return pa.DictionaryArray.from_arrays(indices, values, ordered=array.type.ordered)

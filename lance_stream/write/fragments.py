@@ -76,10 +76,10 @@ def check_dictionaries(
     """
     if version is not FileVersion.V0_1:
         return
-    for each in schema.walk():
-        if each.logical_type.startswith("dict:") and each.id not in dictionaries:
+    for column in schema.walk():
+        if column.logical_type.startswith("dict:") and column.id not in dictionaries:
             raise InvalidInputError(
-                f"the column {each.name!r} has a dictionary, whose values a table of version 0.1 "
+                f"the column {column.name!r} has a dictionary, whose values a table of version 0.1 "
                 "must state when it is created, before it has rows; use plain values or version 2.0"
             )
 
@@ -144,11 +144,11 @@ def delete_files(store: Store, fragments: Iterable[Fragment]) -> None:
 
 def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa.RecordBatch]:
     table = to_arrow(target.schema)
-    known: pa.Schema | None = None
+    schema_of_target: pa.Schema | None = None
     for batch in batches:
-        if known is None or not batch.schema.equals(known):
+        if schema_of_target is None or not batch.schema.equals(schema_of_target):
             check_castable(batch.schema, table)
-            known = batch.schema
+            schema_of_target = batch.schema
         if batch.num_rows:
             yield cast_batch(batch, table)
 
@@ -228,10 +228,10 @@ def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextM
 
 def _file_schema(schema: Schema, without: frozenset[str]) -> Schema:
     """Return the columns of a file; the table's own schema if all are as they are there."""
-    held = [each for each in schema.fields if each.name not in without]
-    known = tuple(map(with_known_options, held))
-    same = len(known) == len(schema.fields) and all(map(operator.is_, known, schema.fields))
-    return schema if same else replace(schema, fields=known)
+    stored = [field for field in schema.fields if field.name not in without]
+    fields = tuple(map(with_known_options, stored))
+    same = len(fields) == len(schema.fields) and all(map(operator.is_, fields, schema.fields))
+    return schema if same else replace(schema, fields=fields)
 
 
 def _write_file(rows: _Rows, target: WriteTarget, uploads: Uploads | None) -> Fragment:

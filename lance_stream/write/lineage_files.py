@@ -80,7 +80,7 @@ def with_lineage_files(table: TableVersion, fragments: Iterable[Fragment]) -> li
     limit = limit_of(table)
     if limit is None:
         return list(fragments)
-    made: list[Fragment] = []
+    results: list[Fragment] = []
     written: list[Fragment] = []
     try:
         for fragment in fragments:
@@ -90,18 +90,21 @@ def with_lineage_files(table: TableVersion, fragments: Iterable[Fragment]) -> li
                 file = _write(table, long)
                 written.append(replace(fragment, files=(file,)))
                 fragment = _with_hidden(fragment, file, long)
-            made.append(fragment)
+            results.append(fragment)
     except BaseException:
         delete_files(table.store, written)
         raise
-    return made
+    return results
 
 
 def lineage_paths(before: Iterable[Fragment], after: Iterable[Fragment]) -> tuple[str, ...]:
     """Return the paths of the files that `with_lineage_files` has written."""
-    known = {file.path for each in before for file in each.files}
+    paths = {file.path for fragment in before for file in fragment.files}
     return tuple(
-        data_file_path(file.path) for each in after for file in each.files if file.path not in known
+        data_file_path(file.path)
+        for fragment in after
+        for file in fragment.files
+        if file.path not in paths
     )
 
 
@@ -109,13 +112,13 @@ def _longer_than(limit: int, fragment: Fragment) -> dict[str, npt.NDArray[np.uin
     """Return the values of the sequences above a limit, by name."""
     if not isinstance(fragment.row_ids, bytes) or not has_only_moved_rows(fragment):
         return {}
-    found = {}
+    files = {}
     for name in _NAMES:
         stored: StoredSequence | None = getattr(fragment, name)
         if isinstance(stored, bytes) and len(stored) > limit:
             decode = decode_row_ids if name == "row_ids" else decode_row_versions
-            found[name] = decode(stored, fragment.physical_rows).to_array()
-    return found
+            files[name] = decode(stored, fragment.physical_rows).to_array()
+    return files
 
 
 def _check(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -> None:
@@ -138,7 +141,7 @@ def _with_hidden(fragment: Fragment, file: DataFile, names: Iterable[str]) -> Fr
 
 def _write(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -> DataFile:
     fields = tuple(
-        Field(_NAMES[name], "uint64", place, nullable=False) for place, name in enumerate(columns)
+        Field(_NAMES[name], "uint64", index, nullable=False) for index, name in enumerate(columns)
     )
     schema = Schema(fields)
     writer = FileWriter(schema, table.file_version)

@@ -249,36 +249,38 @@ def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creati
         raise InvalidInputError(
             f"no table exists at {table.uri} for this {operation_name(operation)}"
         )
-    own = table.manifest
+    manifest = table.manifest
     return (
-        Overwrite(fragments, own.schema, config_upserts=own.config),
-        Creation(own.data_format, stable_row_ids=table.has_stable_row_ids),
+        Overwrite(fragments, manifest.schema, config_upserts=manifest.config),
+        Creation(manifest.data_format, stable_row_ids=table.has_stable_row_ids),
     )
 
 
-def _superseded(staged: Staged, made: Manifest) -> list[Fragment]:
+def _superseded(staged: Staged, manifest: Manifest) -> list[Fragment]:
     """Return the fragments whose staged deletion files a rebase has replaced.
 
     Args:
         staged: The files of a plan.
-        made: The version that it became.
+        manifest: The version that it became.
     """
-    wanted = {each.id for each in staged.dying}
+    fragment_ids = {fragment.id for fragment in staged.dying}
     named = {
-        each: made.fragments[place].deletion_file
-        for place, each in enumerate(made.fragments.ids)
-        if each in wanted
+        fragment_id: manifest.fragments[index].deletion_file
+        for index, fragment_id in enumerate(manifest.fragments.ids)
+        if fragment_id in fragment_ids
     }
-    return [each for each in staged.dying if named.get(each.id) != each.deletion_file]
+    return [
+        fragment for fragment in staged.dying if named.get(fragment.id) != fragment.deletion_file
+    ]
 
 
 def joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
     """Return a callback that gives the config entries of all."""
-    given = [callback for callback in callbacks if callback is not None]
-    if len(given) < 2:
-        return given[0] if given else None
+    present = [callback for callback in callbacks if callback is not None]
+    if len(present) < 2:
+        return present[0] if present else None
     return lambda newest, version: {
-        key: value for each in given for key, value in each(newest, version).items()
+        key: value for callback in present for key, value in callback(newest, version).items()
     }
 
 

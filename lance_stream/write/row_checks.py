@@ -125,7 +125,7 @@ def as_checks(expect: object) -> tuple[Check, ...]:
     elif isinstance(expect, Mapping):
         named = list(expect.items())
     elif isinstance(expect, Iterable) and not isinstance(expect, bytes):
-        named = [(each, each) for each in expect]
+        named = [(condition, condition) for condition in expect]
     else:
         named = [(expect, expect)]
     checks = []
@@ -147,7 +147,7 @@ def as_checks(expect: object) -> tuple[Check, ...]:
                 f"name: expect={{'{name} check': {condition!r:.100}}}"
             )
         checks.append(check)
-    names = [each.name for each in checks]
+    names = [check.name for check in checks]
     if len(set(names)) != len(names):
         raise InvalidInputError(f"expect has a check twice: {', '.join(names)}")
     return tuple(checks)
@@ -197,15 +197,15 @@ class RowRules:
         Raises:
             InvalidInputError: A column does not fit the table, or a condition is invalid.
         """
-        stored = [each for each in incoming if each.name in self.stored.names]
+        stored = [field for field in incoming if field.name in self.stored.names]
         check_castable(pa.schema(stored), self.stored)
-        known = [
-            self.stored.field(each.name) if each.name in self.stored.names else each
-            for each in incoming
-            if each.name not in self.hidden
+        fields = [
+            self.stored.field(field.name) if field.name in self.stored.names else field
+            for field in incoming
+            if field.name not in self.hidden
         ]
         for check in self.checks:
-            _check_condition(check, pa.schema(known))
+            _check_condition(check, pa.schema(fields))
 
     def judge(self, batch: pa.RecordBatch) -> Verdict:
         """Return the good rows of a batch, and why the others are bad.
@@ -226,8 +226,8 @@ class RowRules:
         mask = pa.array(good)
         rows = batch.filter(mask)
         if self.casts:
-            kept = np.flatnonzero(good)
-            columns = {name: column.of_rows(kept) for name, column in columns.items()}
+            good_rows = np.flatnonzero(good)
+            columns = {name: column.of_rows(good_rows) for name, column in columns.items()}
         left_out = batch.filter(pa.array(~good))
         return Verdict(self._good(rows, columns), judging.bad_rows(), left_out)
 
@@ -279,27 +279,27 @@ class _Judging:
 
     def bad_rows(self) -> pa.RecordBatch:
         """Return the bad rows; or for each reason one, and how many there are."""
-        hidden = [each for each in self._rules.hidden if each in self._batch.schema.names]
-        shown = self._batch.drop_columns(hidden) if hidden else self._batch
-        found = sorted(self._reasons.items())
+        hidden = [name for name in self._rules.hidden if name in self._batch.schema.names]
+        visible = self._batch.drop_columns(hidden) if hidden else self._batch
+        reasons = sorted(self._reasons.items())
         counts: Counter[tuple[str, str | None]] = Counter()
         if not self._rules.keeps_rows:
             first: dict[tuple[str, str | None], tuple[int, tuple[str, str | None, str]]] = {}
-            for row, reason in found:
+            for row, reason in reasons:
                 counts[reason[:2]] += 1
                 first.setdefault(reason[:2], (row, reason))
-            found = list(first.values())
-        rows = [row for row, _ in found]
-        texts, types = rows_to_json(shown.take(pa.array(rows, pa.int64())))
+            reasons = list(first.values())
+        rows = [row for row, _ in reasons]
+        texts, types = rows_to_json(visible.take(pa.array(rows, pa.int64())))
         return pa.RecordBatch.from_arrays(
             [
-                pa.array([reason for _, (reason, _, _) in found], pa.string()),
-                pa.array([column for _, (_, column, _) in found], pa.string()),
-                pa.array([message for _, (_, _, message) in found], pa.string()),
+                pa.array([reason for _, (reason, _, _) in reasons], pa.string()),
+                pa.array([column for _, (_, column, _) in reasons], pa.string()),
+                pa.array([message for _, (_, _, message) in reasons], pa.string()),
                 pa.array(texts, pa.string()),
                 pa.array([types] * len(rows), pa.string()),
                 pa.array(self._deletes[rows]),
-                pa.array([counts.get(reason[:2], 1) for _, reason in found], pa.int64()),
+                pa.array([counts.get(reason[:2], 1) for _, reason in reasons], pa.int64()),
             ],
             schema=BAD_ROWS_SCHEMA,
         )
@@ -310,7 +310,7 @@ class _Judging:
         A key is also cast for rows that delete; other columns only for those that do not.
         """
         rules = self._rules
-        found: dict[str, _Column] = {}
+        columns: dict[str, _Column] = {}
         for name in rules.keys:
             column = self._batch.column(name)
             if column.null_count:
@@ -319,11 +319,11 @@ class _Judging:
         for name in self._batch.schema.names:
             if name in rules.stored.names:
                 always = name in rules.keys or name == rules.sequence_by
-                found[name] = self._cast(name, None if always else self._deletes)
-        return found
+                columns[name] = self._cast(name, None if always else self._deletes)
+        return columns
 
     def _cast(self, name: str, left_out: _Mask | None) -> _Column:
-        wanted, values = self._rules.stored.field(name), self._batch.column(name)
+        target, values = self._rules.stored.field(name), self._batch.column(name)
         rows: npt.NDArray[np.int64] | None = None
         if left_out is not None and left_out.any():
             rows = np.flatnonzero(~left_out)
@@ -332,21 +332,21 @@ class _Judging:
             rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
             values = values.take(pa.array(rows))
         try:
-            return _Column(rows, _fitted(values, wanted))
+            return _Column(rows, _fitted(values, target))
         except InvalidInputError:
-            bad = dict(_unfit(values, wanted))
+            bad = dict(_unfit(values, target))
         places = np.array(sorted(bad), np.int64)
-        for place in places.tolist():
-            row = place if rows is None else int(rows[place])
-            self._mark([row], *bad[place])
-        kept = np.delete(np.arange(len(values)), places)
-        values = values.take(pa.array(kept))
-        return _Column(kept if rows is None else rows[kept], _fitted(values, wanted))
+        for index in places.tolist():
+            row = index if rows is None else int(rows[index])
+            self._mark([row], *bad[index])
+        good_rows = np.delete(np.arange(len(values)), places)
+        values = values.take(pa.array(good_rows))
+        return _Column(good_rows if rows is None else rows[good_rows], _fitted(values, target))
 
     def evaluate(self, check: Check, columns: Mapping[str, _Column]) -> None:
         """Mark the rows for which a condition is not true, or cannot be computed."""
         is_candidate = self.is_good() & ~self._deletes
-        if is_candidate.all() and all(each.rows is None for each in columns.values()):
+        if is_candidate.all() and all(column.rows is None for column in columns.values()):
             rows = None
             candidates = np.arange(self._batch.num_rows)
         else:
@@ -355,35 +355,35 @@ class _Judging:
             return
         arrays, names = [], []
         for name in check.columns:
-            own = check.column_of(name)
-            column = columns.get(own)
+            input_column = check.column_of(name)
+            column = columns.get(input_column)
             if column is not None:
                 arrays.append(column.values if rows is None else column.of_rows(rows).values)
             else:
-                values = self._batch.column(own)
+                values = self._batch.column(input_column)
                 arrays.append(values if rows is None else values.take(pa.array(rows)))
             names.append(name)
-        for place, message in _not_true(check, pa.RecordBatch.from_arrays(arrays, names)):
+        for index, message in _not_true(check, pa.RecordBatch.from_arrays(arrays, names)):
             column_name = check.column_of(names[0]) if len(names) == 1 else None
-            self._mark([int(candidates[place])], check.name, column_name, message)
+            self._mark([int(candidates[index])], check.name, column_name, message)
 
     def _mark(self, rows: Iterable[Any], reason: str, column: str | None, message: str) -> None:
         for row in rows:
             self._reasons.setdefault(int(row), (reason, column, message))
 
 
-def _fitted(values: pa.Array, wanted: pa.Field) -> pa.Array:
+def _fitted(values: pa.Array, target: pa.Field) -> pa.Array:
     """Return values in a table's type.
 
     Raises:
         InvalidInputError: One does not fit, or is text that is not UTF-8.
     """
-    fitted = cast_column(values, wanted)
-    if _holds_text(wanted.type):
+    fitted = cast_column(values, target)
+    if _holds_text(target.type):
         try:
             fitted.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise InvalidInputError(f"column {wanted.name!r}: {error}") from None
+            raise InvalidInputError(f"column {target.name!r}: {error}") from None
     return fitted
 
 
@@ -394,10 +394,10 @@ def _holds_text(arrow: pa.DataType) -> bool:
         return _holds_text(arrow.value_type)
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
         return True
-    return any(_holds_text(arrow.field(place).type) for place in range(arrow.num_fields))
+    return any(_holds_text(arrow.field(index).type) for index in range(arrow.num_fields))
 
 
-def _unfit(values: pa.Array, wanted: pa.Field) -> Iterator[tuple[int, tuple[str, str | None, str]]]:
+def _unfit(values: pa.Array, target: pa.Field) -> Iterator[tuple[int, tuple[str, str | None, str]]]:
     """Yield the places of values that do not fit, and why: by halving what does not fit."""
     pending = [(0, len(values))]
     while pending:
@@ -405,11 +405,11 @@ def _unfit(values: pa.Array, wanted: pa.Field) -> Iterator[tuple[int, tuple[str,
         if stop == start:
             continue
         try:
-            _fitted(values.slice(start, stop - start), wanted)
+            _fitted(values.slice(start, stop - start), target)
         except InvalidInputError as error:
             if stop - start == 1:
                 reason = NULL if isinstance(error, ForbiddenNullError) else TYPE
-                yield start, (reason, wanted.name, str(error))
+                yield start, (reason, target.name, str(error))
             else:
                 middle = (start + stop) // 2
                 pending += [(start, middle), (middle, stop)]
@@ -434,20 +434,22 @@ def _not_true(check: Check, rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
             continue
         is_null = met.is_null().to_numpy(zero_copy_only=False)
         is_true = met.fill_null(False).to_numpy(zero_copy_only=False)
-        for place in np.flatnonzero(~is_true).tolist():
-            what = "null" if is_null[place] else "false"
-            yield start + place, f"the condition {check.condition!r:.500} is {what}"
+        for index in np.flatnonzero(~is_true).tolist():
+            what = "null" if is_null[index] else "false"
+            yield start + index, f"the condition {check.condition!r:.500} is {what}"
 
 
-def _check_condition(check: Check, known: pa.Schema) -> None:
+def _check_condition(check: Check, batch_schema: pa.Schema) -> None:
     names = check.columns
-    missing = [name for name in names if check.column_of(name) not in known.names]
+    missing = [name for name in names if check.column_of(name) not in batch_schema.names]
     if missing:
         raise InvalidInputError(
             f"the check {check.name!r:.200} names the column {missing[0]!r}, which the batch does "
-            f"not have; it has: {', '.join(known.names)}"
+            f"not have; it has: {', '.join(batch_schema.names)}"
         )
-    schema = pa.schema([known.field(check.column_of(name)).with_name(name) for name in names])
+    schema = pa.schema(
+        [batch_schema.field(check.column_of(name)).with_name(name) for name in names]
+    )
     try:
         parse_predicate(check.condition, schema)
     except LanceStreamError as error:
@@ -482,7 +484,7 @@ def refuse_bad_rows(
     Raises:
         InvalidInputError: Rows are bad, or the columns fit neither the table nor the conditions.
     """
-    stored = pa.schema([each for each in table if each.name in rows.schema.names])
+    stored = pa.schema([field for field in table if field.name in rows.schema.names])
     rules = RowRules(stored, settled_by(rows.schema, checks), casts=False)
     rules.check_batch(without_views(rows.schema))
     return _refuse(rows, rules, uri)
@@ -495,17 +497,17 @@ def _refuse(
     for received in batches:
         plain = without_views(received.schema)
         batch = received if plain.equals(received.schema) else received.cast(plain)
-        good, found, _ = rules.judge(batch)
+        good, reasons, _ = rules.judge(batch)
         num_rows += batch.num_rows
-        if found.num_rows:
-            bad.add(found)
+        if reasons.num_rows:
+            bad.add(reasons)
         yield good
     if bad:
         raise bad.error(uri, num_rows, WAY_OUT_OF_VERBS)
 
 
 _NO_BAD_ROWS: Final = pa.RecordBatch.from_arrays(  # from_pylist would load pandas
-    [pa.nulls(0, each.type) for each in BAD_ROWS_SCHEMA], schema=BAD_ROWS_SCHEMA
+    [pa.nulls(0, field.type) for field in BAD_ROWS_SCHEMA], schema=BAD_ROWS_SCHEMA
 )
 
 
@@ -546,7 +548,7 @@ class CheckedBatches:
                 self._known = batch.schema
             good, bad, left_out = self._rules.judge(batch)
             digested = batch if self._digests_good else left_out
-            hidden = [each for each in self._not_digested if each in batch.schema.names]
+            hidden = [name for name in self._not_digested if name in batch.schema.names]
             self.digest += digest_of(digested.drop_columns(hidden) if hidden else digested)
             if bad.num_rows:
                 self.bad.add(bad)
@@ -589,8 +591,8 @@ class BadRows:
     def add_encoded(self, data: bytes) -> None:
         """Add what another process has found."""
         with pa.ipc.open_stream(data) as reader:
-            for each in reader:
-                self.add(each)
+            for batch in reader:
+                self.add(batch)
 
     def __bool__(self) -> bool:
         return any(batch.num_rows for batch in self.batches)
@@ -602,12 +604,12 @@ class BadRows:
 
     def counts(self) -> dict[str, int]:
         """Return how many rows there are of each reason, the most frequent first."""
-        found: Counter[str] = Counter()
+        counter: Counter[str] = Counter()
         for batch in self.batches:
             pairs = zip(batch["reason"].to_pylist(), batch["rows"].to_pylist(), strict=True)
             for reason, count in pairs:
-                found[reason] += count
-        return dict(found.most_common())
+                counter[reason] += count
+        return dict(counter.most_common())
 
     def error(self, uri: str, num_rows: int, way_out: str = WAY_OUT) -> InvalidInputError:
         """Return the error for a batch with bad rows that are not set aside.
@@ -621,12 +623,12 @@ class BadRows:
         total = sum(counts.values())
         reasons = []
         for reason in counts:
-            batch, place = next(
-                (each, names.index(reason))
-                for each in self.batches
-                if reason in (names := each["reason"].to_pylist())
+            batch, index = next(
+                (bad_batch, names.index(reason))
+                for bad_batch in self.batches
+                if reason in (names := bad_batch["reason"].to_pylist())
             )
-            reasons.append(f"{_phrase(reason, counts[reason])}, for example {_shown(batch, place)}")
+            reasons.append(f"{_phrase(reason, counts[reason])}, for example {_shown(batch, index)}")
         verb = "does" if total == 1 else "do"
         return InvalidInputError(
             f"{total} of {num_rows} rows {verb} not fit the table {uri}: {'; '.join(reasons)}. "
@@ -644,6 +646,6 @@ def _phrase(reason: str, count: int) -> str:
     return f"{count} for which the check {reason!r:.200} is not true"
 
 
-def _shown(batch: pa.RecordBatch, place: int) -> str:
-    row, message = batch["row"][place].as_py(), batch["message"][place].as_py()
+def _shown(batch: pa.RecordBatch, index: int) -> str:
+    row, message = batch["row"][index].as_py(), batch["message"][index].as_py()
     return f"{row[:500]}{'...' if len(row) > 500 else ''} ({message[:300]})"

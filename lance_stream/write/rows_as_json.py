@@ -60,7 +60,7 @@ def rows_from_json(texts: Sequence[str], types: str) -> pa.Table:
         schema = pa.ipc.read_schema(buffer)
         rows = [json.loads(text) for text in texts]
         columns = [_from_plain([row[field.name] for row in rows], field.type) for field in schema]
-        made = pa.Table.from_arrays(columns, schema=schema)
+        table = pa.Table.from_arrays(columns, schema=schema)
     except (
         ValueError,
         TypeError,
@@ -76,9 +76,9 @@ def rows_from_json(texts: Sequence[str], types: str) -> pa.Table:
         raise CorruptDataError(
             f"a row in quarantine is nested too deeply. {CORRUPT_WAY_OUT}"
         ) from None
-    if made.num_rows != len(texts):
+    if table.num_rows != len(texts):
         raise CorruptDataError(f"a row in quarantine has no columns. {CORRUPT_WAY_OUT}")
-    return made
+    return table
 
 
 # --- types
@@ -139,7 +139,7 @@ def _to_plain(array: pa.Array) -> list[Any]:
         return [None] * len(array)
     if kinds.is_struct(arrow):
         names = [part.name for part in arrow]
-        parts = [_to_plain(array.field(place)) for place in range(arrow.num_fields)]
+        parts = [_to_plain(array.field(index)) for index in range(arrow.num_fields)]
         rows = zip(*parts, strict=True) if parts else iter([()] * len(array))
         return [
             dict(zip(names, values, strict=True)) if is_valid else None
@@ -154,8 +154,8 @@ def _to_plain(array: pa.Array) -> list[Any]:
         size = arrow.list_size
         items = _to_plain(array.values.slice(array.offset * size, len(array) * size))
         return [
-            items[place * size : (place + 1) * size] if is_valid else None
-            for place, is_valid in enumerate(_validity(array))
+            items[index * size : (index + 1) * size] if is_valid else None
+            for index, is_valid in enumerate(_validity(array))
         ]
     if kinds.is_list(arrow) or kinds.is_large_list(arrow):
         return [
@@ -170,7 +170,7 @@ def _to_plain(array: pa.Array) -> list[Any]:
 
 def _pairs(entries: pa.Array) -> list[list[Any]]:
     keys, values = _to_plain(entries.field(0)), _to_plain(entries.field(1))
-    return [list(each) for each in zip(keys, values, strict=True)]
+    return [list(pair) for pair in zip(keys, values, strict=True)]
 
 
 def _validity(array: pa.Array) -> list[bool]:
@@ -189,27 +189,29 @@ def _from_plain(values: list[Any], arrow: pa.DataType) -> pa.Array:
         return pa.nulls(len(values))
     if kinds.is_struct(arrow):
         parts = [
-            _from_plain([None if each is None else each[part.name] for each in values], part.type)
+            _from_plain(
+                [None if value is None else value[part.name] for value in values], part.type
+            )
             for part in arrow
         ]
         if not parts:
-            return pa.array([None if each is None else {} for each in values], arrow)
+            return pa.array([None if value is None else {} for value in values], arrow)
         return pa.StructArray.from_arrays(parts, fields=list(arrow), mask=mask)
     if kinds.is_map(arrow):
-        entries = [pair for each in values if each is not None for pair in each]
+        entries = [pair for entry in values if entry is not None for pair in entry]
         keys = _from_plain([key for key, _ in entries], arrow.key_type)
         items = _from_plain([item for _, item in entries], arrow.item_type)
         return pa.MapArray.from_arrays(_offsets(values, pa.int32()), keys, items, arrow)
     if kinds.is_fixed_size_list(arrow):
         size = arrow.list_size
-        if any(each is not None and len(each) != size for each in values):
+        if any(value is not None and len(value) != size for value in values):
             raise ValueError(f"a list does not have {size} items")
-        flat = [item for each in values for item in ([None] * size if each is None else each)]
+        flat = [item for value in values for item in ([None] * size if value is None else value)]
         return pa.FixedSizeListArray.from_arrays(
             _from_plain(flat, arrow.value_type), type=arrow, mask=mask
         )
     if kinds.is_list(arrow) or kinds.is_large_list(arrow):
-        flat = [item for each in values if each is not None for item in each]
+        flat = [item for value in values if value is not None for item in value]
         items = _from_plain(flat, arrow.value_type)
         is_large = kinds.is_large_list(arrow)
         offsets = _offsets(values, pa.int64() if is_large else pa.int32())
@@ -241,8 +243,8 @@ def _made(values: list[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def _floats(array: pa.Array) -> list[Any]:
-    known = array.cast(pa.float64()).to_pylist()
-    return [_float(each) for each in known]
+    numbers = array.cast(pa.float64()).to_pylist()
+    return [_float(number) for number in numbers]
 
 
 def _float(value: float | None) -> Any:
@@ -259,7 +261,7 @@ def _made_floats(values: list[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def _decimals(array: pa.Array) -> list[Any]:
-    return [None if each is None else format(each, "f") for each in array.to_pylist()]
+    return [None if decimal is None else format(decimal, "f") for decimal in array.to_pylist()]
 
 
 def _made_decimals(values: list[Any], arrow: pa.DataType) -> pa.Array:
@@ -269,7 +271,7 @@ def _made_decimals(values: list[Any], arrow: pa.DataType) -> pa.Array:
 def _texts(array: pa.Array) -> list[Any]:
     is_large = pa.types.is_large_string(array.type)
     data = array.cast(pa.large_binary() if is_large else pa.binary()).to_pylist()
-    return [_text(each) for each in data]
+    return [_text(text) for text in data]
 
 
 def _text(data: bytes | None) -> Any:
@@ -296,7 +298,9 @@ def _made_texts(values: list[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def _bytes(array: pa.Array) -> list[Any]:
-    return [None if each is None else base64.b64encode(each).decode() for each in array.to_pylist()]
+    return [
+        None if value is None else base64.b64encode(value).decode() for value in array.to_pylist()
+    ]
 
 
 def _made_bytes(values: list[Any], arrow: pa.DataType) -> pa.Array:
@@ -309,8 +313,8 @@ def _made_bytes(values: list[Any], arrow: pa.DataType) -> pa.Array:
 def _numbers_of(array: pa.Array) -> list[Any]:
     """Return dates, times and durations as numbers of their unit."""
     is_32 = array.type.bit_width == 32
-    known = array.cast(pa.int32()) if is_32 else array.cast(pa.int64())
-    return list(known.to_pylist())
+    integers = array.cast(pa.int32()) if is_32 else array.cast(pa.int64())
+    return list(integers.to_pylist())
 
 
 def _made_numbers(values: list[Any], arrow: pa.DataType) -> pa.Array:
@@ -327,8 +331,8 @@ def _instants(array: pa.Array) -> list[Any]:
     unit = _unit_of(array.type)
     zone = "Z" if getattr(array.type, "tz", None) else ""
     return [
-        None if each is None else f"{np.datetime64(each, unit)}{zone}"
-        for each in _numbers_of(array)
+        None if instant is None else f"{np.datetime64(instant, unit)}{zone}"
+        for instant in _numbers_of(array)
     ]
 
 
@@ -346,16 +350,17 @@ def _made_instants(values: list[Any], arrow: pa.DataType) -> pa.Array:
 def _times(array: pa.Array) -> list[Any]:
     unit = _unit_of(array.type)
     return [
-        None if each is None else str(np.datetime64(each, unit)).partition("T")[2]
-        for each in _numbers_of(array)
+        None if time is None else str(np.datetime64(time, unit)).partition("T")[2]
+        for time in _numbers_of(array)
     ]
 
 
 def _made_times(values: list[Any], arrow: pa.DataType) -> pa.Array:
-    known = [None if value is None else f"1970-01-01T{value}" for value in values]
+    texts = [None if value is None else f"1970-01-01T{value}" for value in values]
     unit = _unit_of(arrow)
     numbers = [
-        None if each is None else int(np.datetime64(each, unit).astype(np.int64)) for each in known
+        None if value is None else int(np.datetime64(value, unit).astype(np.int64))
+        for value in texts
     ]
     return _made_numbers(numbers, arrow)
 

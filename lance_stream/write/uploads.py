@@ -40,7 +40,7 @@ class Uploads:
     def settle(self) -> bool:
         """Wait until all files are closed, or known to have failed; True if all are."""
         wait(self._under_way)
-        return not any(each.exception() for each in self._under_way)
+        return not any(future.exception() for future in self._under_way)
 
     @contextmanager
     def closing(self, file: FileWriter) -> Iterator[FileWriter]:
@@ -62,5 +62,5 @@ class Uploads:
             OSError: Or another error: a file could not be written.
         """
         wait(self._under_way)
-        for each in self._under_way:
-            each.result()
+        for future in self._under_way:
+            future.result()

@@ -88,16 +88,16 @@ class Bitmap:
         Raises:
             BadDataError: A bitmap is damaged.
         """
-        found: list[Ids] = [np.empty(0, np.uint64)]
+        matches: list[Ids] = [np.empty(0, np.uint64)]
         num_ids = 0
         groups = self._file.groups(part.ranges_of(LOOKUP), places, BYTES_AT_ONCE, "bitmaps")
-        for each in (bitmap for (bitmaps,) in groups for bitmap in bitmaps):
-            ids = decode_row_set(each.as_py(), most - num_ids)
+        for bitmap in (bitmap for (bitmaps,) in groups for bitmap in bitmaps):
+            ids = decode_row_set(bitmap.as_py(), most - num_ids)
             if ids is None:
                 return None
             num_ids += len(ids)
-            found.append(ids)
-        return np.concatenate(found)
+            matches.append(ids)
+        return np.concatenate(matches)
 
 
 def decode_row_set(data: bytes | None, most: int) -> Ids | None:
@@ -113,30 +113,30 @@ def decode_row_set(data: bytes | None, most: int) -> Ids | None:
         raise CorruptDataError("a key of an index has no bitmap")
     try:
         (num_parts,) = _U32.unpack_from(data, 0)
-        place = _U32.size
-        found: list[Ids] = [np.empty(0, np.uint64)]
+        position = _U32.size
+        ids: list[Ids] = [np.empty(0, np.uint64)]
         num_ids, last = 0, -1
         for _ in range(num_parts):
-            high, num_bytes = _PART.unpack_from(data, place)
-            place += _PART.size
+            high, num_bytes = _PART.unpack_from(data, position)
+            position += _PART.size
             if high <= last:
                 raise CorruptDataError("the parts of a bitmap of an index do not ascend")
             if not num_bytes:
                 raise UnsupportedFeatureError("a bitmap of an index has all rows of a fragment")
-            if place + num_bytes > len(data):
+            if position + num_bytes > len(data):
                 raise CorruptDataError("a bitmap of an index is cut short")
-            low = decode_bitmap_up_to(data[place : place + num_bytes], most - num_ids)
+            low = decode_bitmap_up_to(data[position : position + num_bytes], most - num_ids)
             if low is None:
                 return None
             num_ids += len(low)
-            found.append(low.astype(np.uint64) | np.uint64(high << 32))
-            place += num_bytes
+            ids.append(low.astype(np.uint64) | np.uint64(high << 32))
+            position += num_bytes
             last = high
     except struct.error:
         raise CorruptDataError("a bitmap of an index is cut short") from None
-    if place != len(data):
-        raise CorruptDataError(f"a bitmap of an index ends at byte {place} of {len(data)}")
-    return np.concatenate(found)
+    if position != len(data):
+        raise CorruptDataError(f"a bitmap of an index ends at byte {position} of {len(data)}")
+    return np.concatenate(ids)
 
 
 def open_bitmap(part: PartOfIndex) -> Bitmap:

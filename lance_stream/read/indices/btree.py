@@ -121,14 +121,14 @@ class BTree:
     @property
     def kept_bytes(self) -> int:
         """About how much memory it takes."""
-        held = (self._bounds.least, self._bounds.most, self._numbers, self._null_counts)
-        return sum(int(each.nbytes) for each in held) + self._data.kept_bytes + 1024
+        arrays = (self._bounds.least, self._bounds.most, self._numbers, self._null_counts)
+        return sum(int(array.nbytes) for array in arrays) + self._data.kept_bytes + 1024
 
     def plan(self, condition: ColumnCondition) -> tuple[Pages, int]:
         """Return the pages in which a condition may be true, and how many entries they have."""
-        known = {condition.path: self._bounds}
+        bounds = {condition.path: self._bounds}
         answers = [
-            pages_that_may_match(node, known, len(self._numbers)) for node in condition.nodes
+            pages_that_may_match(node, bounds, len(self._numbers)) for node in condition.nodes
         ]
         may = reduce(np.logical_and if condition.is_and else np.logical_or, answers)
         if self._only_nulls.any() and not is_true_for_null(condition, self._bounds.most.type):
@@ -147,40 +147,42 @@ class BTree:
         Raises:
             BadDataError: A page is damaged.
         """
-        found = [each.ids[where_true(condition, each.values)] for each in self._read(pages, part)]
-        return np.concatenate([np.empty(0, np.uint64), *found])
+        matches = [page.ids[where_true(condition, page.values)] for page in self._read(pages, part)]
+        return np.concatenate([np.empty(0, np.uint64), *matches])
 
     def _read(self, pages: Pages, part: PartOfIndex) -> Iterator[_Page]:
-        keys = {int(place): _PageKey(self._name, int(self._numbers[place])) for place in pages}
-        known = {place: _PAGES.get(key) for place, key in keys.items()}
+        keys = {int(index): _PageKey(self._name, int(self._numbers[index])) for index in pages}
+        cached = {index: _PAGES.get(key) for index, key in keys.items()}
         missing = sorted(
-            (keys[place].number, place) for place, page in known.items() if page is None
+            (keys[index].number, index) for index, page in cached.items() if page is None
         )
-        yield from (page for page in known.values() if page is not None)
+        yield from (page for page in cached.values() if page is not None)
         if not missing:
             return
         spans = [self._span(number) for number, _ in missing]
         rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
         values, ids = self._data.rows(part.ranges_of(DATA), rows, "values", "ids")
         first = 0
-        for (start, stop), (number, place) in zip(spans, missing, strict=True):
+        for (start, stop), (number, index) in zip(spans, missing, strict=True):
             num_rows = stop - start
-            own = _Page(
+            page_entries = _Page(
                 values.slice(first, num_rows),
                 ids.slice(first, num_rows).to_numpy(zero_copy_only=False),
             )
-            self._check(place, own)
+            self._check(index, page_entries)
             if len(missing) > 1:  # a slice would keep all of the others
-                own = _Page(pa.concat_arrays([own.values]), own.ids.copy())
-            _PAGES.put(_PageKey(self._name, number), own)
-            yield own
+                page_entries = _Page(
+                    pa.concat_arrays([page_entries.values]), page_entries.ids.copy()
+                )
+            _PAGES.put(_PageKey(self._name, number), page_entries)
+            yield page_entries
             first += num_rows
 
     def _span(self, number: int) -> tuple[int, int]:
         start = number * self._page_rows
         return start, min(start + self._page_rows, self._data.num_rows)
 
-    def _check(self, place: int, page: _Page) -> None:
+    def _check(self, index: int, page: _Page) -> None:
         """Check that a page is the one that is listed.
 
         Raises:
@@ -188,16 +190,16 @@ class BTree:
                 not ascend.
         """
         num_nulls = page.values.null_count
-        least, most = self._bounds.least[place], self._bounds.most[place]
+        least, most = self._bounds.least[index], self._bounds.most[index]
         values = page.values.slice(num_nulls)
-        is_right = num_nulls == self._null_counts[place] and not values.null_count
+        is_right = num_nulls == self._null_counts[index] and not values.null_count
         if is_right and len(values):
             is_right = not (most.is_valid and most != values[-1] and most.as_py() == most.as_py())
             first = page.values[0]
             is_right &= not (least.is_valid and least != first)
             is_right &= not _any_greater(values[:-1], values[1:])
         if not is_right:
-            raise CorruptDataError(f"page {self._numbers[place]} of an index is not as listed")
+            raise CorruptDataError(f"page {self._numbers[index]} of an index is not as listed")
 
 
 def _check_list(
@@ -273,7 +275,7 @@ def open_btree(name: str, part: PartOfIndex) -> BTree:
     data = part.open(DATA, {"values": None, "ids": "uint64"})
     if lookup.metadata.get("range_partitioned", b"false") != b"false":
         raise UnsupportedFeatureError("the index is partitioned")
-    types = {lookup.fields[each].logical_type for each in ("min", "max")}
+    types = {lookup.fields[column].logical_type for column in ("min", "max")}
     if types != {data.fields["values"].logical_type}:
         raise CorruptDataError(f"an index of {data.fields['values'].logical_type} has {types}")
     try:

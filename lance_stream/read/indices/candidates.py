@@ -68,9 +68,9 @@ class Candidates:
     covered: Mask
     offsets: dict[int, Offsets]
 
-    def within(self, place: int, start: int, stop: int | None) -> Offsets:
+    def within(self, index: int, start: int, stop: int | None) -> Offsets:
         """Return those in a covered fragment that are in a range of its rows."""
-        offsets = self.offsets.get(place, np.empty(0, np.int64))
+        offsets = self.offsets.get(index, np.empty(0, np.int64))
         low, high = np.searchsorted(offsets, [start, _MOST_ROWS if stop is None else stop])
         return offsets[low:high]
 
@@ -126,17 +126,19 @@ def _planned(
     table: TableVersion, condition: Condition, by_column: Mapping[Path, list[list[Segment]]]
 ) -> _Planned | None:
     if isinstance(condition, ColumnCondition):
-        found = [_planned_index(table, each, condition) for each in by_column[condition.path]]
-        return _cheapest(found)
+        index_plans = [
+            _planned_index(table, index, condition) for index in by_column[condition.path]
+        ]
+        return _cheapest(index_plans)
     parts = [_planned(table, part, by_column) for part in condition.parts]
     if isinstance(condition, AnyOf):
         return _cheapest(parts)
     there = [part for part in parts if part is not None]
     if len(there) < len(parts):
         return None
-    covered = reduce(np.logical_and, (each.covered for each in there))
-    needed = tuple(plans for each in there for plans in each.needed)
-    return _Planned(needed, covered, sum(each.cost for each in there))
+    covered = reduce(np.logical_and, (plan.covered for plan in there))
+    needed = tuple(plans for plan in there for plans in plan.needed)
+    return _Planned(needed, covered, sum(plan.cost for plan in there))
 
 
 def _planned_index(
@@ -155,7 +157,7 @@ def _planned_index(
 
 
 def _cheapest(planned: Iterable[_Planned | None]) -> _Planned | None:
-    return min((each for each in planned if each is not None), key=_cost, default=None)
+    return min((plan for plan in planned if plan is not None), key=_cost, default=None)
 
 
 def _cost(planned: _Planned) -> int:
@@ -164,10 +166,10 @@ def _cost(planned: _Planned) -> int:
 
 def _search(table: TableVersion, planned: _Planned, most: int) -> Addresses | None:
     """Return the addresses of rows in the fragments covered; None if they are more than `most`."""
-    found: list[Addresses] = [np.empty(0, np.uint64)]
+    matches: list[Addresses] = [np.empty(0, np.uint64)]
     places = _PlaceOf(table.manifest.fragments.numbers.ids)
     num_found = 0
-    for plan in (each for plans in planned.needed for each in plans):
+    for plan in (plan_needed for plans in planned.needed for plan_needed in plans):
         ids = plan.search(most - num_found)
         if ids is None:
             return None
@@ -177,8 +179,8 @@ def _search(table: TableVersion, planned: _Planned, most: int) -> Addresses | No
             addresses, is_there = find_rows(table, ids)
             ids = addresses[is_there]
         # An entry of a row that moved since is of a fragment that the segment does not cover.
-        found.append(ids[places.among(unpack_addresses(ids)[0], plan.covered & planned.covered)])
-    return distinct(np.concatenate(found))
+        matches.append(ids[places.among(unpack_addresses(ids)[0], plan.covered & planned.covered)])
+    return distinct(np.concatenate(matches))
 
 
 class _PlaceOf:
@@ -205,16 +207,16 @@ def _by_fragment(table: TableVersion, covered: Mask, addresses: Addresses) -> Ca
     ids, offsets = unpack_addresses(addresses)
     starts = np.flatnonzero(np.diff(ids, prepend=np.uint32(0xFFFFFFFF)))
     parts = np.split(offsets.astype(np.int64), starts[1:])
-    places = [fragments.place_of[each] for each in ids[starts].tolist()]
-    dead = table.dead_offsets_of([fragments[place] for place in places])
-    found: dict[int, Offsets] = {}
-    for place, own, gone in zip(places, parts, dead, strict=False):
-        if own[-1] >= physical[place]:
+    places = [fragments.place_of[fragment_id] for fragment_id in ids[starts].tolist()]
+    dead = table.dead_offsets_of([fragments[index] for index in places])
+    offsets_by_fragment: dict[int, Offsets] = {}
+    for index, part, deleted in zip(places, parts, dead, strict=False):
+        if part[-1] >= physical[index]:
             raise CorruptDataError(
-                f"an index has the row {own[-1]} of fragment {fragments[place].id}, which has "
-                f"{physical[place]} rows"
+                f"an index has the row {part[-1]} of fragment {fragments[index].id}, which has "
+                f"{physical[index]} rows"
             )
-        alive = own[~are_among(own, gone)] if len(gone) else own
+        alive = part[~are_among(part, deleted)] if len(deleted) else part
         if len(alive):
-            found[place] = alive
-    return Candidates(covered, found)
+            offsets_by_fragment[index] = alive
+    return Candidates(covered, offsets_by_fragment)

@@ -103,15 +103,18 @@ def _condition_of(node: Node, indexed: frozenset[Path]) -> Condition | None:
     is_and = isinstance(node, nodes.And)
     by_path: dict[Path, list[Node]] = {}
     parts: list[Condition] = []
-    for each in operands_of(node):
-        own = _only_column_of(each)
-        if own is not None and own in indexed:
-            by_path.setdefault(own, []).append(each)
-        elif (part := _condition_of(each, indexed)) is not None:
+    for operand in operands_of(node):
+        column_path = _only_column_of(operand)
+        if column_path is not None and column_path in indexed:
+            by_path.setdefault(column_path, []).append(operand)
+        elif (part := _condition_of(operand, indexed)) is not None:
             parts.append(part)
         elif not is_and:
             return None
-    parts += [ColumnCondition(own, tuple(each), is_and) for own, each in by_path.items()]
+    parts += [
+        ColumnCondition(column_path, tuple(conditions), is_and)
+        for column_path, conditions in by_path.items()
+    ]
     if len(parts) < 2:
         return parts[0] if parts else None
     return AnyOf(tuple(parts)) if is_and else AllOf(tuple(parts))
@@ -119,23 +122,23 @@ def _condition_of(node: Node, indexed: frozenset[Path]) -> Condition | None:
 
 def _only_column_of(node: Node) -> Path | None:
     """Return the column of a node that names one and cannot fail; None for any other node."""
-    found: Path | None = None
+    column_path: Path | None = None
     pending = [node]
     while pending:
-        each = pending.pop()
-        if isinstance(each, nodes.Column | nodes.Part):
-            if not is_path(each):
+        operand = pending.pop()
+        if isinstance(operand, nodes.Column | nodes.Part):
+            if not is_path(operand):
                 return None
-            path = path_of(each)
-            if found not in (None, path):
+            path = path_of(operand)
+            if column_path not in (None, path):
                 return None
-            found = path
-        elif isinstance(each, _NEVER_FAIL):
-            if isinstance(each, nodes.In) and not isinstance(
-                each.operand, nodes.Column | nodes.Part
+            column_path = path
+        elif isinstance(operand, _NEVER_FAIL):
+            if isinstance(operand, nodes.In) and not isinstance(
+                operand.operand, nodes.Column | nodes.Part
             ):
                 return None
-            pending.extend(each.children())
-        elif any(isinstance(inner, nodes.Column | nodes.Part) for inner in each.walk()):
+            pending.extend(operand.children())
+        elif any(isinstance(inner, nodes.Column | nodes.Part) for inner in operand.walk()):
             return None
-    return found
+    return column_path

@@ -37,20 +37,20 @@ class IndexFile:
         if reader.metadata.version is FileVersion.V0_1:
             raise UnsupportedFeatureError("the index has files of version 0.1")
         stored = reader.metadata.schema.fields
-        if tuple(each.name for each in stored) != tuple(names):
+        if tuple(field.name for field in stored) != tuple(names):
             raise CorruptDataError(
-                f"a file of an index has the columns {[each.name for each in stored]}, not "
+                f"a file of an index has the columns {[field.name for field in stored]}, not "
                 f"{list(names)}"
             )
-        for each in stored:
-            if names[each.name] not in (None, each.logical_type) or each.children:
+        for field in stored:
+            if names[field.name] not in (None, field.logical_type) or field.children:
                 raise CorruptDataError(
-                    f"the column {each.name!r} of an index is a {each.logical_type}, not a "
-                    f"{names[each.name]}"
+                    f"the column {field.name!r} of an index is a {field.logical_type}, not a "
+                    f"{names[field.name]}"
                 )
         self._reader = reader
-        self._column_of = {each.id: place for place, each in enumerate(stored)}
-        self.fields: dict[str, Field] = {each.name: each for each in stored}
+        self._column_of = {field.id: index for index, field in enumerate(stored)}
+        self.fields: dict[str, Field] = {field.name: field for field in stored}
         if len(self._column_of) < len(stored):
             raise CorruptDataError("two columns of an index have the same id")
 
@@ -88,20 +88,20 @@ class IndexFile:
             BadDataError: The file is damaged.
         """
         types = [self.fields[name].logical_type for name in names]
-        if not any(each.endswith(_OF_ANY_LENGTH) for each in types):
+        if not any(type_name.endswith(_OF_ANY_LENGTH) for type_name in types):
             return self.read(read_ranges, 0, self.num_rows, *names)
-        found: list[list[pa.Array]] = []
+        columns: list[list[pa.Array]] = []
         num_bytes = 0
         for group in self.groups(read_ranges, np.arange(self.num_rows), most_bytes, *names):
-            num_bytes += sum(int(each.nbytes) for each in group)
+            num_bytes += sum(int(array.nbytes) for array in group)
             if num_bytes > most_bytes:
                 raise UnsupportedFeatureError(
                     f"the columns {list(names)} of an index take more than {most_bytes} bytes"
                 )
-            found.append(group)
-        if not found:
+            columns.append(group)
+        if not columns:
             return self.read(read_ranges, 0, 0, *names)
-        return [pa.concat_arrays(each) for each in zip(*found, strict=True)]
+        return [pa.concat_arrays(arrays) for arrays in zip(*columns, strict=True)]
 
     def groups(
         self, read_ranges: ReadRanges, rows: Offsets, most_bytes: int, *names: str
@@ -113,12 +113,12 @@ class IndexFile:
         """
         first, count = 0, _FIRST_GROUP
         while first < len(rows):
-            own = rows[first : first + count]
-            group = self.rows(read_ranges, own, *names)
+            rows_of_group = rows[first : first + count]
+            group = self.rows(read_ranges, rows_of_group, *names)
             yield group
             first += count
-            num_bytes = max(sum(int(each.nbytes) for each in group), 1)
-            count = max(1, min(16 * count, most_bytes * len(own) // num_bytes))
+            num_bytes = max(sum(int(array.nbytes) for array in group), 1)
+            count = max(1, min(16 * count, most_bytes * len(rows_of_group) // num_bytes))
 
     def rows(self, read_ranges: ReadRanges, rows: Offsets, *names: str) -> list[pa.Array]:
         """Return some rows, ascending, of some columns; at least one row."""

@@ -124,17 +124,17 @@ def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
     if section is None:
         return {}
     listed = _listed(section)
-    if any(each.name == FRAGMENT_REUSE for each in listed):
+    if any(index.name == FRAGMENT_REUSE for index in listed):
         return {}
     by_name: dict[str, list[IndexMetadata]] = {}
-    times = Counter(each.uuid for each in listed)
-    for each in listed:
-        if kind_of(each) in _NEWEST_VERSIONS:
-            by_name.setdefault(each.name, []).append(each)
+    times = Counter(index.uuid for index in listed)
+    for index in listed:
+        if kind_of(index) in _NEWEST_VERSIONS:
+            by_name.setdefault(index.name, []).append(index)
     if not by_name:
         return {}
     leaves = {field.id: (path, field) for path, field in _leaves(table.schema.fields)}
-    found: dict[Path, list[list[Segment]]] = {}
+    segments_by_path: dict[Path, list[list[Segment]]] = {}
     for indices in by_name.values():
         if any(times[index.uuid] > 1 for index in indices):
             report(CorruptDataError(f"the files of {indices[0].name!r} are listed twice"), table)
@@ -143,10 +143,10 @@ def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
         if column is not None and _serves(indices, column[1]):
             kind = kind_of(indices[0])
             segments = [Segment(index, kind, column[1]) for index in indices]
-            found.setdefault(column[0], []).append(segments)
-    for several in found.values():
-        several.sort(key=lambda each: each[0].kind != "BTREE")
-    return found
+            segments_by_path.setdefault(column[0], []).append(segments)
+    for several in segments_by_path.values():
+        several.sort(key=lambda segments: segments[0].kind != "BTREE")
+    return segments_by_path
 
 
 @lru_cache(maxsize=32)
@@ -164,16 +164,16 @@ def _covered(fragments: FragmentList, index: IndexMetadata) -> Mask:
     Raises:
         CorruptDataError: Its fragment bitmap is damaged.
     """
-    known = _COVERED.of(fragments)
+    cached = _COVERED.of(fragments)
     bitmap = index.fragment_bitmap
-    if bitmap not in known:
+    if bitmap not in cached:
         try:
-            known[bitmap] = which_in_bitmap(bitmap, fragments.numbers.ids)
+            cached[bitmap] = which_in_bitmap(bitmap, fragments.numbers.ids)
         except CorruptDataError as error:
             raise CorruptDataError(
                 f"the coverage of the index {index.name!r} cannot be read: {error}"
             ) from error
-    return known[bitmap]
+    return cached[bitmap]
 
 
 def _serves(indices: Sequence[IndexMetadata], field: Field) -> bool:
@@ -236,10 +236,10 @@ class Plan:
         if isinstance(self.index, BTree):
             ids = self.index.search(self.condition, self.places, self.part)
         else:
-            found = self.index.search(self.places, self.part, most)
-            if found is None:
+            matches = self.index.search(self.places, self.part, most)
+            if matches is None:
                 return None
-            ids = found
+            ids = matches
         return ids if len(ids) <= most else None
 
 
@@ -261,11 +261,11 @@ def plan_index(
     if len(condition.path) > 1 and is_true_for_null(condition, arrow):
         return None  # what an index has for rows whose struct is null is not known
     for segment in segments:
-        own = _covered(table.manifest.fragments, segment.metadata)
-        if not own.any():
+        covered = _covered(table.manifest.fragments, segment.metadata)
+        if not covered.any():
             continue
         index, part = segment.opened(table)
-        live = int(table.row_counts.live[own].sum())
+        live = int(table.row_counts.live[covered].sum())
         if isinstance(index, BTree):
             if index.num_entries < live:
                 raise CorruptDataError(
@@ -279,7 +279,7 @@ def plan_index(
                     f"the index {segment.metadata.name!r} has no key of {live} rows"
                 )
             places, num_rows = index.plan(condition, live)
-        plans.append(Plan(segment, condition, index, part, own, places, num_rows))
+        plans.append(Plan(segment, condition, index, part, covered, places, num_rows))
     return plans
 
 
