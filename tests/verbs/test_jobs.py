@@ -19,6 +19,7 @@ from lance_stream.errors import (
     CommitUncertainError,
     TableReplacedError,
 )
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_table
 from lance_stream.storage.locations import open_store
@@ -123,10 +124,10 @@ def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool
     assert lance_stream.open_dataset(uri).version == version
     assert ids_of(uri) == ([0] if exists and not overwrite else []) + [7, 8]
     late = plan_job(uri, SCHEMA, overwrite=overwrite)
-    assert late.has_committed(batch)
-    assert not late.has_committed(PendingBatch.of("app", 1, "query"))
+    assert late.has_committed(batch.batch)
+    assert not late.has_committed(MicroBatch("app", 1, "query"))
     with pytest.raises(InvalidInputError, match="comes from the streaming query other"):
-        late.has_committed(PendingBatch.of("app", 0, "other"))
+        late.has_committed(MicroBatch("app", 0, "other"))
     if not overwrite:
         assert files_of(uri) == files_named(uri)
 
