@@ -285,11 +285,11 @@ def test_tables_that_cannot_be_committed_together_are_refused(
 def test_arguments_are_checked(tmp_path: Path) -> None:
     sink = lance_sink(tmp_path / "t")
     for wrong in ({}, [sink], None):
-        with pytest.raises(InvalidInputError, match="the sinks by name"):
+        with pytest.raises(InvalidInputError, match="a mapping of names to sinks"):
             lance_sinks(wrong)  # type: ignore[arg-type]  # what is tested
     for wrong in (header, (sink, header), (header, sink, 3), str(tmp_path), 5):
         with pytest.raises(
-            InvalidInputError, match=r"'a' is a sink, lance_sink\(\.\.\.\), or a pair"
+            InvalidInputError, match=r"'a' must be a sink, lance_sink\(\.\.\.\), or a pair"
         ):
             lance_sinks({"a": wrong})  # type: ignore[dict-item]  # what is tested
     with pytest.raises(InvalidInputError, match="'a' and 'b' write the same table"):
@@ -309,7 +309,9 @@ def test_a_function_returns_a_dataframe(file_stream: Any, tmp_path: Path) -> Non
         (lambda df: df.collect(), "a list"),
     ):
         sinks = lance_sinks({"a": (function, lance_sink(tmp_path / "t"))})
-        message = f"the function of 'a' returns the rows .*, a DataFrame of Spark, not {got}"
+        message = (
+            f"the function of 'a' must return the table's rows .*, a DataFrame of Spark, not {got}"
+        )
         with pytest.raises(Exception, match=message):
             file_stream.run(sinks)
     sinks = lance_sinks({"a": (lambda _df: sys.exit(3), lance_sink(tmp_path / "t"))})

@@ -53,7 +53,10 @@ ID = pa.schema([("Id", pa.int64())])
         ({"mode": "upsert", "on": "id", "when_not_matched": "("}, "not a SQL expression|SQL"),
         ({"any_output_mode": "false"}, "any_output_mode must be True"),
         ({"on": "id"}, "on is for the mode upsert or apply_changes, but the mode is append"),
-        ({"mode": "upsert", "on": 3}, r"on must be the names of columns, such as \['id'\]"),
+        (
+            {"mode": "upsert", "on": 3},
+            r"on must be a list of column names, such as \['id', 'name'\]",
+        ),
         ({"mode": "merge"}, "did you mean 'upsert'"),
         ({"mode": "Append"}, "did you mean 'append'"),
         ({"schema_evolution": True}, "did you mean 'add_columns'"),
@@ -86,6 +89,17 @@ def test_every_parameter_has_one_row(writer: Callable[..., LanceSink]) -> None:
     if writer is auto_cdc_sink:
         parameters -= {"keys", "stored_as_scd_type", *inspect.signature(ChangeRules).parameters}
     assert parameters <= {row.python for row in rows_of(WriterArguments).values()}
+
+
+def test_ledgers_keep_their_fingerprints() -> None:
+    """A stream whose rules got another fingerprint would seem to have other rules."""
+    assert lance_sink("t").arguments.fingerprint == "0fa944cfd3db0b25"
+    options = {"path": "t", "mode": "upsert", "on": "a,b", "sequenceBy": "s"}
+    by_key = lance_sink("t", mode="upsert", on=["b", "a"], sequence_by="s").arguments
+    of_format = parse_writer_options(options, streaming=True)
+    assert by_key.fingerprint == of_format.fingerprint == "6cdf121edba7dbd7"
+    changes = auto_cdc_sink("t", "id", "a", column_list=["id", "a"]).arguments
+    assert changes.fingerprint == "f501452f6b868b72"
 
 
 def test_the_sink_has_at_most_22_parameters() -> None:

@@ -204,7 +204,7 @@ def test_a_table_of_current_rows_is_no_history(spark: Any, uri: str) -> None:
     [
         ({"keys": None}, r"name the key columns, for example keys=\['id'\]"),
         ({"sequence_by": None}, "name the column, or columns, that order them"),
-        ({"sequence_by": 3}, "sequence_by must be the names of columns"),
+        ({"sequence_by": 3}, "sequence_by must be a list of column names"),
         ({"column_list": ["id", "city"]}, "give one"),
         ({"except_column_list": ["id"]}, "key column 'id' cannot be left out"),
         ({"except_column_list": None, "column_list": ["city"]}, "key column 'id' cannot be left"),

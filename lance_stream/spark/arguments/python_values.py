@@ -4,13 +4,14 @@ Each function takes what errors call the argument, and the value, and raises `In
 the value is invalid. Options of the format come here, too, once their text is parsed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.utils import is_remote
 
+from lance_stream.arguments import as_names, repeated_names
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
@@ -60,18 +61,11 @@ def as_table(_called: str, value: Any) -> str:
 
 def names(called: str, value: object) -> tuple[str, ...]:
     """Return column names that may be given as one string, as several, or not at all."""
-    if value is None:
-        return ()
-    given = (value,) if isinstance(value, str) else value
-    several = tuple(given) if isinstance(given, Iterable) and not isinstance(given, Mapping) else ()
-    if not isinstance(given, Iterable) or not all(
-        isinstance(name, str) and name for name in several
-    ):
-        raise InvalidInputError(
-            f"{called} must be the names of columns, such as ['id'], not {value!r:.200}"
-        )
-    if len(set(several)) != len(several):
-        raise InvalidInputError(f"{called} names a column twice: {list(several)}")
+    several = as_names(value, called)
+    if "" in several:
+        raise InvalidInputError(f"{called} has an empty name: {list(several)}")
+    for name in repeated_names(several):
+        raise InvalidInputError(f"{called} names the column {name!r} twice")
     return several
 
 
