@@ -54,10 +54,10 @@ def evolutions(called: str, value: object) -> tuple[str, ...]:
     Raises:
         InvalidInputError: A name is unknown.
     """
-    given = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
-    if all(isinstance(name, str) for name in given):
-        given = tuple(part.strip() for name in given for part in str(name).split(","))
-    names = [check_one_of(called, name, SCHEMA_EVOLUTIONS) for name in given]
+    values = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    if all(isinstance(name, str) for name in values):
+        values = tuple(part.strip() for name in values for part in str(name).split(","))
+    names = [check_one_of(called, name, SCHEMA_EVOLUTIONS) for name in values]
     if "none" in names and len(set(names)) > 1:
         raise InvalidInputError(f"{called} is none or others, not both: {value!r}")
     return tuple(name for name in names if name != "none")

@@ -126,7 +126,7 @@ def trusted_locations(called: str, text: str) -> dict[str, Any]:
         return {"trusted_locations": (text,)}
     with suppress(ValueError):
         value = json.loads(text)
-        if isinstance(value, list) and all(isinstance(place, str) for place in value):
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return {"trusted_locations": tuple(value)}
     raise InvalidInputError(
         f"{called} must be a location or a JSON list of them, such as "

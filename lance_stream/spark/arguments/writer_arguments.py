@@ -525,10 +525,10 @@ def parse_writer_options(options: Mapping[str, str], streaming: bool) -> WriterA
     """
     from lance_stream.spark.arguments.reader_options import ReaderOptions
 
-    own = {name.lower(): value for name, value in options.items()}
-    own = {name: value for name, value in own.items() if name not in _PASSED_ON}
-    refuse_unknown(own, WriterArguments, ReaderOptions, "is for reading, not for writing")
-    values = parse_options(WriterArguments, own)
+    texts = {name.lower(): value for name, value in options.items()}
+    texts = {name: value for name, value in texts.items() if name not in _PASSED_ON}
+    refuse_unknown(texts, WriterArguments, ReaderOptions, "is for reading, not for writing")
+    values = parse_options(WriterArguments, texts)
     if "uri" not in values:
         raise InvalidInputError(NO_PATH.format("save() or start()"))
     values["uri"] = branch_uri(values["uri"], values.get("branch"))
@@ -546,19 +546,19 @@ _PASSED_ON: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark, which it passes on."""
 
 
-def arguments_of(caller: str, given: Mapping[str, Any], **more: Any) -> WriterArguments:
+def arguments_of(caller: str, parameters: Mapping[str, Any], **more: Any) -> WriterArguments:
     """Return the arguments of a Python function, checked.
 
     Args:
         caller: `SINK` or `AUTO_CDC`.
-        given: The values of its parameters.
+        parameters: The values of its parameters.
         more: Fields that are not among them.
 
     Raises:
         InvalidInputError: A value is invalid, or two do not fit together.
     """
-    check_are_texts(given)
-    by_python = dict(given)
+    check_are_texts(parameters)
+    by_python = dict(parameters)
     bad_rows = by_python.get("bad_rows")
     if isinstance(bad_rows, Mapping):
         if list(bad_rows) != [QUARANTINE]:
@@ -616,32 +616,32 @@ def _check_can_be_parsed(arguments: WriterArguments) -> None:
 
 def _options_of_new_table(value: object) -> Mapping[str, Any]:
     rows = rows_of(WriterArguments).values()
-    known = [row.name for row in rows if row.python == _new_table(row.name)]
+    names = [row.name for row in rows if row.python == _new_table(row.name)]
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InvalidInputError(
-            f"create_options must be a mapping of {', '.join(known)}, such as "
+            f"create_options must be a mapping of {', '.join(names)}, such as "
             f"{{'primary_key': ['id']}}, not {value!r:.200}"
         )
     for name in value:
-        if name not in known:
+        if name not in names:
             raise InvalidInputError(
-                f"create_options has no {name!r}{nearest(name, known, 'it has')}"
+                f"create_options has no {name!r}{nearest(name, names, 'it has')}"
             )
     return value
 
 
-def check_are_texts(given: Mapping[str, object]) -> None:
+def check_are_texts(parameters: Mapping[str, object]) -> None:
     """Raise if columns or conditions are given as Spark's `Column`, as AUTO CDC takes them, too.
 
     Args:
-        given: Values of arguments by their names.
+        parameters: Values of arguments by their names.
 
     Raises:
         InvalidInputError: One is.
     """
-    for name, value in given.items():
+    for name, value in parameters.items():
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, Column):
                 raise InvalidInputError(

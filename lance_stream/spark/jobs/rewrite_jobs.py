@@ -54,12 +54,14 @@ def _grouped(tasks: Sequence[RewriteTask]) -> list[list[RewriteTask]]:
 
 
 def _job(spark: SparkSession, groups: Sequence[Sequence[RewriteTask]]) -> list[list[Fragment]]:
-    done = [each for some in run_in_tasks(spark, groups, _try_to_write) for each in some]
-    errors = [each for each in done if isinstance(each, LanceStreamError)]
-    written = [each for each in done if not isinstance(each, LanceStreamError)]
+    results = [
+        result for of_group in run_in_tasks(spark, groups, _try_to_write) for result in of_group
+    ]
+    errors = [result for result in results if isinstance(result, LanceStreamError)]
+    written = [result for result in results if not isinstance(result, LanceStreamError)]
     if errors:
         store = groups[0][0].target.store
-        delete_files(store, [each for some in written for each in some])
+        delete_files(store, [fragment for fragments in written for fragment in fragments])
         raise errors[0]
     return written
 

@@ -48,17 +48,17 @@ def costs_of(units: Sequence[WorkUnit]) -> list[int]:
     return list(map(_cost, units, *zip(*sizes_of(units), strict=True))) if units else []
 
 
-def _cost(unit: WorkUnit, num_rows: int, own_bytes: int) -> int:
+def _cost(unit: WorkUnit, num_rows: int, num_bytes: int) -> int:
     if unit.offsets is None or num_rows == 0:
-        return own_bytes
+        return num_bytes
     span = int(unit.offsets[-1]) - int(unit.offsets[0]) + 1
-    return min(own_bytes * span // num_rows, own_bytes + num_rows * SCATTERED_ROW_BYTES)
+    return min(num_bytes * span // num_rows, num_bytes + num_rows * SCATTERED_ROW_BYTES)
 
 
 def cut(unit: WorkUnit, num_parts: int) -> list[WorkUnit]:
     """Split a unit into several that read its rows in order."""
-    num_rows, own_bytes = size_of(unit)
-    is_scattered = cost_of(unit) > 2 * own_bytes
+    num_rows, num_bytes = size_of(unit)
+    is_scattered = cost_of(unit) > 2 * num_bytes
     least = MIN_SCATTERED_ROWS_IN_A_PART if is_scattered else MIN_ROWS_IN_A_PART
     num_parts = max(1, min(num_parts, num_rows // least))
     if num_parts == 1:
@@ -140,4 +140,4 @@ def bytes_of(units: Sequence[WorkUnit]) -> int | None:
     schemas = {id(unit.schema): unit.schema for unit in units}
     if any(field.is_blob for schema in schemas.values() for field in schema.walk()):
         return None  # a blob's size is known only when it is read
-    return sum(own_bytes for _, own_bytes in sizes_of(units))
+    return sum(num_bytes for _, num_bytes in sizes_of(units))

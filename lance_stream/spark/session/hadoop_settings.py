@@ -48,7 +48,7 @@ SECRET_NAMES: Final = (
 """Settings that may be stored in a credential file, which the settings name (a provider path)."""
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     store: str
     container: str
     host: str
@@ -56,7 +56,7 @@ class _Place(NamedTuple):
 
 def store_of(location: str) -> str:
     """Return the store whose options apply to a location, by its name in `options.names`."""
-    return _place(location).store
+    return _target(location).store
 
 
 def storage_options_of(settings: Mapping[str, str], location: str) -> dict[str, str]:
@@ -73,14 +73,14 @@ def storage_options_of(settings: Mapping[str, str], location: str) -> dict[str, 
     Raises:
         InvalidInputError: The settings require an unknown encryption.
     """
-    place = _place(location)
-    known = {name: value.strip() for name, value in settings.items() if value and value.strip()}
-    if place.store == "s3":
-        return dict(_of_s3(_InBucket(known, place.container)))
-    if place.store == "azure":
-        return dict(_of_azure(known, place))
-    if place.store == "google":
-        return dict(_of_google(known))
+    target = _target(location)
+    present = {name: value.strip() for name, value in settings.items() if value and value.strip()}
+    if target.store == "s3":
+        return dict(_of_s3(_InBucket(present, target.container)))
+    if target.store == "azure":
+        return dict(_of_azure(present, target))
+    if target.store == "google":
+        return dict(_of_google(present))
     return {}
 
 
@@ -100,8 +100,8 @@ class _InBucket:
         self._bucket = bucket
 
     def __getitem__(self, name: str) -> str:
-        own = self._settings.get(f"fs.s3a.bucket.{self._bucket}.{name}", "")
-        return own or self._settings.get(f"fs.s3a.{name}", "")
+        of_bucket = self._settings.get(f"fs.s3a.bucket.{self._bucket}.{name}", "")
+        return of_bucket or self._settings.get(f"fs.s3a.{name}", "")
 
 
 _AMAZONS_HOST = re.compile(r"s3[.-]([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?")
@@ -172,7 +172,7 @@ def _s3_credentials(settings: _InBucket) -> _Options:
         if keys and token:
             yield "aws_session_token", token
         return
-    left_to_the_library = False
+    library_decides = False
     for name in re.split(r"[\s,]+", listed.strip(" ,")):
         kind = name.rpartition(".")[2]
         if kind in _KEYS and keys:
@@ -186,25 +186,25 @@ def _s3_credentials(settings: _InBucket) -> _Options:
             if profile:
                 yield "aws_profile", profile
             return
-        if kind in _ANONYMOUS and not left_to_the_library:
+        if kind in _ANONYMOUS and not library_decides:
             yield "aws_skip_signature", "true"
             return
         if kind in _CHAIN:
-            left_to_the_library = True
+            library_decides = True
         elif kind not in (*_KEYS, *_KEYS_WITH_TOKEN, *_ANONYMOUS):
-            left_to_the_library = True
+            library_decides = True
             _warn(f"{name} of fs.s3a.aws.credentials.provider")
 
 
 # --- Azure
 
 
-def _of_azure(settings: Mapping[str, str], place: _Place) -> _Options:
-    host = place.host or _only_host(settings)
+def _of_azure(settings: Mapping[str, str], target: _Target) -> _Options:
+    host = target.host or _only_host(settings)
     account = host.partition(".")[0]
     if not account:
         return
-    if not place.host:
+    if not target.host:
         yield "account_name", account
 
     def get(name: str) -> str:
@@ -221,7 +221,7 @@ def _of_azure(settings: Mapping[str, str], place: _Place) -> _Options:
     elif kind == "custom" or kind.startswith("userboundsas"):
         _warn(f"{kind} of fs.azure.account.auth.type")
     else:
-        sas = _azure_sas(settings, get, place.container, host)
+        sas = _azure_sas(settings, get, target.container, host)
         key = "" if kind == "sas" else get("account.key")
         if key:
             yield "account_key", key
@@ -263,7 +263,9 @@ def _account_suffixes(host: str) -> tuple[str, ...]:
 def _only_host(settings: Mapping[str, str]) -> str:
     """Return the only account in the settings, for a URI without one; empty if there are more."""
     pattern = re.compile(r"fs\.azure\.account\.[a-z0-9.]*?\.([a-z0-9]{3,24})\.((?:dfs|blob)\..+)")
-    hosts = {each[1]: f"{each[1]}.{each[2]}" for each in map(pattern.fullmatch, settings) if each}
+    hosts = {
+        match[1]: f"{match[1]}.{match[2]}" for match in map(pattern.fullmatch, settings) if match
+    }
     return next(iter(hosts.values())) if len(hosts) == 1 else ""
 
 
@@ -305,16 +307,16 @@ def _of_google(settings: Mapping[str, str]) -> _Options:
         yield "requester_pays", "true"
 
 
-# --- places
+# --- locations
 
 
-def _place(location: str) -> _Place:
+def _target(location: str) -> _Target:
     scheme, separator, rest = location.partition("://")
     service = service_of(scheme.lower()) if separator else None
     store = "local" if service is None or service.is_of_one_machine else service.name
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     container, _, host = authority.partition("@")
-    return _Place(store, container, host if store == "azure" else "")
+    return _Target(store, container, host if store == "azure" else "")
 
 
 @cache  # so that each is logged once per process

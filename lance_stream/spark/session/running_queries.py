@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 
 from lance_stream.caches import ByIdentity, Cache
 
-_FOUND: Final[Cache[tuple[int, str], Any]] = Cache(100)
-"""The run found last, by Spark's gateway and the query's id."""
+_QUERIES: Final[Cache[tuple[int, str], Any]] = Cache(100)
+"""The newest run of each query, by Spark's gateway and the query's id."""
 
 
 def running_query(df: DataFrame, query_id: str | None) -> Any:
@@ -31,13 +31,13 @@ def running_query(df: DataFrame, query_id: str | None) -> Any:
     with suppress(Exception):
         spark: Any = df.sparkSession
         key = id(spark._jvm), query_id
-        cached = _FOUND.get(key)
+        cached = _QUERIES.get(key)
         if cached is not None and _is_active(cached):
             return cached
         queries = spark._jsparkSession.sharedState().activeStreamingQueries()
         query = queries.get(spark._jvm.java.util.UUID.fromString(query_id))
         if query is not None:
-            _FOUND.put(key, query)
+            _QUERIES.put(key, query)
         return query
     return None
 

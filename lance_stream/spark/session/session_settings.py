@@ -57,12 +57,12 @@ def _settings_of_connect(spark: SparkSession) -> dict[str, str]:
     every: Mapping[str, str] = {}
     with suppress(Exception):  # without access to the server's settings, assume that it has none
         every = spark.conf.getAll
-    found: dict[str, str] = {}
-    for name in sorted(every, key=lambda each: not each.startswith(_OF_SPARK)):
+    settings: dict[str, str] = {}
+    for name in sorted(every, key=lambda name: not name.startswith(_OF_SPARK)):
         plain = name.removeprefix(_OF_SPARK)
         if re.fullmatch(HADOOP_NAMES, plain):
-            found[plain] = every[name]  # without the prefix is newer: it was set in the session
-    return found
+            settings[plain] = every[name]  # without the prefix is newer: it was set in the session
+    return settings
 
 
 def options_in_session(

@@ -101,7 +101,7 @@ def carrier(arrow: pa.DataType) -> pa.DataType:
         return pa.map_(carrier(arrow.key_type), carrier(arrow.item_type))
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or _is_fixed_size_list(arrow):
         return pa.list_(pa.field("element", carrier(arrow.value_type)))
-    if any(arrow.equals(known) for known, _ in _PLAIN):
+    if any(arrow.equals(plain) for plain, _ in _PLAIN):
         return arrow
     raise UnsupportedFeatureError(f"Spark has no type for {arrow}")
 
@@ -200,7 +200,7 @@ def _spark_type(arrow: pa.DataType) -> spark.DataType:
         return spark.MapType(_spark_type(arrow.key_type), _spark_type(arrow.item_type))
     if pa.types.is_list(arrow):
         return spark.ArrayType(_spark_type(arrow.value_type))
-    return next(known for plain, known in _PLAIN if arrow.equals(plain))
+    return next(kind for plain, kind in _PLAIN if arrow.equals(plain))
 
 
 def _carry(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
@@ -231,11 +231,11 @@ def _carry(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
 def _carry_struct(array: pa.Array, target: pa.DataType, name: str) -> pa.Array:
     parts = []
     for part in target:
-        place = array.type.get_field_index(part.name)
-        if place < 0:
+        index = array.type.get_field_index(part.name)
+        if index < 0:
             parts.append(pa.nulls(len(array), part.type))
         else:
-            parts.append(_carry(array.field(place), part.type, f"{name}.{part.name}"))
+            parts.append(_carry(array.field(index), part.type, f"{name}.{part.name}"))
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(parts, fields=list(target), mask=mask)
 

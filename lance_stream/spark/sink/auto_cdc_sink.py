@@ -79,8 +79,8 @@ def auto_cdc_sink(
     Raises:
         InvalidInputError: An argument is invalid.
     """
-    given = locals()
-    check_are_texts(given)
+    parameters = locals()
+    check_are_texts(parameters)
     scd_type = _scd_type(stored_as_scd_type)
     rules = ChangeRules(
         is_history=scd_type == 2,
@@ -99,7 +99,7 @@ def auto_cdc_sink(
         ),
         tombstones=age("tombstones", tombstones),
     )
-    shared = {name: value for name, value in given.items() if name not in _OF_CHANGES}
+    shared = {name: value for name, value in parameters.items() if name not in _OF_CHANGES}
     arguments = arguments_of(
         AUTO_CDC,
         shared,

@@ -74,7 +74,7 @@ class BatchCall:
 class BatchCalls:
     """The calls of this process."""
 
-    _known: "Cache[_Key, list[BatchCall]]" = field(default_factory=lambda: Cache(MAX_BATCHES))
+    _calls: "Cache[_Key, list[BatchCall]]" = field(default_factory=lambda: Cache(MAX_BATCHES))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
@@ -92,7 +92,7 @@ class BatchCalls:
             return
         key = run, _normalized(uri), batch_id
         with self._lock:
-            calls = self._known.get_or_make(key, list)
+            calls = self._calls.get_or_make(key, list)
             call = BatchCall(name, tuple(calls))
             calls.append(call)
         try:

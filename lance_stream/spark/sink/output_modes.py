@@ -140,7 +140,7 @@ def _aggregates(plan: Any) -> bool:
         node = pending.pop()
         if _is_streaming_aggregation(node):
             return True
-        pending += _each(node.children())
+        pending += _items(node.children())
     return False
 
 
@@ -154,8 +154,8 @@ def _is_streaming_aggregation(node: Any) -> bool:
 def _keeps_all_groups(df: DataFrame, query: Any, on: Sequence[str]) -> bool:
     handed_over = query.lastExecution().toRdd().id()
     batch = df._jdf.queryExecution().analyzed()
-    wanted = {item.lower() for item in on}
-    keys = {_identity(item) for item in _each(batch.output()) if item.name().lower() in wanted}
+    key_names = {item.lower() for item in on}
+    keys = {_identity(item) for item in _items(batch.output()) if item.name().lower() in key_names}
 
     def is_handed_over(node: Any) -> bool:
         return node.nodeName() == "LogicalRDD" and bool(node.rdd().id() == handed_over)
@@ -183,7 +183,7 @@ _KEEPS_ROWS: Final = frozenset(
 )
 """Nodes of a logical plan that return a row for each input row."""
 
-_SIDES_KEPT: Final[Mapping[str, tuple[int, ...]]] = {
+_OUTER_SIDES: Final[Mapping[str, tuple[int, ...]]] = {
     "LeftOuter": (0,),
     "RightOuter": (1,),
     "FullOuter": (0, 1),
@@ -201,24 +201,24 @@ def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> 
     """
     if is_source(node):
         return True
-    name, children = node.nodeName(), list(_each(node.children()))
+    name, children = node.nodeName(), list(_items(node.children()))
     if name == "Union":
         return all(_keeps_keys(child, is_source, keys) for child in children)
     if name == "Join":
-        sides = _SIDES_KEPT.get(node.joinType().toString(), ())
+        sides = _OUTER_SIDES.get(node.joinType().toString(), ())
         return any(_keeps_keys(children[side], is_source, keys) for side in sides)
     if name == _AGGREGATION and node.groupingExpressions().size() == 0:
         return True  # one row for any input
-    is_kept = name in _KEEPS_ROWS or (bool(keys) and keys <= _one_row_for_each(node, name))
-    return is_kept and len(children) == 1 and _keeps_keys(children[0], is_source, keys)
+    keeps_keys = name in _KEEPS_ROWS or (bool(keys) and keys <= _one_row_for_each(node, name))
+    return keeps_keys and len(children) == 1 and _keeps_keys(children[0], is_source, keys)
 
 
 def _one_row_for_each(node: Any, name: str) -> set[str]:
     """Return the columns whose values a node keeps; none for other kinds of nodes."""
     if name == "Deduplicate":
-        return {_identity(item) for item in _each(node.keys())}
+        return {_identity(item) for item in _items(node.keys())}
     if name == _AGGREGATION:
-        return {_identity(item) for item in _each(node.groupingExpressions())}
+        return {_identity(item) for item in _items(node.groupingExpressions())}
     return set()
 
 
@@ -229,5 +229,5 @@ def _identity(column: Any) -> str:
     return ""
 
 
-def _each(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(place) for place in range(sequence.size()))
+def _items(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(index) for index in range(sequence.size()))

@@ -89,8 +89,8 @@ def upsert_by_staging(
     is_alone = driver_is_alone(df.sparkSession)
     with phases("collect"):
         seed = 0 if is_alone else seed_of_index(table, rules.on)
-        schema, own = table.arrow_schema, tuple(helpers)
-        outcomes = _stage(df, _Staging(table.store, schema, rules, checks, own, seed))
+        schema, extra = table.arrow_schema, tuple(helpers)
+        outcomes = _stage(df, _Staging(table.store, schema, rules, checks, extra, seed))
     staged = [outcome[0] for outcome in outcomes if isinstance(outcome, tuple)]
     try:
         for outcome in outcomes:
@@ -119,8 +119,8 @@ def upsert_by_staging(
             phases=phases,
             workers=workers,
         )
-        num_bytes = sum(field.num_bytes for field in staged)
-        return done, Size(sum(field.num_rows for field in staged), num_bytes)
+        num_bytes = sum(rows.num_bytes for rows in staged)
+        return done, Size(sum(rows.num_rows for rows in staged), num_bytes)
     finally:
         discard_staged(table.store, staged)
 

@@ -60,8 +60,8 @@ def split_columns(
     """Return the requested columns of the table, and the requested system columns."""
     columns = names_of(table, options.columns)
     stored = tuple(name for name in columns if name not in READABLE_SYSTEM_COLUMNS)
-    wanted = {*(options.columns or ()), *options.row_columns}
-    return stored, tuple(name for name in READABLE_SYSTEM_COLUMNS if name in wanted)
+    requested = {*(options.columns or ()), *options.row_columns}
+    return stored, tuple(name for name in READABLE_SYSTEM_COLUMNS if name in requested)
 
 
 class TableReader(DataSourceReader):

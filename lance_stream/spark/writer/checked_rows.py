@@ -157,13 +157,13 @@ def plan_checks(
     checks = renamed.expect
     named = {check.column_of(name) for check in checks for name in check.columns}
     if isinstance(job, UpsertJob):
-        table, left_out = job.schema, set(job.rules.except_columns)
+        table, excluded = job.schema, set(job.rules.except_columns)
     else:
-        table, left_out = to_arrow(job.target.schema), set(job.left_out)
+        table, excluded = to_arrow(job.target.schema), set(job.left_out)
     upsert = job.rules if isinstance(job, UpsertJob) else None
     deletes = upsert is not None and upsert.delete_when is not None
     rules = RowRules(
-        stored=pa.schema([field for field in table if field.name in {*names} - left_out]),
+        stored=pa.schema([field for field in table if field.name in {*names} - excluded]),
         checks=checks,
         keys=() if upsert is None else upsert.on,
         sequence_by=None if upsert is None else upsert.sequence_by,
@@ -175,13 +175,13 @@ def plan_checks(
     columns = {
         name: column
         for name, column in zip(names, incoming.toNullable(), strict=True)
-        if name in named or name not in left_out
+        if name in named or name not in excluded
     }
     arrow = stored_schema(StructType(list(columns.values())))
     rules.check_batch(
         pa.schema([field.with_name(name) for name, field in zip(columns, arrow, strict=True)])
     )
-    helpers = () if upsert is not None else tuple(sorted(named & left_out))
+    helpers = () if upsert is not None else tuple(sorted(named & excluded))
     return RowChecks(renamed, rules, helpers, upsert)
 
 

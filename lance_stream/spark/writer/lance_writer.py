@@ -121,8 +121,8 @@ def plan(
     if arguments.is_by_key:
         return plan_upsert(arguments, incoming, case_sensitive=case_sensitive)
     names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
-    left_out = _left_out(arguments, incoming, case_sensitive=case_sensitive)
-    incoming = StructType([field for field in incoming if field.name not in left_out])
+    excluded = _left_out(arguments, incoming, case_sensitive=case_sensitive)
+    incoming = StructType([field for field in incoming if field.name not in excluded])
     if not incoming.fields:
         raise InvalidInputError("all columns of the rows are excluded, so nothing would be stored")
     key = resolve_columns(
@@ -144,7 +144,7 @@ def plan(
         may_create=arguments.branch is None,
     )
     mode = "overwrite" if overwrite else "append"
-    return replace(job, left_out=left_out, rules=replace(arguments, mode=mode).fingerprint)
+    return replace(job, left_out=excluded, rules=replace(arguments, mode=mode).fingerprint)
 
 
 def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) -> None:
@@ -346,9 +346,9 @@ def _named(
     """
     if isinstance(job, UpsertJob):
         return (batch.rename_columns(list(job.names)) for batch in batches)
-    left_out = [column for column in job.left_out if column not in helpers]
-    if left_out:
-        batches = (batch.drop_columns(left_out) for batch in batches)
+    excluded = [column for column in job.left_out if column not in helpers]
+    if excluded:
+        batches = (batch.drop_columns(excluded) for batch in batches)
     if job.names is None:
         return batches
     return (_renamed(batch, job.names, helpers) for batch in batches)
@@ -419,13 +419,14 @@ def _commit_rows(
     if isinstance(job, UpsertJob):
         staged = [part.staged for part in parts if part.staged]
         even_without_rows |= job.is_new  # as an append without rows creates the table, too
-        made = commit_upsert(job, staged, batch, even_without_rows=even_without_rows)
+        upserted = commit_upsert(job, staged, batch, even_without_rows=even_without_rows)
         counts = (
-            f"{made.num_rows} rows: {made.num_inserted} inserted, {made.num_updated} updated, "
-            f"{made.num_deleted} deleted, {made.num_unchanged} unchanged, {made.num_late} late"
+            f"{upserted.num_rows} rows: {upserted.num_inserted} inserted, {upserted.num_updated} "
+            f"updated, {upserted.num_deleted} deleted, {upserted.num_unchanged} unchanged, "
+            f"{upserted.num_late} late"
         )
-        _log_commit(job, batch, counts, made.table.version if made.is_new else None)
-        return made.is_new, made.was_already_committed
+        _log_commit(job, batch, counts, upserted.table.version if upserted.is_new else None)
+        return upserted.is_new, upserted.was_already_committed
     fragments = _fragments_of(parts)
     done = commit_job(job, fragments, batch, even_without_rows=even_without_rows)
     rows = f"{sum(fragment.physical_rows for fragment in fragments)} rows"
