@@ -91,6 +91,27 @@ def test_every_parameter_has_one_row(writer: Callable[..., LanceSink]) -> None:
     assert parameters <= {row.python for row in rows_of(WriterArguments).values()}
 
 
+@pytest.mark.parametrize(
+    ("writer", "name", "suggestion"),
+    [
+        (lance_sink, "tombstone", "did you mean 'tombstones'"),
+        (lance_sink, "file_version", r"set create_options\['file_version'\]"),
+        (lance_sink, "quarantine_uri", r"set bad_rows\['quarantine'\]"),
+        (lance_sink, "keys", "set on"),
+        (auto_cdc_sink, "delete_when", "set apply_as_deletes"),
+        (auto_cdc_sink, "apply_as_delete", "did you mean 'apply_as_deletes'"),
+        (auto_cdc_sink, "bananas", "it has: any_output_mode"),
+    ],
+)
+def test_unknown_arguments_get_a_suggestion(
+    writer: Callable[..., LanceSink], name: str, suggestion: str
+) -> None:
+    """Options of the format get one, too."""
+    required = {"keys": "id", "sequence_by": "at"} if writer is auto_cdc_sink else {}
+    with pytest.raises(InvalidInputError, match=f"has no argument '{name}'.*{suggestion}"):
+        writer("t", **required, **{name: "x"})
+
+
 def test_ledgers_keep_their_fingerprints() -> None:
     """A stream whose rules got another fingerprint would seem to have other rules."""
     assert lance_sink("t").arguments.fingerprint == "0fa944cfd3db0b25"

@@ -5,10 +5,12 @@ arguments of AUTO CDC alone are in `upsert.change_rules`, which `Dataset.apply_s
 `Dataset.apply_scd2` share; here is what they leave to the writer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -79,6 +81,9 @@ if TYPE_CHECKING:
     from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
     from lance_stream.upsert.change_rules import ChangeRules
     from lance_stream.upsert.incoming import UpsertRules
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SINK: Final = "sink"
 AUTO_CDC: Final = "AUTO CDC"
@@ -544,6 +549,31 @@ _AUTO_CDC_NAMES: Final[Mapping[str, str]] = {
 
 _PASSED_ON: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark, which it passes on."""
+
+
+def suggest_names(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function that makes a sink: unknown arguments are refused with a suggestion."""
+    parameters = list(signature(function).parameters)
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in parameters:
+                other = _other_name(name, parameters)
+                hint = nearest(name, parameters, "it has") if other is None else f": set {other}"
+                raise InvalidInputError(f"{function.__name__} has no argument {name!r}{hint}")
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _other_name(name: str, parameters: Sequence[str]) -> str | None:
+    """Return what a function with these parameters calls an argument; None if it has none."""
+    row = rows_of(WriterArguments).get(name)
+    others = [cdc for of_sink, cdc in _AUTO_CDC_NAMES.items() if of_sink == name]
+    others += [of_sink for of_sink, cdc in _AUTO_CDC_NAMES.items() if cdc == name]
+    others += [] if row is None else [row.python]
+    return next((other for other in others if other.partition("[")[0] in parameters), None)
 
 
 def arguments_of(caller: str, parameters: Mapping[str, Any], **more: Any) -> WriterArguments:

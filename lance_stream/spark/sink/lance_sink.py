@@ -24,7 +24,12 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.verdicts import has_other_rules
 from lance_stream.snapshot.opening import open_table
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.writer_arguments import SINK, WriterArguments, arguments_of
+from lance_stream.spark.arguments.writer_arguments import (
+    SINK,
+    WriterArguments,
+    arguments_of,
+    suggest_names,
+)
 from lance_stream.spark.session.connect import check_can_be_sent, check_has_app_id
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
 from lance_stream.spark.session.running_queries import run_of, running_query
@@ -53,6 +58,7 @@ _MAX_PLANS: Final = 10
 """How often the sink writes a batch, if other writers change the columns each time."""
 
 
+@suggest_names
 def lance_sink(
     uri: str | os.PathLike[str],
     mode: str = "append",
