@@ -16,7 +16,7 @@ PYTEST       = -m pytest -q -n $(JOBS) --dist loadgroup --costs
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
-HISTORIES   := histories oracle.three_writers faults.store_histories faults.replaced_histories \
+HISTORIES   := histories faults.store_histories faults.replaced_histories \
 	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
 	oracle.column_histories oracle.cleanup_histories oracle.index_histories \
 	derived.histories commit.group_histories

@@ -8,11 +8,12 @@ the model.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import lance
@@ -21,7 +22,8 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset import Dataset
-from lance_stream.errors import CommitConflictError
+from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.storage.local_store import LocalStore
 from tests.histories.model import (
     ALL_KINDS,
     KEY,
@@ -44,13 +46,33 @@ Build = Callable[[State, int], State]
 """Returns the state after a verb, given the one before and the number of the new version."""
 
 STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
+STORE_CALLS = ("read_ranges", "read", "read_end", "list", "create_once", "open_writer", "write")
 MAX_ROWS = 40
+BESIDE_PYLANCE = ("append", "configure", "compact")
+"""What we do while pylance writes: it plans nothing again, so nothing that changes its plan."""
+
 UNREAD = 0.75
 """How many writes are not followed by a read of all rows; a shrunk life reads after each."""
 
 
 def unchanged(state: State, _at: int) -> State:
     return state
+
+
+class Rival(NamedTuple):
+    """Another writer, in the middle of a verb.
+
+    Attributes:
+        name: What it does.
+        details: With which rows, keys or numbers.
+        who: "we" or "pylance".
+        at: Before which call to the store; 0 for the one that publishes our version.
+    """
+
+    name: str
+    details: Any
+    who: str = "pylance"
+    at: int = 0
 
 
 @dataclass
@@ -69,6 +91,7 @@ class Line:
         stale: A handle that was opened a while ago.
         snapshots: Rows of versions by row id, as they were read and compared with the model.
         start: Versions through this one belong to the line that this one began from.
+        twin: Writes the micro-batch that is being written, as a second driver of its stream does.
     """
 
     life: "Life"
@@ -82,6 +105,7 @@ class Line:
     stale: Dataset | None = None
     snapshots: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
     start: int = 0
+    twin: Callable[[], None] = lambda: None
     memory: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -140,8 +164,11 @@ class Line:
         if way == "pylance":
             if pylance is None:
                 raise DoesNotFit(way)
+            theirs = self.pylance()
+            if details:
+                self._let_rival_write(Rival(*details))
             try:
-                pylance(self.pylance())
+                pylance(theirs)
             except Exception as error:  # whatever pylance raises: it has bugs of its own
                 if isinstance(error, AssertionError):
                     raise
@@ -153,7 +180,7 @@ class Line:
             died = self._die(details, ours)
             self.advance(build, may_stay=died, look=reads)
         elif way == "beaten":
-            self._write_beaten(details[0], details[1], ours, build, look=reads)
+            self._write_beaten(Rival(*details), ours, build, look=reads)
         elif way == "process":
             self.life.second_process.run(ours, self.uri)
             self.advance(build, look=reads)
@@ -181,6 +208,10 @@ class Line:
     def _draw_way(self, dice: random.Random, pylance: object, rivals: list[str]) -> list[Any]:
         chance = dice.random()
         if pylance is not None and chance < 0.35:
+            beside = [rival for rival in rivals if rival in BESIDE_PYLANCE]
+            if chance < 0.04 and beside:
+                rival = dice.choice(beside)
+                return ["pylance", rival, self._draw_rival(rival, dice), "we"]
             return ["pylance"]
         chance = dice.random()
         if chance < 0.66:
@@ -194,12 +225,17 @@ class Line:
         if chance < 0.93 or not rivals:
             return ["dies", dice.randrange(1, 30), dice.random() < 0.5]
         rival = dice.choice(rivals)
-        return ["beaten", rival, self._draw_rival(rival, dice)]
+        who, at = dice.choice(["we", "pylance"]), dice.choice([0, dice.randrange(1, 40)])
+        return ["beaten", rival, self._draw_rival(rival, dice), who, at]
 
     def _draw_rival(self, rival: str, dice: random.Random) -> Any:
         match rival:
             case "append":
                 return self.life.draw_new_rows(self.now, dice, 2)
+            case "upsert":
+                near = range(self.life.next_key + 3)
+                keys = dice.sample(near, 3)
+                return {key: self.life.draw_values(self.now.columns, dice) for key in keys}
             case "delete":
                 return self.life.draw_keys(dice, 3)
             case "update":
@@ -221,47 +257,107 @@ class Line:
         return False
 
     def _write_beaten(
-        self, rival: str, details: Any, ours: Callable[[Dataset], object], build: Build, look: bool
+        self, rival: Rival, ours: Callable[[Dataset], object], build: Build, look: bool
     ) -> None:
-        """Let a rival commit a version just before we publish ours."""
-        publish = ObjectStoreLog.publish
-        rival_wrote: list[bool] = []
+        """Let a rival commit versions while we write.
 
-        def beaten(log: ObjectStoreLog, *arguments: Any, **named: Any) -> Any:
-            if not rival_wrote and log.store.uri.rstrip("/").endswith(self.uri):
-                rival_wrote.append(True)
-                self._let_rival_write(rival, details)
-            return publish(log, *arguments, **named)
-
+        If that is after our commit, our version comes before its own.
+        """
         handle = self.ours()
-        with patch.object(ObjectStoreLog, "publish", beaten):
+        committed: set[str] = set()
+        with self._meanwhile(rival, build, committed):
             try:
                 ours(handle)
             except CommitConflictError:
                 self.life.counts["conflicts"] += 1
                 return self.advance(unchanged, may_stay=True, look=look)
+            except InvalidInputError:
+                if rival.name != "drop":
+                    raise
+                self.life.counts["refused beside a drop"] += 1
+                return self.advance(unchanged, may_stay=True, look=look)
+        if "ours" in committed or (rival.name == "twin" and "rival" in committed):
+            return self.advance(unchanged, may_stay=True, look=look)
         return self.advance(build, look=look)
 
-    def _let_rival_write(self, rival: str, details: Any) -> None:
-        theirs, now = self.pylance(), self.now
-        match rival:
+    @contextmanager
+    def _meanwhile(self, rival: Rival, build: Build, committed: set[str]) -> Iterator[None]:
+        """Let a rival write before a call of ours to the store, and note who has committed."""
+        publish = ObjectStoreLog.publish
+        num_calls = 0
+
+        def write() -> None:
+            committed.add("rival")
+            if self.ours().version > self.newest:
+                self.advance(build, look=False)
+                committed.add("ours")
+            self._let_rival_write(rival)
+
+        def beaten(log: ObjectStoreLog, *arguments: Any, **named: Any) -> Any:
+            if not committed and log.store.uri.rstrip("/").endswith(self.uri):
+                write()
+            return publish(log, *arguments, **named)
+
+        def counting(inner: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **named: Any) -> Any:
+                nonlocal num_calls
+                num_calls += 1
+                if num_calls >= rival.at and not committed:
+                    write()
+                return inner(*arguments, **named)
+
+            return call
+
+        with ExitStack() as stack:
+            if rival.at == 0:
+                stack.enter_context(patch.object(ObjectStoreLog, "publish", beaten))
+            for name in STORE_CALLS if rival.at else ():
+                replacement = counting(getattr(LocalStore, name))
+                stack.enter_context(patch.object(LocalStore, name, replacement))
+            yield
+
+    def _let_rival_write(self, rival: Rival) -> None:
+        """Let a rival write: pylance, or we in the second process.
+
+        In this one it would enter locks that we hold, which no other thread of a process can do.
+        """
+        details, is_ours = rival.details, rival.who == "we"
+        now = self.now
+
+        def write(verb: Callable[[Any], object]) -> None:
+            if is_ours:
+                self.life.second_process.run(verb, self.uri)
+            else:
+                verb(self.pylance())
+
+        match rival.name:
             case "append":
                 rows = self.life.fitting_new_rows(now, details)
-                lance.write_dataset(now.table(rows), theirs, mode="append")
+                data = now.table(rows)
+                if is_ours:
+                    write(lambda ds: ds.append(data))
+                else:
+                    lance.write_dataset(data, self.pylance(), mode="append")
                 self.advance(lambda state, at: self.life.inserted(state, rows, at), look=False)
+            case "upsert" if is_ours and all({*now.names} == r.keys() for r in details.values()):
+                rows = self.life.fitting_rows(now, details)
+                data = now.table(rows)
+                write(lambda ds: ds.upsert(data, on=KEY))
+                self.advance(lambda state, at: self.life.upserted(state, rows, at), look=False)
             case "delete":
-                theirs.delete(in_list(details))
-                self.advance(lambda state, _: state.without(details), look=False)
+                write(lambda ds: ds.delete(in_list(details)))
+                self.advance(lambda state, _: state.without(details), may_stay=True, look=False)
             case "update" if numbers := [
                 c.name for c in now.columns if ALL_KINDS[c.kind].is_number
             ]:
                 keys, value = details
-                theirs.update({numbers[0]: str(value)}, in_list(keys))
+                update = {numbers[0]: str(value)}, in_list(keys)
+                write(lambda ds: ds.update(*update))
                 changes = {key: {numbers[0]: value} for key in keys}
                 self.advance(
                     lambda state, at: state.updated(changes, at), may_stay=True, look=False
                 )
-            case "restore" if alike := self._versions_with_these_columns():
+            case "restore" if not is_ours and (alike := self._versions_with_these_columns()):
                 version = alike[details % len(alike)]
                 self.pylance(version).restore()
                 self.advance(lambda *_: self.states[version], look=False)
@@ -269,13 +365,18 @@ class Line:
                 self.memory["restored by pylance"] = True
             case "drop" if len(free := self._columns_to_drop()) > 1:
                 name = free[details % len(free)]
-                theirs.drop_columns([name])
+                write(lambda ds: ds.drop_columns([name]))
                 self.advance(lambda state, _: state.without_column(name), look=False)
-            case "configure" | "restore" | "update" | "drop":
-                theirs.update_config({"rival": str(details)})
-                self.advance(unchanged, look=False)
+            case "compact" if is_ours:
+                write(lambda ds: ds.compact(details))
+                self.advance(unchanged, may_stay=True, look=False)
+            case "compact":
+                write(lambda ds: ds.optimize.compact_files(target_rows_per_fragment=details))
+                self.advance(unchanged, may_stay=True, look=False)
+            case "twin":
+                self.twin()
             case _:
-                theirs.optimize.compact_files(target_rows_per_fragment=details)
+                write(lambda ds: ds.update_config({"rival": str(details)}))
                 self.advance(unchanged, look=False)
 
     def _columns_to_drop(self) -> list[str]:

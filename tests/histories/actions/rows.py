@@ -147,12 +147,16 @@ def upsert(life: Life, choose: Choices) -> None:
         merge.when_not_matched_insert_all().execute(data)
 
     is_whole = set(names) == set(now.names)
+    rivals = ["configure", "compact"]
+    if not lacks:
+        rivals += ["delete", "update", "upsert"]
+        rivals += [] if skips else ["drop"]  # a row may differ in the dropped column alone
     line.write(
         choose,
         lambda ds: ds.upsert(data, on=KEY, skip_unchanged=skips),
         build,
         pylance=by_pylance if is_whole and not skips else None,
-        rivals=("configure", "compact", *(() if lacks else ("delete", "update", "drop"))),
+        rivals=rivals,
     )
 
 
@@ -201,7 +205,7 @@ def merge(life: Life, choose: Choices) -> None:
         ),
         build,
         pylance=by_pylance if form != "insert some" else None,
-        rivals=("configure", "compact", "delete", "update", "drop"),
+        rivals=("configure", "compact", "delete", "update", "drop", "upsert"),
     )
 
 

@@ -98,11 +98,19 @@ def write_batch(
 ) -> None:
     """Write a batch, and if the process dies meanwhile, once more: then it is there once."""
     before = line.newest
+
+    def twin() -> None:
+        line.life.second_process.run(lambda ds: write(ds.table, data, micro_batch), line.uri)
+        line.advance(build, may_stay=True, look=False)
+
+    line.twin = twin
     line.write(
         choose,
         lambda ds: write(ds.table, data, micro_batch),
         build,
-        rivals=("configure",) if is_overwrite else ("configure", "compact", "delete"),
+        rivals=("configure",)
+        if is_overwrite
+        else ("configure", "compact", "delete", "twin", "twin"),
         is_planned_on_handle=True,
     )
     if choose.recorded["by"][0] in ("dies", "beaten") and not _is_last(line, micro_batch):

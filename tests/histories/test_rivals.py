@@ -1,0 +1,55 @@
+"""Verbs that another writer comes in between of: the kit notices what a lost rebase would do."""
+
+import pytest
+
+from lance_stream.commit import committer
+from lance_stream.table.conflicts import Verdict
+from tests.histories.engine import Outcome, replay
+from tests.histories.life import STORE_CALLS
+from tests.histories.steps import step
+
+CREATE = step(
+    "create",
+    file_version="2.2",
+    columns=[["a", "int64"]],
+    rows={key: {"a": key} for key in range(8)},
+    way="rows",
+)
+NUM_CALLS = 12
+
+
+def upsert_beside(name: str, details: object, who: str, at: int) -> Outcome:
+    rows = {1: {"a": 70}, 2: {"a": 71}, 9: {"a": 72}}
+    by = ["beaten", name, details, who, at]
+    return replay([CREATE, step("upsert", names=["a"], rows=rows, by=by), step("valid")])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("who", ["we", "pylance"])
+def test_a_rival_may_come_before_each_call(who: str) -> None:
+    """Before our plan, between plan and commit, and after it: the table has both changes."""
+    for at in range(NUM_CALLS):
+        outcome = upsert_beside("delete", [1, 3], who, at)
+        if outcome.error is not None:
+            raise outcome.error
+        assert outcome.counts["by beaten"] == 1
+
+
+@pytest.mark.oracle
+def test_revived_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a rebase, the rows that a rival has deleted come back."""
+    real = committer.check
+
+    def without_rebase(*arguments: object) -> Verdict:
+        real(*arguments)  # type: ignore[arg-type]
+        return Verdict.YES
+
+    monkeypatch.setattr(committer, "check", without_rebase)
+    assert isinstance(upsert_beside("delete", [1, 3], "we", 0).error, AssertionError)
+
+
+def test_calls_of_the_store_exist() -> None:
+    """A call that is renamed would not be counted."""
+    from lance_stream.storage.local_store import LocalStore
+
+    assert all(hasattr(LocalStore, name) for name in STORE_CALLS)
