@@ -493,9 +493,10 @@ class TableFollower:
         for older, newer in zip((after, *versions[:-1]), versions, strict=True):
             if newer == older + 1:
                 continue
-            missing = f"{older + 1}" if newer == older + 2 else f"{older + 1} to {newer - 1}"
-            one = newer == older + 2
-            problem = f"version {missing} is gone" if one else f"versions {missing} are gone"
+            if newer == older + 2:
+                problem = f"version {older + 1} is gone"
+            else:
+                problem = f"versions {older + 1} to {newer - 1} are gone"
             instead = f"the net changes from version {older} to {newer} replace them"
             if self.rules.is_consumer and older:
                 self._warn(problem, instead)

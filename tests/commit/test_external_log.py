@@ -288,6 +288,20 @@ def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
         commit_to(writer.log, append(3, 1))
 
 
+def test_versions_of_a_deleted_table_are_never_continued(tmp_path: Path) -> None:
+    """Only the manifest store knows them, by a staged name that is gone."""
+    store, manifests = WatchedStore(open_store(tmp_path / "t")), new_log(tmp_path).manifests
+    writer = Writer(store, WatchedManifests(manifests), ExternalLog(store, manifests, "uri of t"))
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        writer.log.publish(1, manifest_of(1))
+    revive(writer)
+    assert not writer.others().publish(1, manifest_of(1)), "its manifest is staged"
+    store.delete(f"_versions/{staged(store)[0]}")
+    with pytest.raises(InvalidInputError, match=r"still holds versions up to 1 .*forget_versions"):
+        writer.others().publish(1, manifest_of(1))
+
+
 def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
     writer.log.publish(4, manifest_of(4))
     writer.store.write(FINAL_4, manifest_of(4, "x"))

@@ -91,6 +91,7 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         (pd.Series([{"a": 1}, None]), pa.struct([("a", pa.int64())]), [{"a": 1}, None]),
         ([pd.NA, pd.NaT, 1], pa.int64(), [None, None, 1]),
         ([[FIRST, pd.NaT]], pa.list_(pa.timestamp("ns")), [[FIRST, None]]),
+        ([{"b": 0.1}], POINT, [{"a": None, "b": np.float32(0.1)}]),
         ([{"a": pd.NaT}], pa.struct([("a", pa.timestamp("us"))]), [{"a": None}]),
         ([NANOS], pa.timestamp("ns"), [NANOS]),
         (pd.Series([NANOS]), pa.timestamp("ns"), [NANOS]),
@@ -217,6 +218,7 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
         ([1.5], pa.timestamp("s"), "1.5 would become 1"),
         ([2**53 + 1], pa.float64(), "9007199254740993"),
         ([2**24 + 1], pa.float32(), "16777217"),
+        ([{"b": 2**24 + 1}], POINT, "16777217"),
     ],
 )
 def test_values_that_would_become_others_are_refused(
@@ -224,6 +226,12 @@ def test_values_that_would_become_others_are_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"'o' .*fit the .*{problem}"):
         returned(values, kind)
+
+
+def test_arrow_numbers_do_not_become_texts() -> None:
+    """Arrow casts them, but a stored number can be read as one."""
+    with pytest.raises(InvalidInputError, match="'o' is int64, but string in the table"):
+        returned(pa.array([1]), pa.string())
 
 
 WHOLE = [pa.int8(), pa.int16(), pa.uint32(), pa.int64()]

@@ -60,6 +60,11 @@ def value_of(text: str) -> Any:
 
 
 VALUES = {
+    # numbers of two types
+    "i + 0.5e0": 7.5,
+    "1BD / 3": Decimal("0.333333"),
+    "p / CAST(7 AS bigint)": Decimal("0.36428571428571428571429"),
+    "CAST('2024-03-01 06:30:15.12+18:00' AS timestamp) = at": True,
     # texts
     "upper(s)": " STRASSE ",
     "lower('ÀB')": "àb",
@@ -228,6 +233,8 @@ def test_values_are_those_of_spark(text: str) -> None:
     [
         ("1 / (i - 7)", "division by zero"),
         ("1e0 % (i - 7)", "division by zero"),
+        ("1 / (i - 7) + CAST(n AS int)", "division by zero"),
+        ("CAST('2024-03-01 06:30:15+18:01' AS timestamp)", "is no time"),
         ("big * big", "overflow"),
         ("CAST(big AS int)", "not in range"),
         ("CAST(d AS bigint)", "does not fit"),

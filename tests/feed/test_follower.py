@@ -345,6 +345,30 @@ def test_a_snapshot_whose_version_is_gone(
     assert "rows are repeated" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("end", "ids", "instead"),
+    [
+        (Position(5, num_delivered=2, is_snapshot=True), [], "skipped, and a new snapshot follows"),
+        (Position(5), [0, 2, 3, 5, 6, 7, 8], "the rows of version 6 are read instead"),
+    ],
+    ids=["a part", "all"],
+)
+def test_a_planned_snapshot_outlives_its_version(
+    stored: Dataset,
+    caplog: pytest.LogCaptureFixture,
+    end: Position,
+    ids: list[int],
+    instead: str,
+) -> None:
+    """A checkpoint has the end of a batch already, and a cleanup removes what it is of."""
+    stored.append(rows(8))
+    forget(stored, 5)
+    lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
+    with caplog.at_level(logging.WARNING):
+        assert sorted(row[2] for row in read(lenient, FROM_SNAPSHOT, end)) == ids
+    assert instead in caplog.text
+
+
 # --- versions that are gone
 
 
@@ -390,6 +414,8 @@ def test_net_changes_bridge_a_consumers_gap(
 def test_net_changes_bridge_a_gap_if_lenient(stored: Dataset) -> None:
     """Only with `failOnDataLoss` off."""
     forget(stored, 3)
+    with pytest.raises(NotFoundError, match="of the next ones version 3 is gone"):
+        read(follow(stored), Position(1), Position(5))
     rules = FollowerRules(FeedRules(pre_images=False), fail_on_data_loss=False)
     batches = batches_from(follow(stored, rules), Position(1), Limits(versions=1))
     assert [{row[0] for row in batch} for batch in batches] == [{2}, {4}, {5}]

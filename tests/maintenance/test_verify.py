@@ -55,6 +55,16 @@ def test_a_valid_table_has_no_findings(ds: Dataset) -> None:
         assert ds.checkout(version).verify() == []
 
 
+@pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
+def test_fields_without_a_column_share_none(file_version: str) -> None:
+    """A struct is stored as its parts alone, and a table may have several."""
+    kind = pa.struct([("a", pa.int64())])
+    data = pa.table({name: pa.array([{"a": 1}], kind) for name in ("p", "q")})
+    uri = f"memory://{uuid.uuid4()}/table"
+    ds = lance_stream.create_dataset(uri, data, file_version=file_version)
+    assert ds.verify() == []
+
+
 def rewritten(ds: Dataset, **changed: Any) -> Dataset:
     """Put another manifest in place of the version's."""
     manifest = replace(ds.table.manifest, **changed)

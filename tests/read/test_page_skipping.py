@@ -98,6 +98,7 @@ def bytes_read(ds: Dataset, predicate: str, columns: list[str]) -> int:
         ("i < 5 AND i > 40000", 0),
         ("i < 5 OR i > 40000", 2),
         ("(i < 5 OR i > 40000) AND i + 1 > 0", 2),
+        ("i = 10000 OR (i < 5 AND i > 40000)", 1),
         ("i < 100 OR i % 2 = 0", 5),
         ("NOT (i < 100)", 5),
         ("i <> 5", 5),
@@ -134,6 +135,7 @@ PREDICATES = [
     "i = 5 OR s LIKE 's00001%'",
     "i NOT IN (1, 2) AND i < 5",
     "i NOT BETWEEN 3 AND 40950",
+    f"s IN ({', '.join(repr(f's{n:06d}') for n in range(0, 40_000, 1000))})",
 ]
 
 

@@ -1,3 +1,4 @@
+import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.paths import tombstone_path
+from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_path
 from lance_stream.table.tombstones import (
     CONFIG_KEY,
     TombstoneFile,
@@ -310,6 +311,19 @@ def test_a_clone_reads_its_origins_files() -> None:
     clone = new_table()
     manifest = replace(clone.manifest, base_paths=(base,), config=table.manifest.config)
     assert late(replace(clone, manifest=manifest), ids(1, 2), pa.array([5, 5])) == [True, False]
+
+
+def test_a_clone_keeps_its_origins_deletes(tmp_path: Path) -> None:
+    """The origin forgets them when they have expired there, or is deleted."""
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA)
+    rules: dict[str, Any] = {
+        "on": "id", "sequence_by": "seq", "delete_when": "seq = 5", "tombstones": WEEK,
+    }  # fmt: skip
+    ds = ds.upsert(pa.table({"id": [1, 2], "seq": [5, 4]}, schema=SCHEMA), **rules)
+    clone = ds.shallow_clone(str(tmp_path / "clone"))
+    shutil.rmtree(tmp_path / "t" / TOMBSTONES_DIRECTORY)
+    clone = clone.upsert(pa.table({"id": [1, 3], "seq": [4, 4]}, schema=SCHEMA), **rules)
+    assert sorted(clone.to_table()["id"].to_pylist()) == [2, 3]
 
 
 def test_a_missing_file_gives_a_way_out() -> None:

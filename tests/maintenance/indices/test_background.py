@@ -19,7 +19,7 @@ from lance_stream import IndexBuildError, RetryableConflictError
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.compaction.background import begin_work, end_work
 from lance_stream.maintenance.indices import background, child
-from lance_stream.maintenance.indices.background import BackgroundIndexing
+from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.maintenance.indices.building import LEFT, Built
 from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
@@ -69,6 +69,10 @@ def test_nothing_is_done_below_the_limit(
     assert indexing.wait(60)
     assert indexing.last_round is None
     assert newest().version == version
+    indexing.last_round = IndexRound(reasons={"id_idx": "rows"})
+    indexing.after_batch(newest)
+    assert indexing.wait(60)
+    assert indexing.last_round.reasons, "a round that did nothing hides none that did"
 
 
 def test_batches_do_not_wait_for_the_work(
@@ -252,7 +256,7 @@ def test_pickles_begin_anew() -> None:
 
 PROGRAM = """
 import sys, lance_stream, pyarrow as pa
-from lance_stream.maintenance.indices.background import BackgroundIndexing
+from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 indexing = BackgroundIndexing(RefreshPolicy(rows=1))
 lance_stream.open_dataset(sys.argv[1]).append(pa.table({"id": range(60, 90), "g": [1] * 30}))
