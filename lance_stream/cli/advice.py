@@ -28,6 +28,6 @@ _WORDS: Final[tuple[tuple[str, str], ...]] = (
 
 def as_commands(message: str) -> str:
     """Return a message with commands in place of calls."""
-    for said, words in _WORDS:
-        message = re.sub(said, words, message)
+    for pattern, words in _WORDS:
+        message = re.sub(pattern, words, message)
     return message

@@ -108,9 +108,11 @@ def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
         options = parse_storage_options(storage_option, trusted_location)
         return function(None if uri is None else TableArgument(uri, options), **others)
 
-    own = [name for each in getattr(function, "__click_params__", ()) for name in each.opts]
+    option_names = [
+        name for option in getattr(function, "__click_params__", ()) for name in option.opts
+    ]
     return click.option(
-        *([] if "-o" in own else ["-o"]),
+        *([] if "-o" in option_names else ["-o"]),
         "--storage-option",
         cls=StoreOption,
         metavar="KEY=VALUE",
@@ -197,11 +199,11 @@ def checkout(ds: "Dataset", version: str | None) -> "Dataset":
     from lance_stream.errors import NotFoundError
     from lance_stream.snapshot.tag_files import list_tags
 
-    wanted = parse_version(version)
+    spec = parse_version(version)
     try:
-        return ds.checkout(wanted)
+        return ds.checkout(spec)
     except NotFoundError as error:
-        if not isinstance(wanted, str) and version in list_tags(ds.table.refs):
+        if not isinstance(spec, str) and version in list_tags(ds.table.refs):
             error.add_note(f"There is a tag of this name: {_TAG}{version}")
         raise
 
@@ -226,4 +228,4 @@ def parse_version(text: str | None) -> "VersionSpec":
 
 def split_names(text: str | None) -> list[str] | None:
     """Return the names of a list with commas; None for none."""
-    return [each.strip() for each in text.split(",")] if text else None
+    return [name.strip() for name in text.split(",")] if text else None

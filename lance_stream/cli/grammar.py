@@ -64,7 +64,7 @@ class Command(click.Command):
         """Write the arguments, the options, and those for the table's store."""
         params = self.get_params(ctx)
         named = [param for param in params if isinstance(param, click.Argument)]
-        names = [(each.metavar or "").strip("[]") for each in named]
+        names = [(argument.metavar or "").strip("[]") for argument in named]
         options = [param for param in params if isinstance(param, click.Option)]
         of_store = [option for option in options if isinstance(option, StoreOption)]
         for title, records in (
@@ -102,8 +102,10 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the subcommands, each with the whole of its first sentence."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        records = [(name, each.get_short_help_str(_WHOLE)) for name, each in found if each]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        records = [
+            (name, command.get_short_help_str(_WHOLE)) for name, command in commands if command
+        ]
         if records:
             with formatter.section("Commands"):
                 formatter.write_dl(records)
@@ -131,9 +133,9 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, candidates: Iterable[str]) -> str:
     """Return a question for what could have been meant, and the end of the sentence before it."""
-    close = get_close_matches(word, list(known), n=3, cutoff=0.5)
+    close = get_close_matches(word, list(candidates), n=3, cutoff=0.5)
     if not close:
         return "."
     return f". Did you mean {' or '.join(close)}?"
@@ -156,10 +158,10 @@ def in_full(words: Sequence[str], params: Sequence[click.Parameter]) -> list[str
 
 
 def _in_full(word: str, names: Iterable[str]) -> str:
-    given, equals, value = word.partition("=")
-    if len(given) < 3 or not given.startswith("--") or given in names:
+    name, equals, value = word.partition("=")
+    if len(name) < 3 or not name.startswith("--") or name in names:
         return word
-    meant = [name for name in names if name.startswith(given)]
+    meant = [name for name in names if name.startswith(name)]
     return f"{meant[0]}{equals}{value}" if len(meant) == 1 else word
 
 
@@ -167,9 +169,9 @@ def new_group(name: str) -> Callable[[Callable[..., Any]], Group]:
     """Return a decorator that makes a function a group of commands."""
 
     def make(function: Callable[..., Any]) -> Group:
-        made: Group = click.group(name, cls=Group, context_settings=SETTINGS)(function)
-        made.params.append(debug_option())
-        return made
+        group: Group = click.group(name, cls=Group, context_settings=SETTINGS)(function)
+        group.params.append(debug_option())
+        return group
 
     return make
 
@@ -199,10 +201,10 @@ def new_command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Co
     """
 
     def make(function: Callable[..., Any]) -> Command:
-        made: Command = click.command(name, cls=Command, context_settings=SETTINGS, **settings)(
+        command: Command = click.command(name, cls=Command, context_settings=SETTINGS, **settings)(
             function
         )
-        made.params.append(debug_option())
-        return made
+        command.params.append(debug_option())
+        return command
 
     return make

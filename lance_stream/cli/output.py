@@ -88,7 +88,7 @@ def cell(value: object, max_width: int = MAX_WIDTH) -> str:
     text = value if isinstance(value, str) else to_json(value) if _is_nested(value) else str(value)
     if len(text) > 2 * max_width:
         text = text[: 2 * max_width]
-    text = "".join(each if each.isprintable() else "·" for each in text)
+    text = "".join(character if character.isprintable() else "·" for character in text)
     if num_columns(text) <= max_width:
         return text
     while num_columns(text) >= max_width:
@@ -123,9 +123,9 @@ def _is_nested(value: object) -> bool:
 def _plain(value: object) -> object:
     match value:
         case dict():
-            return {str(key): _plain(each) for key, each in value.items()}
+            return {str(key): _plain(item) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_plain(item) for item in value]
         case bytes():
             return base64.b64encode(value).decode()
         case datetime() | date() | time():

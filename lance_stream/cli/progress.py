@@ -40,6 +40,6 @@ def progress(task: str, *, is_counted: bool = True) -> Iterator[Advance]:
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-    ) as shown:
-        shown_task = shown.add_task(escaped(task), total=1.0 if is_counted else None)
-        yield lambda share: shown.update(shown_task, completed=min(share, 1.0))
+    ) as bars:
+        shown_task = bars.add_task(escaped(task), total=1.0 if is_counted else None)
+        yield lambda share: bars.update(shown_task, completed=min(share, 1.0))

@@ -67,7 +67,7 @@ def lines_of(
     widths = [max(map(num_columns, column)) for column in zip(*cells, strict=True)]
     right = [name in numbers for name in header]
     return [
-        (" " * _GAP).join(aligned(*each) for each in zip(row, widths, right, strict=True)).rstrip()
+        (" " * _GAP).join(aligned(*cell) for cell in zip(row, widths, right, strict=True)).rstrip()
         for row in cells
     ]
 
@@ -98,11 +98,11 @@ def _drawn(
         box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False
     )
     widths = [max(map(num_columns, column)) for column in zip(header, *rows, strict=True)]
-    is_long = [each > _SHORT for each in widths]
+    is_long = [width > _SHORT for width in widths]
     for name, is_folded in zip(header, is_long, strict=True):
         justify: Literal["left", "right"] = "right" if name in numbers else "left"
         table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not is_folded)
-    least = [min(each, _SHORT) + _GAP for each in widths]
+    least = [min(width, _SHORT) + _GAP for width in widths]
     for row in rows:
         table.add_row(*map(Text, row))
     drawn = io.StringIO()

@@ -81,7 +81,7 @@ def publish_clone(
     """
     check_may_write(source.manifest)
     counted = with_counts(source.store, source.manifest)
-    made = clone_of(
+    clone = clone_of(
         counted,
         [inlined(source.store, fragment) for fragment in counted.fragments],
         tuple(source.base_paths),
@@ -93,21 +93,21 @@ def publish_clone(
     data = encode_transaction(transaction)
     log.store.write(transaction_path(file), data)
     _copy_tombstones(source, log.store)
-    made = replace(
-        made,
+    clone = replace(
+        clone,
         timestamp_nanos=max(environment.now_nanos(), (source.manifest.timestamp_nanos or 0) + 1),
         transaction_file=file,
         inline_transaction=data,
         writer_version=WriterVersion(WRITER_LIBRARY, VERSION),
-        config={**made.config, **log.mark},
+        config={**clone.config, **log.mark},
     )
     with Retrying(POLICY, environment):
-        is_ours = publish_and_confirm(log, made.version, encode_manifest(made), file, environment)
+        is_ours = publish_and_confirm(log, clone.version, encode_manifest(clone), file, environment)
     if not is_ours:
         raise InvalidInputError(
-            f"another program has created version {made.version} of {log.store.uri} meanwhile"
+            f"another program has created version {clone.version} of {log.store.uri} meanwhile"
         )
-    return log.read(made.version)
+    return log.read(clone.version)
 
 
 def begin_clone(store: Store, source: Source, branch: str | None) -> tuple[Transaction, bool]:
@@ -133,11 +133,13 @@ def begin_clone(store: Store, source: Source, branch: str | None) -> tuple[Trans
     except BadDataError as error:
         error.add_note(f"{store.uri}/{CLONED_FROM}")
         raise
-    found = begun.operation
-    if found == operation:
+    earlier = begun.operation
+    if earlier == operation:
         return begun, False
     of_what = (
-        f"version {found.ref_version} of {found.ref_path}" if isinstance(found, Clone) else "?"
+        f"version {earlier.ref_version} of {earlier.ref_path}"
+        if isinstance(earlier, Clone)
+        else "?"
     )
     raise InvalidInputError(
         f"another clone was begun in {store.uri} and is not finished: of {of_what}. If the program "

@@ -126,8 +126,8 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
                     f"{log.manifests.where} holds no version of {log.store.uri} yet, so it is "
                     "unknown which version belongs to those of the other tables: commit to it once"
                 )
-        found = [log.read_item(items[log.base_uri]) for log in checked]
-        manifests = [each for each in found if each is not None]
+        read = [log.read_item(items[log.base_uri]) for log in checked]
+        manifests = [manifest for manifest in read if manifest is not None]
         if len(manifests) == len(checked):
             return manifests
     raise CorruptDataError(
@@ -206,7 +206,7 @@ class CommitGroup:
         self, member: Member, manifests: ManifestStore, base_uri: str, item: ManifestItem
     ) -> bool:
         """See `Member.put_if_not_exists`."""
-        own = _Waiting(base_uri, item)
+        entry = _Waiting(base_uri, item)
         with self._changed:
             if self._manifests is None:
                 self._manifests = manifests
@@ -214,9 +214,9 @@ class CommitGroup:
                 raise InvalidInputError(
                     f"{self._manifests.where} and {manifests.where} cannot commit together"
                 )
-            self._waiting[member.name] = own
+            self._waiting[member.name] = entry
             self._running.discard(member.name)
-            while own.is_put is None and own.error is None:
+            while entry.is_put is None and entry.error is None:
                 if self._failure is not None:
                     self._resume([member.name])
                     raise _aborted(*self._failure)
@@ -224,9 +224,9 @@ class CommitGroup:
                     self._changed.wait()
                 else:
                     self._put_all(manifests)
-        if own.error is not None:
-            raise own.error
-        return bool(own.is_put)
+        if entry.error is not None:
+            raise entry.error
+        return bool(entry.is_put)
 
     def leave(self, member: Member, error: BaseException | None = None) -> None:
         """End a member's part; with an error, nothing that waits is committed anymore."""
@@ -245,15 +245,15 @@ class CommitGroup:
         """Put the items of all that wait. The lock is held: there is nobody else to wait for it."""
         waiting = dict(self._waiting)
         try:
-            taken = _put(manifests, {each.base_uri: each.item for each in waiting.values()})
+            taken = _put(manifests, {entry.base_uri: entry.item for entry in waiting.values()})
         except Exception as error:
-            for each in waiting.values():
-                each.error = error
+            for entry in waiting.values():
+                entry.error = error
             self._resume(waiting)
             return
-        for name, each in waiting.items():
-            if not taken or each.base_uri in taken:
-                each.is_put = not taken
+        for name, entry in waiting.items():
+            if not taken or entry.base_uri in taken:
+                entry.is_put = not taken
                 self._resume([name])
 
     def _resume(self, names: Sequence[str] | Mapping[str, Any]) -> None:

@@ -146,7 +146,7 @@ def commit(
     rebased: list[Fragment] = []
     try:
         with Retrying(retries, environment) as attempts:
-            done = _attempt(
+            outcome = _attempt(
                 log,
                 transaction,
                 planned_on,
@@ -163,9 +163,11 @@ def commit(
         delete_deletion_files(log.store, rebased)
         raise
     if rebased:
-        named = done.manifest.fragments if isinstance(done, Committed) else FragmentList()
-        delete_deletion_files(log.store, [each for each in rebased if not _is_in(each, named)])
-    return done
+        named = outcome.manifest.fragments if isinstance(outcome, Committed) else FragmentList()
+        delete_deletion_files(
+            log.store, [fragment for fragment in rebased if not _is_in(fragment, named)]
+        )
+    return outcome
 
 
 def _is_in(rebased: Fragment, fragments: FragmentList) -> bool:
@@ -199,35 +201,35 @@ def _attempt(
         rebased: Receives a fragment for each deletion file that a rebase has written.
     """
     checked = transaction.read_version
-    known = planned_on if planned_on is not None and planned_on.version else None
+    last_read = planned_on if planned_on is not None and planned_on.version else None
     file = _write_transaction(log, transaction, environment)
     for attempt in attempts:
         state = _read_state(log, transaction)
         newest = state.newest if state else None
-        if state is not None and known is not None:
-            check_is_still_there(log, state, known)
+        if state is not None and last_read is not None:
+            check_is_still_there(log, state, last_read)
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
             return Skipped(newest, reason)
         log.check_may_follow(newest)
         if state is not None and newest is not None and newest.version > checked:
-            found = _check_since(log, transaction, checked, state)
-            if isinstance(found, Skipped):
-                return found
-            if found is Verdict.REBASE:
+            verdict = _check_since(log, transaction, checked, state)
+            if isinstance(verdict, Skipped):
+                return verdict
+            if verdict is Verdict.REBASE:
                 transaction = rebase_transaction(
                     log, transaction, newest, environment.random_id, rebased
                 )
             checked = newest.version
-        known = newest
+        last_read = newest
         if file.transaction is not transaction:
             file = _write_transaction(log, transaction, environment)
         if planned_on is not None:
             check_files_are_there(log.store, transaction.operation)
-        made = _next_version(log, newest, file, creation, config_entries, environment)
-        data = encode_manifest(made)
-        if publish_and_confirm(log, made.version, data, file.name, environment):
-            log.remember(made, data)
-            return Committed(made, attempt)
+        manifest = _next_version(log, newest, file, creation, config_entries, environment)
+        data = encode_manifest(manifest)
+        if publish_and_confirm(log, manifest.version, data, file.name, environment):
+            log.remember(manifest, data)
+            return Committed(manifest, attempt)
     name = operation_name(transaction.operation)
     raise RetryableConflictError(
         f"other writers committed first each time that this {name} tried to: {attempts}. "

@@ -89,7 +89,7 @@ _log = logging.getLogger(__name__)
 _TRIES: Final = 5
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """Where a version's manifest is stored according to its item.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Place(NamedTuple):
     @property
     def final_paths(self) -> tuple[str, ...]:
         """The final paths in both naming schemes: the table may have been renamed since."""
-        other = next(each for each in NamingScheme if each is not self.scheme)
+        other = next(scheme for scheme in NamingScheme if scheme is not self.scheme)
         return self.final_path, manifest_path(self.version, other)
 
 
@@ -198,14 +198,14 @@ class ExternalLog:
 
     def latest(self) -> int:
         """Return the newest version; see `VersionLog.latest`."""
-        place = self._latest()
-        if place is None:
+        location = self._latest()
+        if location is None:
             return self._listed.latest()
-        if place.is_staged:
+        if location.is_staged:
             return self.read_latest().version
-        if not any(self.store.exists(final_path) for final_path in place.final_paths):
-            raise self._lost(place)
-        return place.version
+        if not any(self.store.exists(final_path) for final_path in location.final_paths):
+            raise self._lost(location)
+        return location.version
 
     def has(self, version: int) -> bool:
         """Return whether a version exists; usually one request to the manifest store."""
@@ -215,14 +215,14 @@ class ExternalLog:
 
     def versions(self, after: int = 0) -> list[int]:
         """Return the existing versions after one; see `VersionLog.versions`."""
-        place = self._latest()
-        if place is None:
+        location = self._latest()
+        if location is None:
             return self._listed.versions(after)
-        newest = self.read_latest().version if place.is_staged else place.version
-        found = [version for version in self._listed.versions(after) if version <= newest]
-        if newest > after and newest not in found:
-            raise self._lost(place)
-        return found
+        newest = self.read_latest().version if location.is_staged else location.version
+        versions = [version for version in self._listed.versions(after) if version <= newest]
+        if newest > after and newest not in versions:
+            raise self._lost(location)
+        return versions
 
     def read_state(self) -> LogState:
         """Return the current state; see `VersionLog.read_state`. It has the newest version only."""
@@ -231,11 +231,11 @@ class ExternalLog:
 
     def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version; see `VersionLog.read`."""
-        found = self._find(version, etag)
-        if found is None and self._is_listed(version):
+        manifest = self._find(version, etag)
+        if manifest is None and self._is_listed(version):
             return self._listed.read(version, etag)
-        if found is not None:
-            return found
+        if manifest is not None:
+            return manifest
         versions = self.versions()
         raise NotFoundError(
             f"the dataset at {self.store.uri} has no version {version}: it has "
@@ -247,25 +247,25 @@ class ExternalLog:
 
     def find(self, version: int) -> Manifest | None:
         """Return the manifest of a version that may not exist; see `VersionLog.find`."""
-        found = self._find(version, "", is_newest=True)
-        if found is None and self._is_listed(version):
+        manifest = self._find(version, "", is_newest=True)
+        if manifest is None and self._is_listed(version):
             return self._listed.find(version)
-        return found
+        return manifest
 
     def read_latest(self) -> Manifest:
         """Return the manifest of the newest version; see `VersionLog.read_latest`."""
-        place = None
+        location = None
         for _ in range(_TRIES):
-            place = self._latest()
-            if place is None:
+            location = self._latest()
+            if location is None:
                 newest = self._listed.read_latest()
                 self._scheme = self._listed.scheme
                 return newest
             with suppress(NotFoundError):
-                return self._load(place, is_newest=True)
+                return self._load(location, is_newest=True)
             # The file is gone: another reader finished the version, or the table was deleted.
-        assert place is not None
-        raise self._lost(place)
+        assert location is not None
+        raise self._lost(location)
 
     def manifest_path(self, version: int) -> str:
         """Return the path of a version's manifest; see `VersionLog.manifest_path`."""
@@ -297,7 +297,7 @@ class ExternalLog:
                 return False
         self._newest_seen = max(version, self._newest_seen or 0)
         try:
-            return self._finish(self._place(item), manifest) == manifest
+            return self._finish(self._location_of(item), manifest) == manifest
         except StoreRefusedError as error:  # which does not undo step 2
             raise StoreError(*error.args) from error
 
@@ -315,10 +315,10 @@ class ExternalLog:
         Raises:
             BadDataError: The manifest, or the item, is damaged.
         """
-        place = self._place(item)
-        self._scheme = place.scheme
+        location = self._location_of(item)
+        self._scheme = location.scheme
         with suppress(NotFoundError):
-            return self._load(place, is_newest=True)
+            return self._load(location, is_newest=True)
         return None
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
@@ -340,8 +340,8 @@ class ExternalLog:
 
         One that no item names was never published and never will be: it was staged long ago.
         """
-        places = map(self._place, self.manifests.items(self.base_uri))
-        return set(paths) - {position.path for position in places if position.is_staged}
+        locations = map(self._location_of, self.manifests.items(self.base_uri))
+        return set(paths) - {position.path for position in locations if position.is_staged}
 
     def forget(self, through: int | None = None) -> None:
         """Delete versions from the manifest store, and the table with the last of them.
@@ -368,17 +368,17 @@ class ExternalLog:
     def _key(self, path: str) -> str:
         return f"{self.base_uri}/{path}"
 
-    def _latest(self) -> _Place | None:
+    def _latest(self) -> _Location | None:
         """Return where the newest version's manifest is stored; None if there is no item."""
         item = self.manifests.latest(self.base_uri)
         self._newest_seen = item.version if item else None
         if item is None:
             return None
-        place = self._place(item)
-        self._scheme = place.scheme
-        return place
+        location = self._location_of(item)
+        self._scheme = location.scheme
+        return location
 
-    def _place(self, item: ManifestItem) -> _Place:
+    def _location_of(self, item: ManifestItem) -> _Location:
         """Return where a version's manifest is stored according to its item.
 
         Raises:
@@ -393,7 +393,7 @@ class ExternalLog:
                 f"{self.manifests.where} has {item.path[:300]!r} as the path of the manifest of "
                 f"version {item.version} of {self.base_uri!r}, which is not the name of one"
             )
-        return _Place(item, f"{VERSIONS_DIRECTORY}/{name}", parsed.scheme, final is None)
+        return _Location(item, f"{VERSIONS_DIRECTORY}/{name}", parsed.scheme, final is None)
 
     # --- reading
 
@@ -405,7 +405,7 @@ class ExternalLog:
             if item is None or item == tried:
                 return None
             with suppress(NotFoundError):
-                return self._load(self._place(item), etag, is_newest=is_newest)
+                return self._load(self._location_of(item), etag, is_newest=is_newest)
             tried = item  # finished or removed by another process meanwhile, or long ago
 
     def _is_listed(self, version: int) -> bool:
@@ -414,7 +414,7 @@ class ExternalLog:
             self._latest()
         return self._newest_seen is None or version < self._newest_seen
 
-    def _load(self, place: _Place, etag: str = "", *, is_newest: bool = False) -> Manifest:
+    def _load(self, location: _Location, etag: str = "", *, is_newest: bool = False) -> Manifest:
         """Return the manifest of a version, once it has its final name.
 
         Raises:
@@ -422,106 +422,106 @@ class ExternalLog:
             CorruptDataError: Its size differs from the item's.
             Exception: It is staged, and giving it its final name failed.
         """
-        if place.is_staged:
-            return self._repair(place, is_newest=is_newest)
-        for path in place.final_paths:
+        if location.is_staged:
+            return self._repair(location, is_newest=is_newest)
+        for path in location.final_paths:
             with suppress(NotFoundError):
                 return read_manifest(
                     self.store,
                     path,
-                    place.version,
+                    location.version,
                     etag,
                     is_newest=is_newest,
-                    size_bytes=place.item.size_bytes,
+                    size_bytes=location.item.size_bytes,
                 )
-        raise NotFoundError(f"there is no file {self.store.uri}/{place.path}")
+        raise NotFoundError(f"there is no file {self.store.uri}/{location.path}")
 
-    def _repair(self, place: _Place, *, is_newest: bool) -> Manifest:
+    def _repair(self, location: _Location, *, is_newest: bool) -> Manifest:
         """Do the steps that the writer of a version has left out, and return its manifest."""
-        final = place.final_path
+        final = location.final_path
         try:
-            data = self.store.read(place.path)
+            data = self.store.read(location.path)
         except NotFoundError:
             # another reader finished it, which deletes the staged file last; or it is lost
             data = self.store.read(final)
-            self._check_size(place, data)
-            self._put_final(place, len(data))
+            self._check_size(location, data)
+            self._put_final(location, len(data))
         else:
-            self._check_size(place, data)
-            data = self._finish(place, data)
-        manifest = decode_manifest_of(self.store, final, place.version, data)
+            self._check_size(location, data)
+            data = self._finish(location, data)
+        manifest = decode_manifest_of(self.store, final, location.version, data)
         if is_newest:
             remember_manifest(self.store, final, manifest, data)
         return manifest
 
-    def _check_size(self, place: _Place, data: bytes) -> None:
-        expected = place.item.size_bytes
+    def _check_size(self, location: _Location, data: bytes) -> None:
+        expected = location.item.size_bytes
         if expected not in (None, len(data)):
             raise CorruptDataError(
-                f"the manifest of version {place.version} in {self.store.uri} has {len(data)} "
+                f"the manifest of version {location.version} in {self.store.uri} has {len(data)} "
                 f"bytes, but {self.manifests.where} has {expected}"
             )
 
-    def _lost(self, place: _Place) -> Exception:
+    def _lost(self, location: _Location) -> Exception:
         """Return the error to raise if the newest version's manifest does not exist."""
         try:
             versions = self._listed.versions()
         except NotFoundError:
             return NotFoundError(
                 f"there is no dataset at {self.store.uri}; {self.manifests.where} still holds "
-                f"versions up to {place.version} of {self.base_uri!r}: either the dataset was "
+                f"versions up to {location.version} of {self.base_uri!r}: either the dataset was "
                 "deleted, or it is another one, at the same path elsewhere. If it was deleted, "
                 "remove it from the manifest store with lance_stream.forget_versions()"
             )
         return CorruptDataError(
-            f"{self.manifests.where} has version {place.version} as the newest of "
-            f"{self.store.uri}, but its manifest {place.path!r} does not exist; the newest one "
+            f"{self.manifests.where} has version {location.version} as the newest of "
+            f"{self.store.uri}, but its manifest {location.path!r} does not exist; the newest one "
             f"that exists is of version {versions[-1]}. The table is not loaded, because a "
             "published version would be missing: restore the file"
         )
 
     # --- steps 3 to 5
 
-    def _finish(self, place: _Place, data: bytes) -> bytes:
+    def _finish(self, location: _Location, data: bytes) -> bytes:
         """Do steps 3 to 5 for a version.
 
         Returns:
             The manifest of the version; not `data` if another writer has published it under the
             final name.
         """
-        final = place.final_path
+        final = location.final_path
         try:
             is_created = create_if_absent(self.store, final, data)
             published = data if is_created else self.store.read(final)
         except Exception as error:
             error.add_note(
-                f"version {place.version} of {self.store.uri} is published in "
+                f"version {location.version} of {self.store.uri} is published in "
                 f"{self.manifests.where}, but its manifest could not be given its final name "
                 f"{final!r}; the version is not loaded until that succeeds"
             )
             raise
-        if not self._put_final(place, len(published)) and is_created:
+        if not self._put_final(location, len(published)) and is_created:
             # The version was removed meanwhile: the file just created must not bring it back.
             self.store.delete(final)
-            raise NotFoundError(f"version {place.version} of {self.store.uri} has been removed")
+            raise NotFoundError(f"version {location.version} of {self.store.uri} has been removed")
         return published
 
-    def _put_final(self, place: _Place, size_bytes: int) -> bool:
+    def _put_final(self, location: _Location, size_bytes: int) -> bool:
         """Do steps 4 and 5; False if the item is gone. The next reader retries failures."""
-        item = ManifestItem(place.version, self._key(place.final_path), size_bytes)
+        item = ManifestItem(location.version, self._key(location.final_path), size_bytes)
         try:
             if not self.manifests.put_if_exists(self.base_uri, item):
                 return False
         except Exception as error:
             _log.warning(
                 "version %d of %s is published, but %s still has its staged name: %s",
-                place.version,
+                location.version,
                 self.store.uri,
                 self.manifests.where,
                 error,
             )
             return True
-        self._delete_staged(place.path)
+        self._delete_staged(location.path)
         return True
 
     def _delete_staged(self, path: str) -> None:
@@ -538,24 +538,24 @@ class ExternalLog:
         Raises:
             InvalidInputError: The manifest store has versions of a table that does not exist.
         """
-        place = self._latest()
+        location = self._latest()
         try:
             self._listed.latest()
         except NotFoundError:
-            if place is None:
+            if location is None:
                 return False
-            if place.is_staged and self.store.exists(place.path):
+            if location.is_staged and self.store.exists(location.path):
                 return True
-            raise InvalidInputError(str(self._lost(place))) from None
-        if place is None:
+            raise InvalidInputError(str(self._lost(location))) from None
+        if location is None:
             self._scheme = self._listed.scheme
         return True
 
     def _register_newest(self) -> None:
         """Put the newest version of the directory into the manifest store, if it is newer."""
         newest = self._listed.latest()
-        known = self._latest()
-        if known is not None and known.version >= newest:
+        latest = self._latest()
+        if latest is not None and latest.version >= newest:
             return
         path = self._listed.manifest_path(newest)
         item = ManifestItem(newest, self._key(path), self.store.size(path))

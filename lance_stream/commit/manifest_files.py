@@ -76,9 +76,9 @@ class ManifestCache:
         met = _Cached(path, manifest, len(data), tail, etag)
 
         def with_it(of_table: tuple[_Cached, ...] | None) -> tuple[_Cached, ...]:
-            others = tuple(each for each in of_table or () if each.path != path)
-            kept = (*others[1 - MAX_OF_TABLE :], met)
-            return kept if _size_of(kept) <= self._max_bytes else (met,)
+            others = tuple(entry for entry in of_table or () if entry.path != path)
+            entries = (*others[1 - MAX_OF_TABLE :], met)
+            return entries if _size_of(entries) <= self._max_bytes else (met,)
 
         self._known.change(store.uri, with_it)
 
@@ -94,31 +94,33 @@ class ManifestCache:
             NotFoundError: It is cached, but the file no longer exists.
         """
         of_table = self._known.get(store.uri) or ()
-        known = next((each for each in of_table if each.path == path), None)
-        if known is None:
+        cached = next((entry for entry in of_table if entry.path == path), None)
+        if cached is None:
             return None
-        if etag and etag == known.etag:
-            return known.manifest
-        start = known.size_bytes - len(known.tail)
+        if etag and etag == cached.etag:
+            return cached.manifest
+        start = cached.size_bytes - len(cached.tail)
         # One byte more than the file had: a file that has grown is a different one.
-        (tail,) = store.read_ranges(path, [ByteRange(start, known.size_bytes + 1)])
-        if bytes(tail) != known.tail:
+        (tail,) = store.read_ranges(path, [ByteRange(start, cached.size_bytes + 1)])
+        if bytes(tail) != cached.tail:
             return None
         if etag:
-            self._note_etag(store.uri, known, etag)
-        return known.manifest
+            self._note_etag(store.uri, cached, etag)
+        return cached.manifest
 
-    def _note_etag(self, uri: str, known: _Cached, etag: str) -> None:
-        noted = known._replace(etag=etag)
+    def _note_etag(self, uri: str, cached: _Cached, etag: str) -> None:
+        noted = cached._replace(etag=etag)
         if self._known.get(uri):
             self._known.change(
                 uri,
-                lambda of_table: tuple(noted if each is known else each for each in of_table or ()),
+                lambda of_table: tuple(
+                    noted if entry is cached else entry for entry in of_table or ()
+                ),
             )
 
 
 def _size_of(of_table: tuple[_Cached, ...]) -> int:
-    return sum(each.size_bytes for each in of_table)
+    return sum(entry.size_bytes for entry in of_table)
 
 
 MANIFESTS: Final = ManifestCache()
@@ -148,9 +150,9 @@ def read_manifest(
         NotFoundError: There is no such file.
         BadDataError: It is damaged, has another size, or describes another version.
     """
-    known = MANIFESTS.recall(store, path, etag)
-    if known is not None:
-        return known
+    cached = MANIFESTS.recall(store, path, etag)
+    if cached is not None:
+        return cached
     data = store.read(path)
     if size_bytes not in (None, len(data)):
         raise CorruptDataError(

@@ -279,7 +279,7 @@ class ObjectStoreLog:
         files = self.store.list_files(VERSIONS_DIRECTORY, limit)
         etags = {file.path.rpartition("/")[2]: file.etag for file in files}
         is_all = len(files) < limit
-        schemes = {each.scheme for each in map(parse_manifest_name, etags) if each}
+        schemes = {name.scheme for name in map(parse_manifest_name, etags) if name}
         if is_all or schemes == {NamingScheme.V2}:
             return self._noted(list(etags), etags, is_all=is_all)
         return self._list_all()

@@ -60,18 +60,18 @@ def rebase_transaction(
         indices = rebased_indices(operation, read, newest)
         return replace(transaction, read_version=newest.version, operation=indices)
     files: dict[int, DeletionFile | None] = {}
-    for each in plan_rebase(operation, read, newest):
+    for merge in plan_rebase(operation, read, newest):
         ours, before, now = (
-            _read(log.store, each.fragment_id, file, each.physical_rows)
-            for file in (each.ours, each.read, each.newest)
+            _read(log.store, merge.fragment_id, file, merge.physical_rows)
+            for file in (merge.ours, merge.read, merge.newest)
         )
-        dead = unite(each, ours, before, now, newest.version)
-        if len(dead) == each.physical_rows:
-            files[each.fragment_id] = None
+        dead = unite(merge, ours, before, now, newest.version)
+        if len(dead) == merge.physical_rows:
+            files[merge.fragment_id] = None
             continue
-        file = write_deletion_file(log.store, each.fragment_id, dead, newest.version, random_id())
-        written.append(Fragment(each.fragment_id, (), each.physical_rows, deletion_file=file))
-        files[each.fragment_id] = file
+        file = write_deletion_file(log.store, merge.fragment_id, dead, newest.version, random_id())
+        written.append(Fragment(merge.fragment_id, (), merge.physical_rows, deletion_file=file))
+        files[merge.fragment_id] = file
     return replace(transaction, read_version=newest.version, operation=rebased(operation, files))
 
 

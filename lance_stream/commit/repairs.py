@@ -42,9 +42,9 @@ def with_counts(store: Store, manifest: Manifest) -> Manifest:
     numbers = manifest.fragments.numbers
     unknown = (numbers.physical_rows == 0) | (numbers.has_deletion_file & (numbers.dead_rows == 0))
     changes = {
-        place: counted
-        for place in np.flatnonzero(unknown).tolist()
-        if (counted := _counted(store, manifest.fragments[place])) != manifest.fragments[place]
+        index: counted
+        for index in np.flatnonzero(unknown).tolist()
+        if (counted := _counted(store, manifest.fragments[index])) != manifest.fragments[index]
     }
     return (
         replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest
@@ -65,15 +65,15 @@ def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Ma
     """
     if not isinstance(operation, Update):
         return manifest
-    touched = {each.id for each in operation.updated_fragments}
+    touched = {fragment_id.id for fragment_id in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
-    places = manifest.fragments.place_of if touched else {}
+    indices = manifest.fragments.place_of if touched else {}
     changes = {}
-    for place in sorted(places[each] for each in touched if each in places):
-        fragment = manifest.fragments[place]
+    for index in sorted(indices[fragment_id] for fragment_id in touched if fragment_id in indices):
+        fragment = manifest.fragments[index]
         inline = inlined(store, fragment)
         if inline != fragment:
-            changes[place] = inline
+            changes[index] = inline
     return (
         replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest
     )

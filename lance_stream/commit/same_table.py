@@ -45,19 +45,19 @@ from lance_stream.table.paths import data_file_path, deletion_file_path
 from lance_stream.table.version_marks import is_same_version, may_derive_from
 
 
-def check_is_still_there(log: VersionLog, state: LogState, known: Manifest) -> None:
+def check_is_still_there(log: VersionLog, state: LogState, earlier: Manifest) -> None:
     """Raise unless a version that was read earlier belongs to the table that is there now.
 
     Args:
         log: The table's history.
         state: The current state of the history.
-        known: The version, as it was read.
+        earlier: The version, as it was read.
 
     Raises:
         TableReplacedError: It belongs to another table.
     """
-    if not _is_still_there(log, state, known):
-        raise replaced(log.store.uri, known.version, state.newest.version)
+    if not _is_still_there(log, state, earlier):
+        raise replaced(log.store.uri, earlier.version, state.newest.version)
 
 
 def check_files_are_there(store: Store, operation: Operation) -> None:
@@ -92,31 +92,32 @@ def _files_of(operation: Operation) -> Iterator[str]:
     elif isinstance(operation, Update):
         new, dying = operation.new_fragments, operation.updated_fragments
         if operation.update_mode is UpdateMode.REWRITE_COLUMNS:  # a new file is the last one
-            new += tuple(replace(each, files=each.files[-1:]) for each in dying)
+            new += tuple(replace(item, files=item.files[-1:]) for item in dying)
     elif isinstance(operation, Delete):
         dying = operation.updated_fragments
     elif isinstance(operation, Rewrite):
-        new = dying = tuple(each for group in operation.groups for each in group.new_fragments)
+        new = dying = tuple(item for group in operation.groups for item in group.new_fragments)
     elif isinstance(operation, Merge):  # a new file is the last one of its fragment
-        new = tuple(replace(each, files=each.files[-1:]) for each in operation.fragments)
+        new = tuple(replace(item, files=item.files[-1:]) for item in operation.fragments)
     for fragment in new:
-        yield from (data_file_path(each.path) for each in fragment.files if each.base_id is None)
+        yield from (data_file_path(item.path) for item in fragment.files if item.base_id is None)
     for fragment in dying:
         file = fragment.deletion_file
         if file is not None and file.base_id is None:
             yield deletion_file_path(fragment.id, file)
 
 
-def replaced(uri: str, known: int, newest: int) -> TableReplacedError:
+def replaced(uri: str, version: int, newest: int) -> TableReplacedError:
     """Return the error for a version that is no longer the one that was read.
 
     Args:
         uri: The table's location.
-        known: The version.
+        version: The version.
         newest: The newest version now.
     """
     return TableReplacedError(
-        f"version {known} of {uri} is not the one that was read before (the newest version is now "
+        f"version {version} of {uri} is not the one that was read before (the newest version is "
+        "now "
         f"{newest}): the table was deleted and re-created meanwhile, or restored from a copy. "
         "Nothing was committed. To continue with the table that is there now, open it again and "
         "repeat the operation; a streaming query continues there when it is restarted",
@@ -124,12 +125,12 @@ def replaced(uri: str, known: int, newest: int) -> TableReplacedError:
     )
 
 
-def _is_still_there(log: VersionLog, state: LogState, known: Manifest) -> bool:
+def _is_still_there(log: VersionLog, state: LogState, earlier: Manifest) -> bool:
     newest = state.newest
-    if newest.version <= known.version:
-        return is_same_version(newest, known)
+    if newest.version <= earlier.version:
+        return is_same_version(newest, earlier)
     try:
-        there = log.read(known.version, state.etags.get(known.version, ""))
+        there = log.read(earlier.version, state.etags.get(earlier.version, ""))
     except NotFoundError:
-        return may_derive_from(newest, known)
-    return is_same_version(there, known)
+        return may_derive_from(newest, earlier)
+    return is_same_version(there, earlier)

@@ -26,7 +26,7 @@ from lance_stream.schema.blobs import DEDICATED, EXTERNAL, INLINE, PACKED
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.storage.store import Store
-from lance_stream.storage.trust import check_is_no_link
+from lance_stream.storage.trust import check_is_not_link
 from lance_stream.table.fragments import DataFile
 from lance_stream.table.paths import blob_file_path, check_stored_path
 
@@ -238,7 +238,7 @@ def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -
         return FileOfBlobs(store, path, open_files.reader(file).metadata.size_bytes)
     if kind in (PACKED, DEDICATED):
         path = blob_file_path(path, number)
-        check_is_no_link(store, path)
+        check_is_not_link(store, path)
     elif kind == EXTERNAL:
         store, path = _external(number, uri, open_files)
     else:

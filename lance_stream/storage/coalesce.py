@@ -2,7 +2,7 @@
 
 A request costs about as much as reading `max_gap_bytes` additional bytes, so two ranges nearer than
 that are cheaper to read as one. A combined request is never longer than `max_request_bytes`, unless
-a single range is: then it is read by itself, so that its bytes are in one buffer.
+a single range is: then it is read alone, so that its bytes are in one buffer.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """How a store combines the ranges that it is asked for; see `plan_requests`.
+    """How a store combines the ranges that are requested; see `plan_requests`.
 
     Attributes:
         max_gap_bytes: Ranges nearer to each other than this are combined.
@@ -59,26 +59,26 @@ def plan_requests(
         max_request_bytes: Maximum length of a combined request.
         alignment: Every request starts at a multiple of it.
     """
-    order = [(r.start, r.stop, place) for place, r in enumerate(ranges) if r.stop > r.start]
+    order = [(r.start, r.stop, index) for index, r in enumerate(ranges) if r.stop > r.start]
     order.sort()
     requests: list[Request] = []
-    places: list[int] = []
+    indices: list[int] = []
     start = stop = 0
-    for range_start, range_stop, place in order:
+    for range_start, range_stop, index in order:
         joined_stop = max(stop, range_stop)
         if (
-            places
+            indices
             and range_start - stop <= max_gap_bytes
             and (joined_stop - start <= max_request_bytes or range_stop <= stop)
         ):
             stop = joined_stop
-            places.append(place)
+            indices.append(index)
             continue
-        if places:
-            requests.append(Request(start, stop, tuple(places)))
-        start, stop, places = range_start - range_start % alignment, range_stop, [place]
-    if places:
-        requests.append(Request(start, stop, tuple(places)))
+        if indices:
+            requests.append(Request(start, stop, tuple(indices)))
+        start, stop, indices = range_start - range_start % alignment, range_stop, [index]
+    if indices:
+        requests.append(Request(start, stop, tuple(indices)))
     return requests
 
 
@@ -98,7 +98,7 @@ def cut_answers(
     empty = memoryview(b"")
     buffers = [empty] * len(ranges)
     for request, answer in zip(requests, answers, strict=True):
-        for place in request.places:
-            start, stop = ranges[place]
-            buffers[place] = answer[start - request.start : stop - request.start]
+        for index in request.places:
+            start, stop = ranges[index]
+            buffers[index] = answer[start - request.start : stop - request.start]
     return buffers

@@ -35,7 +35,7 @@ TO_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 _MEMORY_LOCK = threading.Lock()
 
-# What a file system without hard links answers; EMLINK would be a link too many to one file.
+# Errors of file systems without hard links; EMLINK means too many links to one file.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 
 
@@ -73,8 +73,8 @@ def create_by_link(target: str, temporary: str, data: Any, *, flush: bool) -> bo
                 raise
             raise UnsupportedFeatureError(
                 f"the file system of {os.path.dirname(target)} has no hard links "
-                f"({error.strerror}), and without them a version cannot be published so that two "
-                "writers never overwrite each other. Nothing was written. Keep the table on a "
+                f"({error.strerror}), which publishing a version requires: without them, two "
+                "writers could overwrite each other. Nothing was written. Keep the table on a "
                 "local file system such as ext4, xfs, btrfs, apfs or ntfs. If this is a bucket "
                 "that is mounted as a folder (gcsfuse, mountpoint-s3, blobfuse), name the bucket "
                 "itself: gs://, s3:// or az://"
@@ -97,13 +97,13 @@ def write_all(file: int, data: Any) -> None:
             written += os.write(file, whole[written:])
 
 
-def create_in_memory(files: MutableMapping[str, Any], path: str, made: Any) -> bool:
+def create_in_memory(files: MutableMapping[str, Any], path: str, file: Any) -> bool:
     """Put a file into a mapping of files, unless its name is taken.
 
     Args:
         files: The files by path, shared by all memory stores.
         path: The file's path.
-        made: The file to put there.
+        file: The file to put there.
 
     Returns:
         Whether this call put it there.
@@ -111,7 +111,7 @@ def create_in_memory(files: MutableMapping[str, Any], path: str, made: Any) -> b
     with _MEMORY_LOCK:
         if path in files:
             return False
-        files[path] = made
+        files[path] = file
         return True
 
 

@@ -25,7 +25,7 @@ def is_installed(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that the module is in
+    except ModuleNotFoundError:  # nor the package that it is in
         return False
 
 
@@ -44,5 +44,6 @@ def brought_by(extra: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise InvalidInputError(
-            f"for {what} a library is missing ({error}): pip install 'lance-stream[{extra}]'"
+            f"{what} requires a library that is not installed ({error}): pip install "
+            f"'lance-stream[{extra}]'"
         ) from error

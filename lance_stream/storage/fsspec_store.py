@@ -116,9 +116,9 @@ class FsspecStore:
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
-        own = self._path(path)
-        with self._asking(path) as filesystem:
-            _forget_listing_with(filesystem, own)
+        full_path = self._path(path)
+        with self._filesystem_for(path) as filesystem:
+            _forget_listing_with(filesystem, full_path)
         check_whole(self.uri, path, self.size(path))
         return self._bytes(path, None, None)
 
@@ -131,13 +131,13 @@ class FsspecStore:
 
     def size(self, path: str) -> int:
         """Return the size of a file; see `Store.size`."""
-        own = self._path(path)
-        with self._asking(path) as filesystem:
+        full_path = self._path(path)
+        with self._filesystem_for(path) as filesystem:
             try:
-                info = filesystem.info(own)
+                info = filesystem.info(full_path)
             except FileNotFoundError:
-                _forget_listing_with(filesystem, own)
-                info = filesystem.info(own)
+                _forget_listing_with(filesystem, full_path)
+                info = filesystem.info(full_path)
             if info.get("type") != "file":
                 raise IsADirectoryError(path)
             return int(info["size"])
@@ -161,20 +161,20 @@ class FsspecStore:
     def _listed(self, folder: str, *, deep: bool) -> list[StoredFile]:
         top = self._path(folder)
         try:
-            with self._asking(folder) as filesystem:
+            with self._filesystem_for(folder) as filesystem:
                 filesystem.invalidate_cache()
                 if deep:
-                    # some filesystems give their inner one's names in the values
-                    found = list(filesystem.find(top, detail=True).items())
+                    # some filesystems return the names of an inner one in the values
+                    entries = list(filesystem.find(top, detail=True).items())
                 else:
-                    found = [(each["name"], each) for each in filesystem.ls(top, detail=True)]
+                    entries = [(entry["name"], entry) for entry in filesystem.ls(top, detail=True)]
                 start = str(filesystem._strip_protocol(self.root)).rstrip("/") + "/"
         except NotFoundError:
             return []
         return sorted(
-            StoredFile(str(name)[len(start) :], int(each.get("size") or 0), _modified(each))
-            for name, each in found
-            if each.get("type") == "file" and str(name).startswith(start)
+            StoredFile(str(name)[len(start) :], int(entry.get("size") or 0), _modified(entry))
+            for name, entry in entries
+            if entry.get("type") == "file" and str(name).startswith(start)
         )
 
     def list(self, folder: str = "") -> list[StoredFile]:
@@ -215,19 +215,21 @@ class FsspecStore:
 
     def _refuse(self, *_what: object) -> NoReturn:
         raise UnsupportedFeatureError(
-            f"{self.uri} is read-only: fsspec offers no way to create a file only if its name is "
-            "free, which commits depend on. Nothing was written. Keep tables that are written on a "
-            "local disk, or on s3://, gs:// or az://"
+            f"{self.uri} is read-only: fsspec cannot create a file only if its name is free, which "
+            "commits depend on. Nothing was written. Write tables to a local disk, or to s3://, "
+            "gs:// or az://"
         )
 
     def _bytes(self, path: str, start: int | None, stop: int | None) -> bytes:
-        own = self._path(path)
-        with self._asking(path) as filesystem:
-            data = bytes(filesystem.cat_file(own, start=start, end=stop))
+        full_path = self._path(path)
+        with self._filesystem_for(path) as filesystem:
+            data = bytes(filesystem.cat_file(full_path, start=start, end=stop))
         if start is not None and stop is not None and len(data) != stop - start:
             raise StoreUnavailableError(
-                f"{self.uri}/{path} gave {len(data):,} bytes for those from {start:,} to {stop:,}: "
-                "it was replaced meanwhile, or the filesystem cuts ranges short. Read it again"
+                f"{self.uri}/{path} returned {len(data):,} bytes instead of those from {start:,} "
+                "to "
+                f"{stop:,}: it was replaced meanwhile, or the filesystem truncates ranges. Read it "
+                "again"
             )
         return data
 
@@ -235,14 +237,16 @@ class FsspecStore:
         return f"{self.root}/{check_path(path)}" if path else self.root
 
     @contextmanager
-    def _asking(self, path: str) -> Iterator[Any]:
+    def _filesystem_for(self, path: str) -> Iterator[Any]:
         try:
             yield fsspec.filesystem(self.protocol, **self.options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise NotFoundError(f"there is no file {self.uri}/{path}") from error
         except PermissionError as error:
-            raise StoreRefusedError(f"{self.uri}/{path} may not be read: {error}") from error
-        except Exception as error:  # each filesystem has errors of its own
+            raise StoreRefusedError(
+                f"{self.uri}/{path} cannot be read: {error}. Correct its permissions"
+            ) from error
+        except Exception as error:  # filesystems raise errors of their own
             raise StoreUnavailableError(
                 f"{self.uri}/{path} cannot be read: {type(error).__name__}: {str(error)[:300]}"
             ) from error
@@ -253,6 +257,6 @@ def _forget_listing_with(filesystem: Any, path: str) -> None:
 
 
 def _modified(info: Mapping[str, Any]) -> float:
-    """Return when a file was last written; 0 if its filesystem does not know."""
-    said = next((info[each] for each in ("mtime", "LastModified", "created") if each in info), 0)
-    return said.timestamp() if isinstance(said, datetime) else float(said or 0)
+    """Return when a file was last written; 0 if its filesystem does not record it."""
+    time = next((info[key] for key in ("mtime", "LastModified", "created") if key in info), 0)
+    return time.timestamp() if isinstance(time, datetime) else float(time or 0)

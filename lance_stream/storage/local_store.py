@@ -51,20 +51,20 @@ _TO_OVERWRITE = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 # Pieces of a new file are written together up to this many bytes.
 _COLLECTED_BYTES = 1 << 16
 
-_SPACE = "Make room, or move the table to a larger disk"
-_PERMISSION = "Look at the owner and the permissions of the file and of the folders above it"
+_SPACE = "Free some space, or move the table to a larger disk"
+_PERMISSION = "Check the owner and the permissions of the file and of its parent folders"
 _REFUSALS = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
     errno.EFBIG: _SPACE,
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
-    errno.EROFS: "The file system is mounted for reading only",
-    errno.ELOOP: "Links lead to one another in a circle: put a folder or a file in their place",
+    errno.EROFS: "The file system is mounted read-only",
+    errno.ELOOP: "Links form a cycle: replace them by a folder or a file",
     errno.EISDIR: "A folder has the name of a file: move it away",
     errno.ENXIO: "A socket or a device has the name of a file: move it away",
 }
-"""Errors by which a disk refuses, now and in future attempts; and the way out."""
+"""Errors by which a disk refuses, now and in future attempts; and the remedy."""
 
 _SHOWN = 200
 
@@ -76,7 +76,7 @@ _MAX_PATH_BYTES = 4096
 _JOINING = Joining(16 << 10, 1 << 20)
 # Buffers begin at a multiple of this, in the file and in memory alike; pages of data files do.
 _ALIGNMENT = 64
-# From here on two threads together are faster than one.
+# Above this, two threads are faster than one.
 _PARALLEL_BYTES = 4 << 20
 _NUM_THREADS = min(4, os.cpu_count() or 1)
 
@@ -101,7 +101,7 @@ class LocalStore:
         if not os.path.isabs(self.root):
             raise InvalidInputError(f"the root of a store is an absolute path, not {self.root!r}")
         if self.durable and self.volatile:
-            raise InvalidInputError("a store flushes all of its files, or none: not both")
+            raise InvalidInputError("a store cannot be both durable and volatile")
 
     @property
     def uri(self) -> str:
@@ -137,7 +137,7 @@ class LocalStore:
 
     @property
     def num_readers(self) -> int:
-        """As many as there are cores, and no more."""
+        """As many as there are cores."""
         return NUM_READERS
 
     @property
@@ -199,12 +199,12 @@ class LocalStore:
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
         """Return the files right in a folder; see `Store.list_files`."""
-        found = []
+        files = []
         for name in self.list_names(folder, limit):
             with suppress(FileNotFoundError):  # deleted meanwhile
                 status = os.stat(self._path(path := f"{folder}/{name}"))
-                found.append(StoredFile(path, status.st_size, status.st_mtime))
-        return found
+                files.append(StoredFile(path, status.st_size, status.st_mtime))
+        return files
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
@@ -212,7 +212,7 @@ class LocalStore:
             return sorted(self._walk(folder))
 
     def _walk(self, folder: str) -> Iterator[StoredFile]:
-        for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_gone):
+        for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_missing):
             within = Path(directory).relative_to(self.root).as_posix()
             for name in names:
                 with suppress(FileNotFoundError):
@@ -359,7 +359,7 @@ class LocalFileWriter(FileWriter):
             flush_names(Path(self._target).parent)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Discard the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -391,20 +391,20 @@ def _make_folder(path: str, *, durable: bool) -> None:
 
     Raises:
         InvalidInputError: A file has the name of a folder, or a link is dangling.
-        StoreRefusedError: The file system takes no new folders.
+        StoreRefusedError: The file system does not accept new folders.
     """
     if os.path.isdir(path):
         return
     folder = Path(path)
     above = [folder, *folder.parents]
-    missing = [each for each in above if not os.path.lexists(each)] if durable else []
+    missing = [parent for parent in above if not os.path.lexists(parent)] if durable else []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for each in reversed(missing):
-            flush_names(each.parent)
+        for parent in reversed(missing):
+            flush_names(parent.parent)
     except (FileExistsError, NotADirectoryError) as error:
-        there = (each for each in (folder, *folder.parents) if os.path.lexists(each))
-        taken = next((each for each in there if not each.is_dir()), folder)
+        there = (parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+        taken = next((parent for parent in there if not parent.is_dir()), folder)
         raise InvalidInputError(
             f"the folder {str(folder)!r} cannot be created: {str(taken)!r} exists, and is "
             "not a folder. Move it away, or choose another location"
@@ -413,11 +413,11 @@ def _make_folder(path: str, *, durable: bool) -> None:
         nearest = next(parent for parent in folder.parents if os.path.lexists(parent))
         raise StoreRefusedError(
             f"the folder {str(folder)!r} cannot be created: the file system of {str(nearest)!r} "
-            "takes no new folders. Choose another location"
+            "does not accept new folders. Choose another location"
         ) from error
 
 
-def _raise_unless_gone(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     """Raise an error of a listing; by default, `os.walk` skips folders that it cannot read."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
@@ -445,8 +445,9 @@ def _folder_of_new_file(target: str) -> Iterator[None]:
             yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(
-            f"the folder {folder!r} was deleted while a file was written there. If the table is to "
-            "exist, open it again and repeat what was asked"
+            f"the folder {folder!r} was deleted while a file was written there. If the table "
+            "should "
+            "exist, open it again and repeat the operation"
         ) from error
 
 
@@ -470,11 +471,10 @@ def _own_errors(root: str, path: str) -> Iterator[None]:
         where = str(error.filename or f"{root}/{path}")[:_SHOWN]
         if error.errno in _REFUSALS:
             raise StoreRefusedError(
-                f"the disk refused what was asked of {where!r}: {why}. {_REFUSALS[error.errno]}"
+                f"the disk refused the operation on {where!r}: {why}. {_REFUSALS[error.errno]}"
             ) from error
         raise StoreError(
-            f"the disk failed at {where!r}: {why}. Look into the system's log; the same may be "
-            "tried again"
+            f"the disk failed at {where!r}: {why}. See the system's log, and try again"
         ) from error
 
 
@@ -488,7 +488,7 @@ def _too_long(whole: str) -> InvalidInputError:
         limit = f"a path can have {_MAX_PATH_BYTES - 1}"
     return InvalidInputError(
         f"the path {whole[:_SHOWN]!r}... is too long for this disk: {problem}, and {limit} on "
-        "most. Use a shorter name"
+        "most disks. Use a shorter name"
     )
 
 
@@ -500,30 +500,30 @@ def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
         for buffer in buffers:
             buffer.fill(file, buffer.start, buffer.stop)
     else:
-        portions = _portions(buffers, max(_PARALLEL_BYTES // 2, -(-total // (2 * _NUM_THREADS))))
+        shares = _divide(buffers, max(_PARALLEL_BYTES // 2, -(-total // (2 * _NUM_THREADS))))
         with ThreadPoolExecutor(_NUM_THREADS) as threads:
-            list(threads.map(lambda slices: _fill(file, slices), portions))
+            list(threads.map(lambda slices: _fill(file, slices), shares))
     return [buffer.view() for buffer in buffers]
 
 
-def _portions(
-    buffers: Sequence["_Target"], portion_bytes: int
+def _divide(
+    buffers: Sequence["_Target"], share_bytes: int
 ) -> list[list[tuple["_Target", int, int]]]:
-    """Return what fills the buffers in portions of about one size, each for a thread to do."""
-    portions: list[list[tuple[_Target, int, int]]] = [[]]
-    room = portion_bytes
+    """Return what fills the buffers in shares of about one size, each for a thread to do."""
+    shares: list[list[tuple[_Target, int, int]]] = [[]]
+    room = share_bytes
     for buffer in buffers:
         start = buffer.start
         while start < buffer.stop:
             if room <= 0:
-                portions.append([])
-                room = portion_bytes
-            # a small rest goes along
+                shares.append([])
+                room = share_bytes
+            # a small rest is not split off
             stop = buffer.stop if buffer.stop - start <= 2 * room else start + room
-            portions[-1].append((buffer, start, stop))
+            shares[-1].append((buffer, start, stop))
             room -= stop - start
             start = stop
-    return portions
+    return shares
 
 
 def _fill(file: int, slices: Sequence[tuple["_Target", int, int]]) -> None:

@@ -63,10 +63,10 @@ def text_of(location: str | os.PathLike[str]) -> str:
     """Return a location as text.
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: It is not a path or URI.
     """
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
-    if not isinstance(text, str) or not text or "\0" in text or _is_no_unicode(text):
+    if not isinstance(text, str) or not text or "\0" in text or _is_not_unicode(text):
         raise InvalidInputError(
             f"{location!r:.200} is not the path or URI of a dataset: 'tables/events.lance', "
             "'s3://bucket/events'"
@@ -74,9 +74,9 @@ def text_of(location: str | os.PathLike[str]) -> str:
     return text
 
 
-def _is_no_unicode(text: str) -> bool:
+def _is_not_unicode(text: str) -> bool:
     """Return whether a name has bytes that are not UTF-8, which manifests and URIs cannot have."""
-    return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -94,8 +94,8 @@ def _check_protocol(text: str, protocol: str, rest: str) -> None:
         )
     if protocol not in ("", "file") and not rest.startswith("//"):
         raise InvalidInputError(
-            f"{text!r} is not the URI of a dataset: {protocol}:// has two slashes. A path on this "
-            f"machine is written ./{text}"
+            f"{text!r} is not the URI of a dataset: a URI has two slashes, {protocol}://. Write a "
+            f"path on this machine as ./{text}"
         )
 
 
@@ -119,13 +119,13 @@ def as_absolute(location: str) -> str:
 
 
 def in_one_spelling(location: str) -> str:
-    """Return the same text for all spellings of a location: of two such tables, one is meant.
+    """Return the same text for all spellings of a location, to tell whether two are one table.
 
     Args:
         location: A path, which may be relative, or a URI; no request is sent.
 
     Raises:
-        InvalidInputError: It is no location.
+        InvalidInputError: It is not a location.
     """
     protocol, rest = _split(location)
     if protocol in ("", "file"):
@@ -143,8 +143,8 @@ def check_is_shared(location: str | os.PathLike[str]) -> None:
     text = text_of(location)
     if text.strip().lower().startswith("memory:"):
         raise InvalidInputError(
-            f"{location!r} is in the memory of one process, but Spark reads and writes in "
-            "many: use a path that all of them see"
+            f"{location!r} is in the memory of one process, but Spark reads and writes in many "
+            "processes: use a path that all of them see"
         )
     protocol, rest = _split(text)
     if protocol != DYNAMODB:
@@ -157,8 +157,8 @@ def _open_registered(protocol: str, rest: str, options: Mapping[str, Any]) -> St
         raise InvalidInputError(f"'{protocol}:{rest}' is not the URI of a dataset")
     from lance_stream.storage.fsspec_store import FsspecStore
 
-    given = take_settings(options, "fsspec").get("fsspec", {})
-    return FsspecStore(protocol, root, as_mapping("fsspec", given))
+    arguments = take_settings(options, "fsspec").get("fsspec", {})
+    return FsspecStore(protocol, root, as_mapping("fsspec", arguments))
 
 
 def is_registered(protocol: str) -> bool:

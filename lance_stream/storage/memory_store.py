@@ -69,7 +69,7 @@ class MemoryStore:
 
     @property
     def num_readers(self) -> int:
-        """As many as there are cores, and no more."""
+        """As many as there are cores."""
         return NUM_READERS
 
     @property
@@ -79,7 +79,7 @@ class MemoryStore:
 
     @property
     def bytes_per_request(self) -> int:
-        """About a call's worth of bytes."""
+        """Copying that many bytes takes about as long as a call."""
         return _JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
@@ -125,7 +125,7 @@ class MemoryStore:
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
         """Return the files right in a folder; see `Store.list_files`."""
-        return [each for each in self._below(folder) if each.path.rpartition("/")[0] == folder][
+        return [file for file in self._below(folder) if file.path.rpartition("/")[0] == folder][
             :limit
         ]
 
@@ -138,10 +138,10 @@ class MemoryStore:
         start, prefix = len(self.root) + 1, f"{self._path(folder)}/"
         files = self._filesystem().store
         names = [name for name in tuple(files) if name.startswith(prefix)]
-        found = ((name[start:], files.get(name)) for name in names)
+        entries = ((name[start:], files.get(name)) for name in names)
         return sorted(
             StoredFile(path, file.size, file.created.timestamp())
-            for path, file in found
+            for path, file in entries
             if file is not None
         )
 
@@ -158,8 +158,8 @@ class MemoryStore:
     ) -> bool:
         """Create a file unless its name is taken; see `Store.create_once`."""
         filesystem = self._filesystem()
-        made = MemoryFile(filesystem, self._path(path), bytes(data))
-        return create_in_memory(filesystem.store, self._path(path), made)
+        file = MemoryFile(filesystem, self._path(path), bytes(data))
+        return create_in_memory(filesystem.store, self._path(path), file)
 
     def open_writer(self, path: str) -> FileWriter:
         """Return a writer of a new file; see `Store.open_writer`."""
@@ -221,5 +221,5 @@ class CollectedFileWriter(FileWriter):
             self._parts = None
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Discard the file."""
         self._parts = None

@@ -1,6 +1,6 @@
-"""What can be known about a location before any store is asked.
+"""Checks a location before any request is sent to its store.
 
-A sink is created long before its first micro-batch: what can be refused then is refused then.
+A sink is created long before its first micro-batch, so whatever can be refused is refused then.
 Credentials are not checked, because Spark's own settings may supply them later.
 """
 
@@ -30,7 +30,7 @@ def check_can_write_to(
     *,
     is_used_here: bool = True,
 ) -> None:
-    """Check whatever is known about a location for Spark's writers without asking its store.
+    """Check a location for Spark's writers, as far as that needs no request to its store.
 
     Args:
         location: A path or URI of a table, which need not exist.
@@ -54,8 +54,9 @@ def check_can_write_to(
     elif service is None and is_registered(protocol):
         raise InvalidInputError(
             f"{text!r} is on a filesystem that is registered with fsspec, where tables can only be "
-            "read: it has no way to create a version exactly once. Write to a local or shared "
-            "disk, or to an object store"
+            "read: fsspec cannot create a version exactly once. Write to a local or shared disk, "
+            "or "
+            "to an object store"
         )
     else:
         open_store(text, options)
@@ -76,6 +77,6 @@ def _check_extra(protocol: str, extra: str) -> None:
     for module in MODULES[extra]:
         if module != _OPTIONAL and not is_installed(module):
             raise InvalidInputError(
-                f"{protocol}:// needs the library {module.partition('.')[0]!r}, which is not "
+                f"{protocol}:// requires the library {module.partition('.')[0]!r}, which is not "
                 f"installed: pip install 'lance-stream[{extra}]'"
             )

@@ -324,8 +324,8 @@ def check_whole(uri: str, path: str, size_bytes: int) -> None:
     """
     if size_bytes > MAX_WHOLE_BYTES:
         raise CorruptDataError(
-            f"{uri}/{path} has {size_bytes:,} bytes, and no file of its kind has more than "
-            f"{MAX_WHOLE_BYTES:,}: it is damaged, or none of the table's. It was not read"
+            f"{uri}/{path} has {size_bytes:,} bytes, but a file of its kind has at most "
+            f"{MAX_WHOLE_BYTES:,}: it is damaged, or does not belong to the table. It was not read"
         )
 
 
@@ -338,5 +338,5 @@ def check_path(path: str) -> str:
         InvalidInputError: It is absolute, or climbs with "..".
     """
     if path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise InvalidInputError(f"the path {path[:200]!r} leads out of the store it belongs to")
+        raise InvalidInputError(f"the path {path[:200]!r} leaves the root of its store")
     return path

@@ -45,7 +45,7 @@ _SERVICES: Final = frozenset(service.name for service in PROTOCOLS.values())
 _OF_ONE_MACHINE: Final = frozenset(
     service.name for service in PROTOCOLS.values() if service.is_of_one_machine
 )
-_CALLED: Final = {"local": "the reader's own disk", "memory": "the memory of the reader's process"}
+_TITLES: Final = {"local": "the reader's own disk", "memory": "the memory of the reader's process"}
 
 # A protocol has at least two letters, as in `locations`.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)(.*)", re.DOTALL)
@@ -56,7 +56,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:\d{1,5})?")
 _SHOWN: Final = 200
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """A parsed location.
 
     Attributes:
@@ -69,16 +69,16 @@ class _Place(NamedTuple):
     container: str
     parts: tuple[str, ...]
 
-    def is_below(self, other: "_Place") -> bool:
+    def is_below(self, other: "_Location") -> bool:
         same = (self.family, self.container) == (other.family, other.container)
         return same and self.parts[: len(other.parts)] == other.parts
 
 
-def open_named(own: Store, location: str, options: Mapping[str, Any]) -> Store:
+def open_named(table: Store, location: str, options: Mapping[str, Any]) -> Store:
     """Return the store of a location that a table names.
 
     Args:
-        own: The table's store.
+        table: The table's store.
         location: The path or URI that it names.
         options: The reader's storage options for the table, with its `trusted_locations`.
 
@@ -87,29 +87,29 @@ def open_named(own: Store, location: str, options: Mapping[str, Any]) -> Store:
         CorruptDataError: It is not the location of files.
     """
     try:
-        place = _place_of(location)
-        family = _place_of(own.uri).family
-        if place.family in _OF_ONE_MACHINE and place.family != family:
-            raise UntrustedLocationError(_of_this_machine(own, location, place))
-        if place.family == family:
+        named_location = _parse(location)
+        family = _parse(table.uri).family
+        if named_location.family in _OF_ONE_MACHINE and named_location.family != family:
+            raise UntrustedLocationError(_of_this_machine(table, location, named_location))
+        if named_location.family == family:
             if family in _OF_ONE_MACHINE:
                 return open_store(location, options)
-            _check_container(place)
-            named = _same_service(own, location, options)
-            if named is not None:
-                return named
-        _check_container(place)
-        if not _is_trusted(place, options):
-            raise UntrustedLocationError(_of_others(own, location))
-        return open_store(location, _options_for(place, family, options))
+            _check_container(named_location)
+            store = _same_service(table, location, options)
+            if store is not None:
+                return store
+        _check_container(named_location)
+        if not _is_trusted(named_location, options):
+            raise UntrustedLocationError(_of_others(table, location))
+        return open_store(location, _options_for(named_location, family, options))
     except InvalidInputError as error:
         raise CorruptDataError(
-            f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which cannot be "
+            f"the table at {table.uri} names the location {location[:_SHOWN]!r}, which cannot be "
             f"opened: {error}"
         ) from error
 
 
-def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, Any]) -> None:
+def check_raw_file(table_store: Store, store: Store, path: str, options: Mapping[str, Any]) -> None:
     """Raise unless the raw bytes of a file that a table names may become values of its rows.
 
     On a local disk, the table could name every file that the reader can read, including keys and
@@ -117,7 +117,7 @@ def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, An
     a trusted location. Other stores have no files of the reader's machine.
 
     Args:
-        own: The table's store.
+        table_store: The table's store.
         store: The file's store, from `open_named`.
         path: The file's path in it.
         options: The reader's storage options for the table.
@@ -129,18 +129,19 @@ def check_raw_file(own: Store, store: Store, path: str, options: Mapping[str, An
     if path_on_disk is None:
         return
     file = Path(os.path.realpath(path_on_disk))
-    table = own.local_path("")
+    table = table_store.local_path("")
     if table is not None and file.is_relative_to(os.path.realpath(table)):
         return
-    if not _is_trusted(_Place("local", "", file.parts), options):
+    if not _is_trusted(_Location("local", "", file.parts), options):
         raise UntrustedLocationError(
-            f"the table at {own.uri} names the file {str(file)[:_SHOWN]!r} as a value of a row, "
-            "which is outside the table's directory: a table from someone else could "
-            "read any file of yours in this way. It was not opened. " + _remedy(str(file.parent))
+            f"the table at {table_store.uri} names the file {str(file)[:_SHOWN]!r}, which is "
+            "outside "
+            "the table's directory, as a value of a row: someone else's table could read any of "
+            "your files in this way. It was not opened. " + _remedy(str(file.parent))
         )
 
 
-def check_is_no_link(store: Store, path: str) -> None:
+def check_is_not_link(store: Store, path: str) -> None:
     """Raise if a file of raw bytes beside a data file is a link.
 
     Folders may be links, for example if a table's `data` is on another disk. A file in them must
@@ -152,9 +153,9 @@ def check_is_no_link(store: Store, path: str) -> None:
     path_on_disk = store.local_path(path)
     if path_on_disk is not None and Path(path_on_disk).is_symlink():
         raise UntrustedLocationError(
-            f"the file of blobs {path[:_SHOWN]!r} of the table at {store.uri} is a link, and a "
-            "table from someone else could read any file of yours that way. Put the file "
-            "itself in its place"
+            f"the file of blobs {path[:_SHOWN]!r} of the table at {store.uri} is a link: someone "
+            "else's table could read any of your files in this way. Replace the link by the file "
+            "itself"
         )
 
 
@@ -170,55 +171,57 @@ def with_trusted(
         return options
     if options and any(option.lower() == _OPTION for option in options if isinstance(option, str)):
         raise InvalidInputError(
-            f"{_OPTION} is given twice, by itself and as a storage option: leave one of them out"
+            f"{_OPTION} is given both as an argument and as a storage option: leave one of them out"
         )
     joined = {**(options or {}), _OPTION: tuple(_as_list(trusted))}
-    trusted_places(joined)
+    trusted_locations(joined)
     return joined
 
 
-def trusted_places(options: Mapping[str, Any]) -> list[_Place]:
+def trusted_locations(options: Mapping[str, Any]) -> list[_Location]:
     """Return the locations that the reader trusts, from storage options.
 
     Raises:
         InvalidInputError: One is not a location.
     """
-    given = take_settings(options, "trust").get(_OPTION)
-    return [] if given is None else [_trusted_place(each) for each in _as_list(given)]
+    locations = take_settings(options, "trust").get(_OPTION)
+    return (
+        [] if locations is None else [_parse_trusted(location) for location in _as_list(locations)]
+    )
 
 
 _OPTION: Final = next(iter(TRUST))
 
 
-def _as_list(given: Any) -> list[str]:
-    texts = given.split(",") if isinstance(given, str) else given
+def _as_list(locations: Any) -> list[str]:
+    texts = locations.split(",") if isinstance(locations, str) else locations
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise InvalidInputError(
             f"{_OPTION} is a list of URIs or absolute paths, such as ['s3://bucket/blobs'], not "
-            f"{type(given).__name__}"
+            f"{type(locations).__name__}"
         )
     return [text.strip() for text in texts]
 
 
-def _trusted_place(text: str) -> _Place:
-    place = None
+def _parse_trusted(text: str) -> _Location:
+    location = None
     if text and not _is_relative(text):
-        place = _place_of(text)
-    if place is None or (place.family != "local" and not place.container):
+        location = _parse(text)
+    if location is None or (location.family != "local" and not location.container):
         raise InvalidInputError(
             f"{text!r:.200} cannot be trusted: {_OPTION} are URIs with a bucket, or absolute "
             "paths, such as 's3://bucket/blobs' or 'file:///data/blobs'"
         )
-    if place.family == "local":
-        return place._replace(parts=Path(os.path.realpath(Path(*place.parts))).parts)
-    return place
+    if location.family == "local":
+        return location._replace(parts=Path(os.path.realpath(Path(*location.parts))).parts)
+    return location
 
 
 def _is_relative(text: str) -> bool:
     return _URI.fullmatch(text) is None and not Path(text).is_absolute()
 
 
-def _place_of(location: str) -> _Place:
+def _parse(location: str) -> _Location:
     """Parse a location.
 
     Raises:
@@ -229,14 +232,14 @@ def _place_of(location: str) -> _Place:
     family = _family_of(protocol)
     if family == "local":
         path = unquote(rest.removeprefix("//localhost").removeprefix("//")) if protocol else rest
-        return _Place(family, "", Path(path).parts)
+        return _Location(family, "", Path(path).parts)
     container, _, path = rest.removeprefix("//").partition("/")
     parts = tuple(part for part in unquote(path).split("/") if part)
     if {".", ".."} & set(parts):
         raise InvalidInputError('its path has a part "." or ".."')
     name, at, host = container.rpartition("@")
     host = host.lower().replace(".dfs.", ".blob.", 1) if at and family == "azure" else host
-    return _Place(family, f"{name}{at}{host}", parts)
+    return _Location(family, f"{name}{at}{host}", parts)
 
 
 def _family_of(protocol: str) -> str:
@@ -248,50 +251,57 @@ def _family_of(protocol: str) -> str:
     return f"{protocol}://" if service is None else service.name
 
 
-def _check_container(place: _Place) -> None:
+def _check_container(location: _Location) -> None:
     """Refuse a bucket's name that could result in the address of another host."""
-    bucket, at, host = place.container.partition("@")
-    by_host = place.family not in _SERVICES
+    bucket, at, host = location.container.partition("@")
+    by_host = location.family not in _SERVICES
     is_one = (_HOST if by_host else _BUCKET).fullmatch(bucket)
-    if not is_one or (at and not (place.family == "azure" and _HOST.fullmatch(host))):
-        raise InvalidInputError(f"{place.container[:_SHOWN]!r} is not the name of a bucket")
+    if not is_one or (at and not (location.family == "azure" and _HOST.fullmatch(host))):
+        raise InvalidInputError(f"{location.container[:_SHOWN]!r} is not the name of a bucket")
 
 
-def _same_service(own: Store, location: str, options: Mapping[str, Any]) -> Store | None:
+def _same_service(table: Store, location: str, options: Mapping[str, Any]) -> Store | None:
     """Return the store of a location if it is on the same host, in the same account."""
     try:
-        named = open_store(location, options)
+        store = open_store(location, options)
     except InvalidInputError:
         return None  # the URI names another account than the options: opened if it is trusted
-    return named if named.service == own.service else None
+    return store if store.service == table.service else None
 
 
-def _is_trusted(place: _Place, options: Mapping[str, Any]) -> bool:
-    return any(place.is_below(each) for each in trusted_places(options))
+def _is_trusted(location: _Location, options: Mapping[str, Any]) -> bool:
+    return any(location.is_below(trusted) for trusted in trusted_locations(options))
 
 
-def _options_for(place: _Place, family: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _options_for(location: _Location, family: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reader's options that apply to another service or account."""
-    table = STORES["fsspec"] if family not in _SERVICES else STORES.get(family, {})
-    own = AZURE_ACCOUNT if family == place.family else table.keys() - REQUESTS.keys()
-    names = {name for setting in own if setting in table for name in table[setting]}
+    names_of_store = STORES["fsspec"] if family not in _SERVICES else STORES.get(family, {})
+    settings = (
+        AZURE_ACCOUNT if family == location.family else names_of_store.keys() - REQUESTS.keys()
+    )
+    names = {
+        name
+        for setting in settings
+        if setting in names_of_store
+        for name in names_of_store[setting]
+    }
     return {name: value for name, value in options.items() if name.lower() not in names}
 
 
-def _of_this_machine(own: Store, location: str, place: _Place) -> str:
+def _of_this_machine(table: Store, location: str, parsed: _Location) -> str:
     return (
-        f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which is on "
-        f"{_CALLED[place.family]}, but the table is not: it was not opened, for a table could have "
-        "any file of its reader's read in this way. Copy what it names to where the table is, and "
-        "write the table again"
+        f"the table at {table.uri} names the location {location[:_SHOWN]!r}, which is on "
+        f"{_TITLES[parsed.family]}, while the table is not. It was not opened: a table could read "
+        "any of its reader's files in this way. Copy the files to the table's own store, and write "
+        "the table again"
     )
 
 
-def _of_others(own: Store, location: str) -> str:
+def _of_others(table: Store, location: str) -> str:
     return (
-        f"the table at {own.uri} names the location {location[:_SHOWN]!r}, which is another "
-        "service or account than the table's own: it was not opened, for that would send your "
-        "credentials where the table's author chose. " + _remedy(location)
+        f"the table at {table.uri} names the location {location[:_SHOWN]!r}, which is on another "
+        "service or account than the table. It was not opened: that would send your credentials to "
+        "a host that the table's author chose. " + _remedy(location)
     )
 
 

@@ -280,7 +280,7 @@ class StoreContract:
             lambda: store.delete(path),
             lambda: store.list(path),
         ):
-            with pytest.raises(InvalidInputError, match="leads out of the store"):
+            with pytest.raises(InvalidInputError, match="leaves the root of its store"):
                 attempt()
 
     @pytest.mark.each_service

@@ -626,7 +626,7 @@ def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
         ({"outputs": {"length": pa.string_view()}}, "tables have no views: declare it as string"),
         ({"copy_columns": ["source_row_id"]}, "has its own column 'source_row_id'"),
         ({"outputs": {"length": float}}, "outputs must be names and Arrow types"),
-        ({"storage_options": "region"}, "storage_options are a mapping"),
+        ({"storage_options": "region"}, "storage_options must be a mapping"),
         ({"copy_columns": 7, "target": "x"}, "copy_columns must be a list"),
         ({"max_failures": 0}, "max_failures is at least 1 row"),
         ({"function": 7}, "must take a pyarrow.RecordBatch"),

@@ -299,7 +299,7 @@ def test_copying_a_missing_file_names_it(store: Store) -> None:
     ("status", "code", "way_out"),
     [
         (403, "AuthenticationFailed", "Correct account_key or sas_token"),
-        (403, "KeyBasedAuthenticationNotPermitted", "takes no account keys"),
+        (403, "KeyBasedAuthenticationNotPermitted", "does not accept account keys"),
         (403, "AuthorizationPermissionMismatch", "Storage Blob Data Contributor"),
         (403, "SomethingNew", "Check account_key, sas_token or the identity"),
         (401, "NoAuthenticationInformation", "Give account_key, sas_token or an identity"),
@@ -308,12 +308,12 @@ def test_copying_a_missing_file_names_it(store: Store) -> None:
         (404, "FilesystemNotFound", "there is no such container"),
         (409, "ContainerBeingDeleted", "there is no such container"),
         (404, "ResourceNotFound", "cannot be read without credentials"),
-        (409, "BlobImmutableDueToPolicy", "forbids to change or delete"),
+        (409, "BlobImmutableDueToPolicy", "forbids changing or deleting"),
         (412, "LeaseIdMissing", "holds a lease on the blob"),
-        (400, "InvalidBlobOrBlock", "another program left blocks"),
-        (400, "InvalidResourceName", "the service allows no such name"),
+        (400, "InvalidBlobOrBlock", "another program left uncommitted"),
+        (400, "InvalidResourceName", "the name is invalid"),
         (307, "", "sends requests elsewhere"),
-        (400, "SomethingNew", "does not take this request"),
+        (400, "SomethingNew", "does not accept this request"),
     ],
 )
 def test_refusals_are_immediate_and_helpful(

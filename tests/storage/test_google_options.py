@@ -126,8 +126,8 @@ def test_refresh_tokens_mark_user_credentials() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"token": "t", "google_service_account": "f"}, "more than one identity"),
-        ({"token": "t", "anon": True}, "more than one identity"),
+        ({"token": "t", "google_service_account": "f"}, "more than one kind of credentials"),
+        ({"token": "t", "anon": True}, "more than one kind of credentials"),
         ({"token": "t", "google_storage_token": "u"}, "'token' and 'google_storage_token'"),
         ({"token": "browser"}, "gcloud auth"),
         ({"token": 7}, "'token' must be a non-empty string"),

@@ -36,7 +36,7 @@ class TestGoogleStore(ObjectStoreContract):
         [
             (Forge(401, "AuthenticationRequired"), "google_service_account"),
             (Forge(403, "AccessDenied"), "Storage Object User"),
-            (Forge(404, "NoSuchBucket"), "make the bucket"),
+            (Forge(404, "NoSuchBucket"), "create the bucket"),
             (Forge(400, "UserProjectMissing"), "requester_pays"),
         ],
     )

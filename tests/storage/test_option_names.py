@@ -39,7 +39,7 @@ def test_misspelled_names_suggest_the_right_one() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(InvalidInputError, match=r"'zzz'.*known are durable"):
+    with pytest.raises(InvalidInputError, match=r"'zzz'.*the options are durable"):
         take_settings({"zzz": "x"}, "local")
 
 

@@ -111,8 +111,8 @@ def test_http_endpoints_can_be_forbidden() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"key": "a"}, "only one half"),
-        ({"aws_secret_access_key": "a"}, "only one half"),
+        ({"key": "a"}, "one half of S3's access key"),
+        ({"aws_secret_access_key": "a"}, "one half of S3's access key"),
         ({"anon": True, "key": "a", "secret": "b"}, "without a signature"),
         ({"endpoint": "127.0.0.1:9000"}, "begins with http"),
         ({"region": "a", "region_name": "b"}, "different values"),

@@ -50,7 +50,7 @@ class TestMemoryStore(StoreContract):
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="it needs Linux's /proc")
 def test_file_systems_without_new_folders_are_named() -> None:
-    with pytest.raises(StoreRefusedError, match="'/proc' takes no new folders"):
+    with pytest.raises(StoreRefusedError, match="'/proc' does not accept new folders"):
         LocalStore("/proc/table").write("data/file", b"")
 
 

@@ -95,9 +95,9 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
             if isinstance(branch, Branch)
         ],
         "tags": {
-            each.name: _version_of(each.branch, each.version)
-            for each in sorted(tags.tags, key=lambda each: each.name)
-            if not is_consumers(each.name)
+            tag.name: _version_of(tag.branch, tag.version)
+            for tag in sorted(tags.tags, key=lambda tag: tag.name)
+            if not is_consumers(tag.name)
         },
         "unreadable": {
             **{path: str(error) for path, error in tags.unreadable.items()},
@@ -145,29 +145,29 @@ def _version_of(branch: str | None, version: int) -> int | str:
 def _indices(table: TableVersion) -> list[dict[str, Any]]:
     return [
         {
-            "name": each.name,
-            "kind": each.kind,
-            "columns": list(each.columns),
-            "rows_indexed": each.rows_indexed,
-            "rows_unindexed": each.rows_unindexed,
-            "built_at": each.built_at,
-            "bytes": each.size_bytes,
+            "name": index.name,
+            "kind": index.kind,
+            "columns": list(index.columns),
+            "rows_indexed": index.rows_indexed,
+            "rows_unindexed": index.rows_unindexed,
+            "built_at": index.built_at,
+            "bytes": index.size_bytes,
         }
-        for each in index_coverage(table)
+        for index in index_coverage(table)
     ]
 
 
 def _remembered_deletes(manifest: Manifest) -> dict[str, Any] | None:
-    known = read_tombstones(manifest.config)
-    if known is None:
+    tombstones = read_tombstones(manifest.config)
+    if tombstones is None:
         return None
     return {
-        "on": list(known.on),
-        "sequence_by": known.sequence_by,
-        "num_rows": sum(file.num_rows for file in known.files),
+        "on": list(tombstones.on),
+        "sequence_by": tombstones.sequence_by,
+        "num_rows": sum(file.num_rows for file in tombstones.files),
     }
 
 
 def _write_ahead_log(table: TableVersion) -> dict[str, int] | None:
-    found = unmerged_files(table)
-    return None if found is None else {"num_files": found.num_files, "bytes": found.num_bytes}
+    files = unmerged_files(table)
+    return None if files is None else {"num_files": files.num_files, "bytes": files.num_bytes}

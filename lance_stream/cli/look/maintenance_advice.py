@@ -103,7 +103,7 @@ def _compaction(
     groups = plan(ds.table, CompactionRules())
     if not groups:
         return
-    chosen = [place for group in groups for place in group]
+    chosen = [index for group in groups for index in group]
     physical, live = (int(row_count[chosen].sum()) for row_count in ds.table.row_counts)
     dead = physical - live
     is_dead = dead > MOST_DEAD * physical
@@ -116,20 +116,20 @@ def _compaction(
 
 
 def _indices(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
-    behind = [
-        each
-        for each in ds.index_coverage()
-        if each.rows_indexed is not None
-        and each.rows_unindexed is not None
-        and each.rows_unindexed >= UNINDEXED_ROWS
-        and each.rows_unindexed >= UNINDEXED_SHARE * (each.rows_indexed + each.rows_unindexed)
+    stale = [
+        index
+        for index in ds.index_coverage()
+        if index.rows_indexed is not None
+        and index.rows_unindexed is not None
+        and index.rows_unindexed >= UNINDEXED_ROWS
+        and index.rows_unindexed >= UNINDEXED_SHARE * (index.rows_indexed + index.rows_unindexed)
     ]
-    if behind:
-        worst = max(behind, key=lambda each: each.rows_unindexed or 0)
+    if stale:
+        worst = max(stale, key=lambda index: index.rows_unindexed or 0)
         rows = output.count(worst.rows_unindexed or 0, "row")
         message = f"the index {worst.name} lacks {rows}, which every search scans"
-        if len(behind) > 1:
-            message += f" ({len(behind)} indices are out of date)"
+        if len(stale) > 1:
+            message += f" ({len(stale)} indices are out of date)"
         command = f"lance-stream indices optimize {shlex.quote(ds.uri)}"
         yield Recommendation("indices", message, command)
 
@@ -141,7 +141,7 @@ def _old_versions(
     if len(versions) < OLD_VERSIONS:
         return
     limit = (now - DEFAULT_AGE).timestamp()
-    modified = {each.path: each.modified for each in ds.table.store.list(VERSIONS_DIRECTORY)}
+    modified = {file.path: file.modified for file in ds.table.store.list(VERSIONS_DIRECTORY)}
     path = ds.table.log.manifest_path
     is_held = _held(surroundings, ds.branch)
     old = [
@@ -159,8 +159,8 @@ def _old_versions(
 
 def _held(surroundings: Surroundings, branch: str | None) -> Callable[[int], bool]:
     """Return a test for versions that a tag, a branch or a consumer needs."""
-    own = [tag for tag in surroundings.tags.tags if tag.branch == branch]
-    single = {each.version for each in own if not is_consumers(each.name)} | {
+    tags = [tag for tag in surroundings.tags.tags if tag.branch == branch]
+    single = {each.version for each in tags if not is_consumers(each.name)} | {
         each.parent_version
         for each in surroundings.branches.values()
         if isinstance(each, Branch) and each.parent == branch
@@ -228,13 +228,13 @@ def _lineage(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterat
     )
     if num_bytes < LARGE_LINEAGE:
         return
-    found = f"every version stores {output.size(num_bytes)} of row ids and row versions"
+    message = f"every version stores {output.size(num_bytes)} of row ids and row versions"
     if limit is None:
-        found += ". Data files can hold them, if all readers support this feature of Lance"
-        yield Recommendation("lineage", found, _run(ds, "migrate lineage-files"))
+        message += ". Data files can hold them, if all readers support this feature of Lance"
+        yield Recommendation("lineage", message, _run(ds, "migrate lineage-files"))
     else:
-        found += ", which a compaction moves into data files"
-        yield Recommendation("lineage", found, _run(ds, "compact"))
+        message += ", which a compaction moves into data files"
+        yield Recommendation("lineage", message, _run(ds, "compact"))
 
 
 def _manifest_names(

@@ -115,16 +115,20 @@ def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
 
     theirs = _rows_of(other)
     with progress("comparing rows", is_counted=False):
-        found = compare(lambda: ds.scan(other.columns, other.filter), theirs)
+        comparison = compare(lambda: ds.scan(other.columns, other.filter), theirs)
     if as_json:
-        sides = (("rows", found.ours), ("against", found.theirs))
-        answer = {name: {"count": each.num_rows, "digest": each.text} for name, each in sides}
-        print(output.to_json({"same": found.is_same, **answer, "columns": list(found.columns)}))
-        return 0 if found.is_same else 1
-    print(f"{ds.uri} at version {ds.version}: {found.ours}")
-    print(f"{other.table.uri}: {found.theirs}")
-    print("the rows are the same" if found.is_same else _difference(found))
-    return 0 if found.is_same else 1
+        sides = (("rows", comparison.ours), ("against", comparison.theirs))
+        answer = {name: {"count": side.num_rows, "digest": side.text} for name, side in sides}
+        print(
+            output.to_json(
+                {"same": comparison.is_same, **answer, "columns": list(comparison.columns)}
+            )
+        )
+        return 0 if comparison.is_same else 1
+    print(f"{ds.uri} at version {ds.version}: {comparison.ours}")
+    print(f"{other.table.uri}: {comparison.theirs}")
+    print("the rows are the same" if comparison.is_same else _difference(comparison))
+    return 0 if comparison.is_same else 1
 
 
 def _rows_of(other: _Other) -> "Rows":
@@ -144,10 +148,10 @@ def _rows_of(other: _Other) -> "Rows":
     return lambda: read_parquet(uri, other.columns)
 
 
-def _difference(found: "Comparison") -> str:
-    one, other = found.ours.num_rows, found.theirs.num_rows
+def _difference(comparison: "Comparison") -> str:
+    one, other = comparison.ours.num_rows, comparison.theirs.num_rows
     if one != other:
         return f"the rows differ: {one} here, {other} there"
-    if found.columns:
-        return f"the rows differ in {', '.join(found.columns)}"
+    if comparison.columns:
+        return f"the rows differ in {', '.join(comparison.columns)}"
     return "the rows differ: each column has the same values, but in different rows"

@@ -39,12 +39,12 @@ def command(table: TableArgument, target_rows: int, as_json: bool) -> int:
     with progress(f"compacting {before.uri}") as watch:
 
         def write(tasks: Sequence[RewriteTask]) -> Iterator["list[Fragment]"]:
-            for done, task in enumerate(tasks):
-                watch(done / len(tasks))
+            for num_done, task in enumerate(tasks):
+                watch(num_done / len(tasks))
                 yield write_task(task)
 
         after = compact(before.table, target_rows, write).table
-    counts = [len(each.manifest.fragments) for each in (before.table, after)]
+    counts = [len(version_table.manifest.fragments) for version_table in (before.table, after)]
     if as_json:
         answer = {
             "is_committed": after.version != before.version,

@@ -24,32 +24,32 @@ def command() -> None:
 @json_option
 def list_all(table: TableArgument, version: str | None, as_json: bool) -> int:
     """List the indices, and how many rows each covers."""
-    found = table.open(version).index_coverage()
+    indices = table.open(version).index_coverage()
     if as_json:
-        for each in found:
+        for index in indices:
             answer = {
-                "name": each.name,
-                "kind": each.kind,
-                "columns": list(each.columns),
-                "rows_indexed": each.rows_indexed,
-                "rows_unindexed": each.rows_unindexed,
-                "fraction": each.fraction,
-                "num_segments": each.num_segments,
-                "built_at": each.built_at,
-                "bytes": each.size_bytes,
+                "name": index.name,
+                "kind": index.kind,
+                "columns": list(index.columns),
+                "rows_indexed": index.rows_indexed,
+                "rows_unindexed": index.rows_unindexed,
+                "fraction": index.fraction,
+                "num_segments": index.num_segments,
+                "built_at": index.built_at,
+                "bytes": index.size_bytes,
             }
             print(output.to_json(answer))
         return 0
     rows = [
         [
-            each.name,
-            each.kind,
-            ", ".join(each.columns),
-            *("?" if n is None else str(n) for n in (each.rows_indexed, each.rows_unindexed)),
-            "?" if each.fraction is None else f"{each.fraction:.1%}",
-            output.moment(each.built_at),
+            index.name,
+            index.kind,
+            ", ".join(index.columns),
+            *("?" if n is None else str(n) for n in (index.rows_indexed, index.rows_unindexed)),
+            "?" if index.fraction is None else f"{index.fraction:.1%}",
+            output.moment(index.built_at),
         ]
-        for each in found
+        for index in indices
     ]
     header = ["NAME", "KIND", "COLUMNS", "ROWS", "NOT COVERED", "COVERED", "BUILT"]
     print_table(header, rows, numbers=("ROWS", "NOT COVERED", "COVERED"))
@@ -77,18 +77,18 @@ def optimize(table: TableArgument, names: tuple[str, ...], retrain: bool, as_jso
 
     before = table.open()
     with progress(f"bringing indices of {before.uri} up to date"):
-        done = update_indices(before.table, names or None, retrain=retrain)
+        update = update_indices(before.table, names or None, retrain=retrain)
     if as_json:
         answer = {
-            "is_committed": bool(done.names),
-            "version": done.table.version,
-            "indices": list(done.names),
+            "is_committed": bool(update.names),
+            "version": update.table.version,
+            "indices": list(update.names),
         }
         print(output.to_json(answer))
-    elif done.names:
-        print(f"committed version {done.table.version}: {', '.join(done.names)}")
+    elif update.names:
+        print(f"committed version {update.table.version}: {', '.join(update.names)}")
     else:
-        print(f"all indices are up to date with version {done.table.version}")
+        print(f"all indices are up to date with version {update.table.version}")
     return 0
 
 

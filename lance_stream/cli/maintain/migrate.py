@@ -79,13 +79,13 @@ def command(table: TableArgument, feature: str, yes: bool, as_json: bool) -> int
     if feature == "manifest-names" and not may_go_on(question, is_sure=yes):
         print("nothing was renamed")
         return 1
-    done = _MIGRATIONS[feature](table)
+    answer = _MIGRATIONS[feature](table)
     if as_json:
-        print(output.to_json({"feature": feature, **done}))
-    elif not done["is_changed"]:
+        print(output.to_json({"feature": feature, **answer}))
+    elif not answer["is_changed"]:
         print(f"nothing to migrate: {table.uri} has {feature}")
-    elif "version" in done:
-        print(f"committed version {done['version']}: migrated to {feature}")
+    elif "version" in answer:
+        print(f"committed version {answer['version']}: migrated to {feature}")
     else:
-        print(f"renamed {output.count(done['num_renamed'], 'manifest')}")
+        print(f"renamed {output.count(answer['num_renamed'], 'manifest')}")
     return 0

@@ -31,27 +31,27 @@ def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int
     from lance_stream.quarantine.replay import list_quarantine
 
     table.open()
-    found = list_quarantine(
+    entries = list_quarantine(
         table.uri,
         branch=table.branch,
         quarantine=quarantine,
         storage_options=table.storage_options,
     )
     if as_json:
-        for each in found:
-            print(output.to_json(asdict(each)))
+        for entry in entries:
+            print(output.to_json(asdict(entry)))
         return 0
     rows = [
         [
-            each.app_id,
-            str(each.batch_id),
-            each.reason,
-            str(each.num_rows),
-            each.state,
-            output.moment(each.time),
-            each.row,
+            entry.app_id,
+            str(entry.batch_id),
+            entry.reason,
+            str(entry.num_rows),
+            entry.state,
+            output.moment(entry.time),
+            entry.row,
         ]
-        for each in found
+        for entry in entries
     ]
     header = ["STREAM", "BATCH", "REASON", "ROWS", "STATE", "SINCE", "EXAMPLE"]
     print_table(header, rows, numbers=("BATCH", "ROWS"))
@@ -103,7 +103,7 @@ def replay(
         raise InvalidInputError("--expect gives checks, and --no-checks none: choose one of them")
     fix = dict(_parse_value(value) for value in values)
     checks: object = {} if no_checks else list(expect) if expect else None
-    done = replay_quarantine(
+    report = replay_quarantine(
         table.uri,
         branch=table.branch,
         quarantine=quarantine,
@@ -114,13 +114,13 @@ def replay(
         replace_existing=replace_existing,
     )
     if as_json:
-        print(output.to_json(asdict(done)))
+        print(output.to_json(asdict(report)))
         return 0
-    print(f"replayed {output.count(done.rows_replayed, 'row')}")
-    for reason, num_rows in done.rows_left.items():
+    print(f"replayed {output.count(report.rows_replayed, 'row')}")
+    for reason, num_rows in report.rows_left.items():
         print(f"left {output.count(num_rows, 'row')}: {reason}")
-    if done.rows_uncommitted:
-        rows = output.count(done.rows_uncommitted, "row")
+    if report.rows_uncommitted:
+        rows = output.count(report.rows_uncommitted, "row")
         print(f"left {rows}: their batch is not committed yet")
     return 0
 

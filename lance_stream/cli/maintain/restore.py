@@ -20,25 +20,25 @@ def command(table: TableArgument, version: str, dry_run: bool, as_json: bool) ->
     them can be restored in turn. The change feed shows what the restore changed, and streams go on:
     no committed batch is written again.
     """
-    ds, wanted = table.open(), table.open(version)
-    if wanted.branch != ds.branch:
+    ds, restored = table.open(), table.open(version)
+    if restored.branch != ds.branch:
         raise InvalidInputError(
-            f"version {version} belongs to another branch, {wanted.branch or 'main'}: restore it "
+            f"version {version} belongs to another branch, {restored.branch or 'main'}: restore it "
             "there, with --branch"
         )
-    after = ds if dry_run else ds.restore(wanted.version)
-    counts = ds.count_rows(), wanted.count_rows()
+    after = ds if dry_run else ds.restore(restored.version)
+    counts = ds.count_rows(), restored.count_rows()
     if as_json:
         answer = {
             "version": after.version,
-            "restored_version": wanted.version,
+            "restored_version": restored.version,
             "num_rows_before": counts[0],
             "num_rows": counts[1],
             "is_dry_run": dry_run,
         }
         print(output.to_json(answer))
         return 0
-    done = "would restore" if dry_run else f"committed version {after.version}: restored"
+    action = "would restore" if dry_run else f"committed version {after.version}: restored"
     rows = f"{output.count(counts[1], 'row')} instead of {counts[0]}"
-    print(f"{done} version {wanted.version} of {output.moment(wanted.timestamp)}, {rows}")
+    print(f"{action} version {restored.version} of {output.moment(restored.timestamp)}, {rows}")
     return 0

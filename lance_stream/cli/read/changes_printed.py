@@ -166,17 +166,17 @@ class _Chosen:
     """
 
     def __init__(self, ds: Dataset, request: Request) -> None:
-        asked = request.columns
+        selected = request.columns
         self._condition: Expression | None = None
-        wanted = asked
+        needed = selected
         if request.filter is not None:
             schema = feed_schema(ds.table.arrow_schema)
             self._condition = parse_predicate(request.filter, schema)
-            if asked is not None:
-                wanted = columns_named(ds.table, asked, self._condition)
-        self.columns = FeedColumns(ds.table, wanted)
+            if selected is not None:
+                needed = columns_named(ds.table, selected, self._condition)
+        self.columns = FeedColumns(ds.table, needed)
         check_names(self.columns.own)
-        self._own, self._sources = self.columns.narrowed(asked)
+        self._own, self._sources = self.columns.narrowed(selected)
 
     def check_in(self, ds: Dataset) -> None:
         """Raise unless a later version still has the columns, with the types that they had.
@@ -208,11 +208,11 @@ class _Chosen:
         """Return the requested rows and columns of a batch of the feed."""
         if self._condition is not None:
             batch = batch.filter(evaluate_predicate(self._condition, batch))
-        own = [
+        columns = [
             show(batch.column(source.place), source, field.type)
             for source, field in zip(self._sources, self._own, strict=True)
         ]
         change_columns = batch.columns[len(self.columns.own) :]
         return batch_with_extensions(
-            pa.RecordBatch.from_arrays([*own, *change_columns], schema=feed_schema(self._own))
+            pa.RecordBatch.from_arrays([*columns, *change_columns], schema=feed_schema(self._own))
         )

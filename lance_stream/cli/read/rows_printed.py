@@ -87,12 +87,12 @@ def _joined(batches: Iterator[pa.RecordBatch], limit: int) -> list[pa.RecordBatc
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    left = limit
+    num_left = limit
     for batch in batches:
-        yield batch if left is None else batch.slice(0, left)
-        if left is not None:
-            left -= min(left, batch.num_rows)
-            if not left:
+        yield batch if num_left is None else batch.slice(0, num_left)
+        if num_left is not None:
+            num_left -= min(num_left, batch.num_rows)
+            if not num_left:
                 return
 
 
@@ -136,16 +136,16 @@ def _sorted(
         )
     if limit is None:
         return _in_order(reader.read_all(), keys)
-    kept = reader.schema.empty_table()
+    first_rows = reader.schema.empty_table()
     for batch in reader:
-        both = pa.concat_tables([kept, pa.table(batch)])
-        kept = _in_order(both, keys).slice(0, limit).combine_chunks()
-    return kept
+        both = pa.concat_tables([first_rows, pa.table(batch)])
+        first_rows = _in_order(both, keys).slice(0, limit).combine_chunks()
+    return first_rows
 
 
 def _in_order(table: pa.Table, keys: list[tuple[str, str]]) -> pa.Table:
-    columns = {str(place): _decoded(table[name]) for place, (name, _) in enumerate(keys)}
-    order = [(str(place), direction) for place, (_, direction) in enumerate(keys)]
+    columns = {str(position): _decoded(table[name]) for position, (name, _) in enumerate(keys)}
+    order = [(str(position), direction) for position, (_, direction) in enumerate(keys)]
     try:
         return table.take(pc.sort_indices(pa.table(columns), sort_keys=order))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:

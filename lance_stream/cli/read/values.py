@@ -22,7 +22,7 @@ def _values_of(column: pa.Array) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):  # dates and times that Python lacks
-        values = [_value_of(each) for each in column]
+        values = [_value_of(value) for value in column]
     return values
 
 
@@ -31,7 +31,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
+        fields = [kind.field(index) for index in range(kind.num_fields)]
         return pa.struct([field.with_type(_in_utc(field.type)) for field in fields])
     if pa.types.is_map(kind):
         return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))

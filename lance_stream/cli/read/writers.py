@@ -73,8 +73,8 @@ class TableWriter(Writer):
                 pairs = zip(self._shown, self._widths, strict=True)
                 self._print(
                     [
-                        output.cell(row[place], output.MAX_WIDTH if terminal is None else width)
-                        for place, width in pairs
+                        output.cell(row[index], output.MAX_WIDTH if terminal is None else width)
+                        for index, width in pairs
                     ]
                 )
 
@@ -88,16 +88,16 @@ class TableWriter(Writer):
     ) -> list[int]:
         """Return the width of each column: what its cells need, and no less than so far."""
         columns = list(zip(*rows, strict=True))
-        known = self._all if self._names == schema.names else [0] * len(schema.names)
+        widths_so_far = self._all if self._names == schema.names else [0] * len(schema.names)
         for longest in (_LONGEST, output.MAX_WIDTH) if terminal else (output.MAX_WIDTH,):
             widths = [
                 max(
                     min(before, longest),
                     _WIDTHS.get(name, 0),
                     output.num_columns(output.cell(name)),
-                    *(output.num_columns(output.cell(each, longest)) for each in column),
+                    *(output.num_columns(output.cell(value, longest)) for value in column),
                 )
-                for before, name, column in zip(known, schema.names, columns, strict=True)
+                for before, name, column in zip(widths_so_far, schema.names, columns, strict=True)
             ]
             if terminal is None or sum(widths) + _GAP * (len(widths) - 1) <= terminal:
                 break
@@ -106,16 +106,16 @@ class TableWriter(Writer):
     def _start(self, schema: pa.Schema, widths: list[int], terminal: int | None) -> None:
         """Choose the columns that are shown, and print the header."""
         header = [output.cell(name) for name in schema.names]
-        shown = _fitting(schema.names, widths, terminal)
-        left_out = [title for place, title in enumerate(header) if place not in shown]
-        if left_out and (schema.names, shown) != (self._names, self._shown):
+        visible = _fitting(schema.names, widths, terminal)
+        left_out = [title for index, title in enumerate(header) if index not in visible]
+        if left_out and (schema.names, visible) != (self._names, self._shown):
             names = f"{', '.join(left_out[:5])}{', …' if len(left_out) > 5 else ''}"
             number = output.count(len(left_out), "column")
             print(f"({number} left out: {names}; --columns chooses, --json prints all)")
-        self._names, self._all, self._shown = schema.names, widths, shown
-        self._widths = [min(widths[each], terminal or widths[each]) for each in shown]
-        self._right = [_is_number(schema.field(each).type) for each in shown]
-        self._print([header[each] for each in shown], is_header=True)
+        self._names, self._all, self._shown = schema.names, widths, visible
+        self._widths = [min(widths[index], terminal or widths[index]) for index in visible]
+        self._right = [_is_number(schema.field(index).type) for index in visible]
+        self._print([header[index] for index in visible], is_header=True)
 
     def _print(self, cells: Sequence[str], *, is_header: bool = False) -> None:
         triples = zip(cells, self._widths, self._right, strict=True)
@@ -128,16 +128,16 @@ def _fitting(names: Sequence[str], widths: Sequence[int], terminal: int | None) 
     if terminal is None:
         return list(range(len(names)))
 
-    def rank(place: int) -> int:
-        return 0 if names[place] in _FIRST else 2 if names[place] in _LAST else 1
+    def rank(index: int) -> int:
+        return 0 if names[index] in _FIRST else 2 if names[index] in _LAST else 1
 
-    shown: list[int] = []
-    left = terminal + _GAP
-    for place in sorted(range(len(names)), key=rank):
-        if left >= widths[place] + _GAP or not shown:
-            shown.append(place)
-            left -= widths[place] + _GAP
-    return sorted(shown)
+    visible: list[int] = []
+    room = terminal + _GAP
+    for index in sorted(range(len(names)), key=rank):
+        if room >= widths[index] + _GAP or not visible:
+            visible.append(index)
+            room -= widths[index] + _GAP
+    return sorted(visible)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -27,14 +27,19 @@ def command() -> None:
 @json_option
 def list_all(table: TableArgument, as_json: bool) -> int:
     """List the branches, and the version that each started from."""
-    found = table.open().branches.list().values()
+    branches = table.open().branches.list().values()
     if as_json:
-        for each in found:
-            print(output.to_json(_described(each)))
+        for branch in branches:
+            print(output.to_json(_described(branch)))
         return 0
     rows = [
-        [each.name, each.parent or "main", str(each.parent_version), output.moment(each.created_at)]
-        for each in found
+        [
+            branch.name,
+            branch.parent or "main",
+            str(branch.parent_version),
+            output.moment(branch.created_at),
+        ]
+        for branch in branches
     ]
     print_table(["NAME", "FROM", "VERSION", "CREATED"], rows, numbers=("VERSION",))
     return 0
@@ -50,12 +55,12 @@ def create(table: TableArgument, name: str, version: str | None, as_json: bool) 
 
     No rows are copied: the branch starts with the files of that version.
     """
-    made = table.open(version).branches.create(name)
+    branch = table.open(version).branches.create(name)
     if as_json:
-        print(output.to_json(_described(made)))
+        print(output.to_json(_described(branch)))
     else:
-        start = f"version {made.parent_version} of {made.parent or 'main'}"
-        print(f"created the branch {made.name} from {start}")
+        start = f"version {branch.parent_version} of {branch.parent or 'main'}"
+        print(f"created the branch {branch.name} from {start}")
     return 0
 
 
@@ -89,5 +94,5 @@ def _described(branch: "Branch") -> dict[str, Any]:
     }
 
 
-for _each in (list_all, create, delete):
-    command.add_command(_each)
+for _subcommand in (list_all, create, delete):
+    command.add_command(_subcommand)

@@ -26,22 +26,22 @@ def list_all(table: TableArgument, as_json: bool) -> int:
 
     ds = table.open()
     versions = ds.table.log.versions()
-    found = list_consumers(ds.table.refs)
-    behind = [sum(version > each.version for version in versions) for each in found]
+    consumers = list_consumers(ds.table.refs)
+    behind = [sum(version > consumer.version for version in versions) for consumer in consumers]
     if as_json:
-        for each, number in zip(found, behind, strict=True):
+        for consumer, number in zip(consumers, behind, strict=True):
             answer = {
-                "name": each.name,
-                "version": each.version,
-                "is_beginning": each.is_beginning,
+                "name": consumer.name,
+                "version": consumer.version,
+                "is_beginning": consumer.is_beginning,
                 "versions_behind": number,
-                "updated_at": each.updated_at,
+                "updated_at": consumer.updated_at,
             }
             print(output.to_json(answer))
         return 0
     rows = [
-        [each.name, str(each.version), str(number), output.moment(each.updated_at)]
-        for each, number in zip(found, behind, strict=True)
+        [consumer.name, str(consumer.version), str(number), output.moment(consumer.updated_at)]
+        for consumer, number in zip(consumers, behind, strict=True)
     ]
     header = ["NAME", "FINISHED", "BEHIND", "UPDATED"]
     print_table(header, rows, numbers=("FINISHED", "BEHIND"))

@@ -30,14 +30,14 @@ def list_all(table: TableArgument, with_ours: bool, as_json: bool) -> int:
     from lance_stream.snapshot.tag_files import RESERVED_PREFIX
 
     tags = table.open().tags.list().values()
-    found = [tag for tag in tags if with_ours or not tag.name.startswith(RESERVED_PREFIX)]
+    selected = [tag for tag in tags if with_ours or not tag.name.startswith(RESERVED_PREFIX)]
     if as_json:
-        for each in found:
-            print(output.to_json(_described(each)))
+        for tag in selected:
+            print(output.to_json(_described(tag)))
         return 0
     rows = [
-        [each.name, each.branch or "", str(each.version), output.moment(each.updated_at)]
-        for each in found
+        [tag.name, tag.branch or "", str(tag.version), output.moment(tag.updated_at)]
+        for tag in selected
     ]
     print_table(["NAME", "BRANCH", "VERSION", "UPDATED"], rows, numbers=("VERSION",))
     return 0
@@ -76,12 +76,12 @@ def delete(table: TableArgument, name: str, as_json: bool) -> int:
     return 0
 
 
-def _say(done: str, tag: "Tag", *, as_json: bool) -> None:
+def _say(action: str, tag: "Tag", *, as_json: bool) -> None:
     where = "" if tag.branch is None else f" of the branch {tag.branch}"
     if as_json:
         print(output.to_json(_described(tag)))
     else:
-        print(f"{done} the tag {tag.name}: version {tag.version}{where}")
+        print(f"{action} the tag {tag.name}: version {tag.version}{where}")
 
 
 def _described(tag: "Tag") -> dict[str, Any]:
@@ -94,5 +94,5 @@ def _described(tag: "Tag") -> dict[str, Any]:
     }
 
 
-for _each in (list_all, create, update, delete):
-    command.add_command(_each)
+for _subcommand in (list_all, create, update, delete):
+    command.add_command(_subcommand)

@@ -80,12 +80,12 @@ def check_spark() -> Check:
     version = _version_of_spark()
     if version is None:
         return Check("Spark", FAILURE, "PySpark is not installed: pip install 'pyspark>=4.1,<4.4'")
-    found = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    installed = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     first, end = _SPARK
-    if found < first:
+    if installed < first:
         advice = "lance-stream needs 4.1 or newer: pip install 'pyspark>=4.1,<4.4'"
         return Check("Spark", FAILURE, f"PySpark {version}; {advice}")
-    if found >= end:
+    if installed >= end:
         return Check("Spark", WARNING, f"PySpark {version} is newer than those that are tested")
     return Check("Spark", OK, f"PySpark {version}")
 
@@ -187,14 +187,14 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
     path = f"{_PROBES}/doctor-{uuid.uuid4()}"
     try:
         created = store.create_once(path, b"first"), store.create_once(path, b"second")
-        kept = store.read(path)
+        content = store.read(path)
         written = [file.modified for file in store.list_files(_PROBES) if file.path == path]
     except (LanceStreamError, OSError) as error:
         yield Check("create once", FAILURE, str(error))
         return
     finally:
         _tried("create once", lambda: store.delete(path))
-    if created != (True, False) or kept != b"first":
+    if created != (True, False) or content != b"first":
         yield Check(
             "create once",
             FAILURE,

@@ -35,11 +35,11 @@ def command(session: Session, table: TableArgument | None, probe: bool, as_json:
     if table is None and probe:
         raise InvalidInputError("--probe needs a location: lance-stream doctor URI --probe")
     failed = False
-    for each in checks.run_checks(table, session.environment, is_probing=probe):
-        failed |= each.status == checks.FAILURE
+    for check in checks.run_checks(table, session.environment, is_probing=probe):
+        failed |= check.status == checks.FAILURE
         print(
-            output.to_json(each._asdict())
+            output.to_json(check._asdict())
             if as_json
-            else f"{each.status:8} {each.name}: {each.message}"
+            else f"{check.status:8} {check.name}: {check.message}"
         )
     return int(failed)

@@ -52,9 +52,9 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
     Raises:
         InvalidInputError: The URI or an option is invalid, or they name two manifest stores.
     """
-    given = take_settings(options, "manifest store")
-    endpoint = given.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT") or None
-    text = given.get("manifest_store")
+    settings = take_settings(options, "manifest store")
+    endpoint = settings.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT") or None
+    text = settings.get("manifest_store")
     if isinstance(uri, str) and uri.lower().startswith(f"{DYNAMODB}:"):
         if text:
             raise InvalidInputError(
@@ -105,7 +105,7 @@ class _Uri(NamedTuple):
 def _queries(uri: str) -> list[tuple[str, str]]:
     """Return what follows the "?"; unlike in a form, "+" is a plus."""
     parts = urlsplit(uri, allow_fragments=False).query
-    pairs = (each.partition("=") for each in parts.split("&") if each)
+    pairs = (pair.partition("=") for pair in parts.split("&") if pair)
     return [(unquote(key), unquote(value)) for key, _, value in pairs]
 
 
@@ -182,12 +182,12 @@ def _sqlite_of_uri(uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]
     return SqliteManifests(os.path.normpath(path), table)
 
 
-def _refuse_unknown(uri: _Uri, known: tuple[str, ...]) -> None:
-    unknown = sorted(set(uri.query) - set(known))
+def _refuse_unknown(uri: _Uri, names: tuple[str, ...]) -> None:
+    unknown = sorted(set(uri.query) - set(names))
     if unknown:
         raise InvalidInputError(
             f"the storage option manifest_store has {unknown[0]!r} in its query; {uri.scheme}:// "
-            f"knows {', '.join((*known, 'base_uri'))}"
+            f"knows {', '.join((*names, 'base_uri'))}"
         )
 
 

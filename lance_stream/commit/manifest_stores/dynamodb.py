@@ -109,8 +109,8 @@ class DynamoDBManifests:
     @property
     def where(self) -> str:
         """Return the store's name for errors."""
-        place = self.endpoint or self.region
-        return f"the DynamoDB table {self.table!r}" + (f" at {place}" if place else "")
+        location = self.endpoint or self.region
+        return f"the DynamoDB table {self.table!r}" + (f" at {location}" if location else "")
 
     def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
         """Put an item, unless there is one; see `ManifestStore.put_if_not_exists`."""
@@ -188,13 +188,13 @@ class DynamoDBManifests:
                     for name, version in keys
                 ],
             )
-            found = {
-                key: self._item(each["Item"])
-                for key, each in zip(keys, answer["Responses"], strict=True)
-                if "Item" in each
+            items = {
+                key: self._item(response["Item"])
+                for key, response in zip(keys, answer["Responses"], strict=True)
+                if "Item" in response
             }
-            if {key[0]: key[1] for key in found} == {k: v for k, v in versions.items() if v}:
-                return {name: item for (name, _), item in found.items()}
+            if {key[0]: key[1] for key in items} == {k: v for k, v in versions.items() if v}:
+                return {name: item for (name, _), item in items.items()}
         raise StoreUnavailableError(
             f"{self.where} had newer versions of one of {len(base_uris)} tables each of "
             f"{_MAX_SNAPSHOTS} times that the newest of all were asked for: try again when fewer "
@@ -210,24 +210,24 @@ class DynamoDBManifests:
 
     def items(self, base_uri: str) -> list[ManifestItem]:
         """Return all items of a table, ascending."""
-        return [self._item(each) for page in self._pages(base_uri) for each in page]
+        return [self._item(attributes) for page in self._pages(base_uri) for attributes in page]
 
     def delete(self, base_uri: str, versions: Sequence[int]) -> None:
         """Delete the items of versions; see `ManifestStore.delete`."""
         for start in range(0, len(versions), _BATCH):
-            left: Any = [
+            remaining: Any = [
                 {"DeleteRequest": {"Key": _key(base_uri, version)}}
                 for version in versions[start : start + _BATCH]
             ]
 
             def send() -> None:
-                nonlocal left
-                answer = self._send("batch_write_item", RequestItems={self.table: left})
-                left = answer.get("UnprocessedItems", {}).get(self.table, [])
-                if left:
-                    raise TryAgainError(f"{len(left)} items were not deleted yet")
+                nonlocal remaining
+                answer = self._send("batch_write_item", RequestItems={self.table: remaining})
+                remaining = answer.get("UnprocessedItems", {}).get(self.table, [])
+                if remaining:
+                    raise TryAgainError(f"{len(remaining)} items were not deleted yet")
 
-            retrying.with_retries(send, f"the deletion of {len(left)} items", self.where)
+            retrying.with_retries(send, f"the deletion of {len(remaining)} items", self.where)
 
     def _put(self, what: str, base_uri: str, item: ManifestItem, condition: str) -> bool:
         answer = self._ask(
@@ -339,8 +339,8 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
     try:
         return request()
     except ClientError as error:
-        said = error.response.get("Error", {})
-        code, message = str(said.get("Code", "?")), str(said.get("Message", ""))
+        problem = error.response.get("Error", {})
+        code, message = str(problem.get("Code", "?")), str(problem.get("Message", ""))
         if code == "ConditionalCheckFailedException":
             return _CONDITION_FAILED
         if code == "TransactionCanceledException":
@@ -377,7 +377,7 @@ _AGAIN_IN_TRANSACTION: Final = {
 
 def _reasons_of(response: Mapping[str, Any]) -> list[str]:
     """Return why each item of a transaction stopped it; "None" for those that did not."""
-    return [str(each.get("Code", "None")) for each in response.get("CancellationReasons", ())]
+    return [str(reason.get("Code", "None")) for reason in response.get("CancellationReasons", ())]
 
 
 def _check_is_whole(operation: str, answer: Mapping[str, Any]) -> None:
@@ -453,17 +453,17 @@ def _new_client(manifests: DynamoDBManifests) -> Any:
 
 
 def _check_keys(manifests: DynamoDBManifests, table: Mapping[str, Any]) -> None:
-    keys = {each["KeyType"]: each["AttributeName"] for each in table.get("KeySchema", ())}
+    keys = {entry["KeyType"]: entry["AttributeName"] for entry in table.get("KeySchema", ())}
     types = {
-        each["AttributeName"]: each["AttributeType"]
-        for each in table.get("AttributeDefinitions", ())
+        entry["AttributeName"]: entry["AttributeType"]
+        for entry in table.get("AttributeDefinitions", ())
     }
-    found = {key: (name, types.get(name, "?")) for key, name in keys.items()}
-    if found != _KEYS:
+    actual = {key: (name, types.get(name, "?")) for key, name in keys.items()}
+    if actual != _KEYS:
         raise InvalidInputError(
             f"{manifests.where} must have the HASH key 'base_uri' of type S and the RANGE key "
             "'version' of type N to hold manifests; it has "
-            + ", ".join(f"{key} {name!r} of type {kind}" for key, (name, kind) in found.items())
+            + ", ".join(f"{key} {name!r} of type {kind}" for key, (name, kind) in actual.items())
         )
 
 

@@ -154,8 +154,8 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     try:
-        given = conninfo_to_dict(conninfo)
-        defaults: Any = {key: value for key, value in _DEFAULTS.items() if key not in given}
+        parameters = conninfo_to_dict(conninfo)
+        defaults: Any = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
         whole = make_conninfo(conninfo, **defaults)
     except psycopg.Error:
         # its message might contain the password
@@ -164,11 +164,11 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
             "it: it is 'postgresql://user@host:port/database?sslmode=...&table=...', with "
             "percent-encoding for what has a meaning in a URI"
         ) from None
-    host = given.get("host") or given.get("hostaddr")
-    server = f" at {host}:{given['port']}" if host and "port" in given else f" at {host}"
-    database = given.get("dbname")
-    place = (server if host else "") + (f", database {database!r}" if database else "")
-    return PostgresManifests(whole, table, place)
+    host = parameters.get("host") or parameters.get("hostaddr")
+    server = f" at {host}:{parameters['port']}" if host and "port" in parameters else f" at {host}"
+    database = parameters.get("dbname")
+    location = (server if host else "") + (f", database {database!r}" if database else "")
+    return PostgresManifests(whole, table, location)
 
 
 def _import_psycopg(manifests: PostgresManifests | None) -> Any:
@@ -187,7 +187,9 @@ def _may_go_through(error: Exception, state: str) -> bool:
         return state.startswith(_AGAIN)
     # libpq gives no state for a server that said no to the connection: only its words
     text = str(error)
-    return any(each in text for each in _NOT_YET) or not any(each in text for each in _NEVER)
+    return any(phrase in text for phrase in _NOT_YET) or not any(
+        phrase in text for phrase in _NEVER
+    )
 
 
 _NEVER: Final = ("FATAL", "password", "authentication", "SSL", "certificate", "GSSAPI")
@@ -198,21 +200,21 @@ _NOT_YET: Final = ("starting up", "shutting down", "too many", "connection slots
 def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
     """Lend the process's connection to one caller at a time; create it if missing or broken."""
     with _lock:
-        known = _known.setdefault(manifests.conninfo, _Connection(threading.Lock()))
-    with known.turn:
-        if known.connection is None or known.connection.closed:
-            known.connection = _import_psycopg(manifests).connect(
+        entry = _connections.setdefault(manifests.conninfo, _Connection(threading.Lock()))
+    with entry.turn:
+        if entry.connection is None or entry.connection.closed:
+            entry.connection = _import_psycopg(manifests).connect(
                 manifests.conninfo,
                 autocommit=True,
                 prepare_threshold=None,  # poolers give each statement another connection
             )
         try:
-            yield known.connection
-            if known.is_dropped:
-                _close(known)
+            yield entry.connection
+            if entry.is_dropped:
+                _close(entry)
         except BaseException:
             # a pending answer would be taken for the next one's
-            broken, known.connection = known.connection, None
+            broken, entry.connection = entry.connection, None
             with suppress(Exception):
                 broken.close()
             raise
@@ -225,32 +227,32 @@ class _Connection:
     is_dropped: bool = False
 
 
-def _drop(known: _Connection) -> None:
+def _drop(entry: _Connection) -> None:
     """Close an evicted connection; one that is in use is closed by its user afterwards."""
-    known.is_dropped = True
-    if known.turn.acquire(blocking=False):
+    entry.is_dropped = True
+    if entry.turn.acquire(blocking=False):
         try:
-            _close(known)
+            _close(entry)
         finally:
-            known.turn.release()
+            entry.turn.release()
 
 
-def _close(known: _Connection) -> None:
-    connection, known.connection = known.connection, None
+def _close(entry: _Connection) -> None:
+    connection, entry.connection = entry.connection, None
     if connection is not None:
         with suppress(Exception):
             connection.close()
 
 
-_known: Kept[str, _Connection] = Kept(_drop)
+_connections: Kept[str, _Connection] = Kept(_drop)
 _lock = threading.Lock()
 _of_parents: list[Any] = []
 
 
 def _forget_all() -> None:
-    global _known, _lock  # the parent may have held the lock at the moment of the fork
-    _of_parents.append(_known)  # not closed here: the parent still uses them
-    _known, _lock = Kept(_drop), threading.Lock()
+    global _connections, _lock  # the parent may have held the lock at the moment of the fork
+    _of_parents.append(_connections)  # not closed here: the parent still uses them
+    _connections, _lock = Kept(_drop), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

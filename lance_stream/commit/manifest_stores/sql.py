@@ -96,13 +96,13 @@ class SqlManifests(ManifestStore):
 
     def get(self, base_uri: str, version: int) -> ManifestItem | None:
         """Return the item of a version; see `ManifestStore.get`."""
-        found = self._select(f"the item of version {version}", "AND version = ?", base_uri, version)
-        return found[0] if found else None
+        items = self._select(f"the item of version {version}", "AND version = ?", base_uri, version)
+        return items[0] if items else None
 
     def latest(self, base_uri: str) -> ManifestItem | None:
         """Return the item of the newest version; see `ManifestStore.latest`."""
-        found = self._select("the newest item", "ORDER BY version DESC LIMIT 1", base_uri)
-        return found[0] if found else None
+        items = self._select("the newest item", "ORDER BY version DESC LIMIT 1", base_uri)
+        return items[0] if items else None
 
     def latest_of_all(self, base_uris: Sequence[str]) -> dict[str, ManifestItem]:
         """Return the newest items at one moment; see `ManifestStore.latest_of_all`."""

@@ -100,7 +100,7 @@ class SqliteManifests(SqlManifests):
             database.close()
 
     def _is_there(self, database: sqlite3.Connection) -> bool:
-        found = database.execute(
+        tables = database.execute(
             "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (self.table,)
         )
-        return found.fetchone() is not None
+        return tables.fetchone() is not None

@@ -17,7 +17,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
-from lance_stream.storage.trust import trusted_places
+from lance_stream.storage.trust import trusted_locations
 from lance_stream.write.row_checks import Check, as_checks
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def checks(called: str, value: object) -> tuple[Check, ...]:
 def storage_options(_called: str, value: object) -> dict[str, Any]:
     """Return settings of a store; the locations that they trust are valid."""
     options = as_options(value)
-    trusted_places(options)
+    trusted_locations(options)
     return options
 
 

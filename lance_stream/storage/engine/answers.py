@@ -8,7 +8,7 @@
     416                             the object ends before the range begins
     408, 425, 429, 5xx, silence     try again; 501 is refused
     401, codes of ended credentials not accepted: refused, unless others can be had
-    all else                        refused, with the way out for its code
+    all else                        refused, with the remedy for its code
 
 obstore puts the status and the body into the text; its error classes only distinguish missing and
 taken objects. The text also contains the URL: only the parts read here are shown.
@@ -40,19 +40,19 @@ _KIND: Final = re.compile(
 _CERTIFICATE: Final = re.compile(
     r"(invalid peer certificate[^\n\"]{0,200}|InvalidCertificate\([^\n]{1,200})"
 )
-_SILENCES: Final = {
-    "TimedOut": "none in time",
+_NETWORK_ERRORS: Final = {
+    "TimedOut": "timeout",
     "IncompleteMessage": "the connection was closed",
-    "Body": "it broke off",
+    "Body": "the answer broke off",
 }
-_TRIED: Final = re.compile(r"after (\d+) retries")
+_RETRIES: Final = re.compile(r"after (\d+) retries")
 
 _OF_ONE: Final = re.compile(r"delete request failed for key .*?: (.*?) \(code: (\d{3})\)", re.S)
-_NO_REMEDY: Final = "the service does not take this request"
+_NO_REMEDY: Final = "the service does not accept this request"
 
 _DEBUG: Final = "\n\nDebug source"
 _LATER: Final = frozenset({408, 425, 429})
-_NO_PART: Final = ("non-partial response", "CONTENT_RANGE")
+_WHOLE_OBJECT: Final = ("non-partial response", "CONTENT_RANGE")
 _MAX_MESSAGE: Final = 300
 
 
@@ -102,15 +102,15 @@ class NoSuchRangeError(RefusedError):
         self.kind = kind
 
 
-class _Said(NamedTuple):
+class _Answer(NamedTuple):
     status: int
     code: str
     message: str
 
     def __str__(self) -> str:
         code = self.code if self.code and self.code != str(self.status) else ""
-        said = " ".join(part for part in (str(self.status), code) if part)
-        return f"{said} ({self.message})" if self.message else said
+        text = " ".join(part for part in (str(self.status), code) if part)
+        return f"{text} ({self.message})" if self.message else text
 
 
 def meaning_of(error: Exception, dialect: Dialect) -> Exception:
@@ -121,21 +121,21 @@ def meaning_of(error: Exception, dialect: Dialect) -> Exception:
         dialect: The service's error codes.
     """
     text = str(error)
-    if any(each in text.partition("\n")[0] for each in _NO_PART):
+    if any(phrase in text.partition("\n")[0] for phrase in _WHOLE_OBJECT):
         return NoSuchRangeError("not a part")
-    found = _STATUS.search(text)
-    if found is not None:
-        return _meaning_of_answer(_said(int(found[1]), found[2]), text, dialect)
+    match = _STATUS.search(text)
+    if match is not None:
+        return _meaning_of_answer(_parse_answer(int(match[1]), match[2]), text, dialect)
     of_one = _OF_ONE.search(text)  # of a request that deletes several objects, here one
     if of_one is not None:
-        return _meaning_of_answer(_Said(int(of_one[2]), "", _line(of_one[1])), "", dialect)
+        return _meaning_of_answer(_Answer(int(of_one[2]), "", _line(of_one[1])), "", dialect)
     if "redirect without LOCATION" in text:
-        return RefusedError(f"the service sends requests elsewhere: {_elsewhere(dialect)}")
+        return RefusedError(f"the service redirects requests: {_elsewhere(dialect)}")
     certificate = _CERTIFICATE.search(text)
     if certificate is not None:
         return RefusedError(
             f"the certificate of the service is not trusted ({certificate[1].strip()[:200]}): name "
-            "your own authority's certificates in the environment variable SSL_CERT_FILE"
+            "the file with your authority's certificates in the environment variable SSL_CERT_FILE"
         )
     if "object with invalid path" in text:
         return RefusedError(f"{_line(text.partition(_DEBUG)[0])}. {OTHER_NAME}")
@@ -145,43 +145,47 @@ def meaning_of(error: Exception, dialect: Dialect) -> Exception:
     if isinstance(error, FileNotFoundError):
         return MissingError("404")
     if type(error).__module__.startswith("obstore") or isinstance(error, OSError):
-        return TryAgainError(f"no answer: {_silence(text)}")
+        return TryAgainError(f"no answer: {_network_error(text)}")
     return error
 
 
 def num_attempts(error: Exception) -> int:
     """Return how often obstore sent a request that failed."""
-    found = _TRIED.search(str(error))
-    return int(found[1]) + 1 if found else 1
+    match = _RETRIES.search(str(error))
+    return int(match[1]) + 1 if match else 1
 
 
-def _said(status: int, body: str) -> _Said:
+def _parse_answer(status: int, body: str) -> _Answer:
     code, message = _CODE.search(body), _MESSAGE.search(body)
     if code is not None:
-        return _Said(status, code[1], _line(message[1]) if message else "")
+        return _Answer(status, code[1], _line(message[1]) if message else "")
     try:
         error = json.loads(body).get("error", {})
-        return _Said(status, "", _line(str(error.get("message", ""))))
+        return _Answer(status, "", _line(str(error.get("message", ""))))
     except (ValueError, AttributeError, RecursionError):
-        return _Said(status, "", "" if "<" in body else _line(body))
+        return _Answer(status, "", "" if "<" in body else _line(body))
 
 
 def _line(text: str) -> str:
-    shown = " ".join(text.split())[:_MAX_MESSAGE]
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in shown)
+    line = " ".join(text.split())[:_MAX_MESSAGE]
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in line
+    )
 
 
-def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:
-    status, code = said.status, said.code
+def _meaning_of_answer(answer: _Answer, text: str, dialect: Dialect) -> Exception:
+    status, code = answer.status, answer.code
     if status == 404 or code in dialect.no_bucket:
-        if code in dialect.no_bucket or "bucket does not exist" in said.message.lower():
-            return RefusedError(f"{said}: {dialect.remedies.get(code) or dialect.remedies['404']}")
-        return MissingError(str(said))
+        if code in dialect.no_bucket or "bucket does not exist" in answer.message.lower():
+            return RefusedError(
+                f"{answer}: {dialect.remedies.get(code) or dialect.remedies['404']}"
+            )
+        return MissingError(str(answer))
     if status in _LATER or code in dialect.later or (status >= 500 and status != 501):
         return TryAgainError(f"{status} {code}".strip())
     is_named = code in dialect.remedies
     if (status == 412 and not is_named) or (status == 409 and code in dialect.taken):
-        return TakenError(str(said))
+        return TakenError(str(answer))
     if status == 409 and dialect.conflicts_pass and not is_named:
         return TryAgainError(f"{status} {code}".strip())
     if status == 416:
@@ -191,9 +195,9 @@ def _meaning_of_answer(said: _Said, text: str, dialect: Dialect) -> Exception:
     if region is not None:
         remedy = f"the bucket is in {region[1]}: {remedy}"
     if 300 <= status < 400:
-        remedy = f"the service sends requests elsewhere: {_elsewhere(dialect)}"
-    refusal = f"{said}: {remedy}"
-    is_mute = status == 400 and not (code or said.message)  # an answer to HEAD has no code
+        remedy = f"the service redirects requests: {_elsewhere(dialect)}"
+    refusal = f"{answer}: {remedy}"
+    is_mute = status == 400 and not (code or answer.message)  # an answer to HEAD has no code
     if status == 401 or code in dialect.not_accepted or (is_mute and dialect.not_accepted):
         return NotAcceptedError(refusal)
     return NotImplementedAnswerError(refusal) if status == 501 else RefusedError(refusal)
@@ -203,10 +207,10 @@ def _elsewhere(dialect: Dialect) -> str:
     return dialect.remedies.get("301", "correct the endpoint in the storage options")
 
 
-def _silence(text: str) -> str:
+def _network_error(text: str) -> str:
     """Return why no answer came, without the URL."""
     reason = _REASON.search(text)
     if reason is not None:
         return reason[1]
-    kinds = [each for group in _KIND.findall(text) for each in group if each]
-    return _SILENCES.get(kinds[-1], kinds[-1]) if kinds else "none that can be read"
+    kinds = [kind for group in _KIND.findall(text) for kind in group if kind]
+    return _NETWORK_ERRORS.get(kinds[-1], kinds[-1]) if kinds else "unknown reason"

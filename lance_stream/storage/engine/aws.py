@@ -39,7 +39,7 @@ class AwsCredentials(RenewedCredentials):
 
     Args:
         profile: The profile of the shared configuration; None for the default one.
-        remedy: What to do if there are none.
+        remedy: What to do without credentials.
     """
 
     def __init__(self, profile: str | None, remedy: str) -> None:

@@ -13,7 +13,7 @@ from lance_stream.storage.objects.object_requests import ObjectRequests, Request
 MOST_AT_ONCE: Final = 64
 
 
-_LEASED: Final = "another program holds a lease on the blob: let it end, or break it"
+_LEASED: Final = "another program holds a lease on the blob: wait for it to end, or break it"
 _DIALECT: Final = Dialect(
     taken=frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"}),
     conflicts_pass=False,
@@ -35,18 +35,20 @@ _DIALECT: Final = Dialect(
             "there is no such container, or it cannot be read without credentials"
         ),
         "AuthenticationFailed": (
-            "the credentials are wrong or have ended, or this machine's clock is. Correct "
+            "the credentials are wrong or expired, or this machine's clock is wrong. Correct "
             "account_key or sas_token"
         ),
         "KeyBasedAuthenticationNotPermitted": (
-            "the account takes no account keys. Give tenant_id, client_id and client_secret, or "
-            "none of them for the identity of this machine"
+            "the account does not accept account keys. Give tenant_id, client_id and "
+            "client_secret, "
+            "or none of them for the identity of this machine"
         ),
         "AuthorizationPermissionMismatch": (
-            "the identity may not do this. Give it the role Storage Blob Data Contributor"
+            "the identity is not allowed to do this. Assign it the role Storage Blob Data "
+            "Contributor"
         ),
         "AuthorizationFailure": (
-            "the credentials are wrong, or the account's network rules keep this machine out"
+            "the credentials are wrong, or the account's network rules exclude this machine"
         ),
         "NoAuthenticationInformation": (
             "this requires credentials. Give account_key, sas_token or an identity"
@@ -54,19 +56,18 @@ _DIALECT: Final = Dialect(
         "PublicAccessNotPermitted": (
             "the account requires credentials. Give account_key, sas_token or an identity"
         ),
-        "BlobImmutableDueToPolicy": "a policy of the container forbids to change or delete blobs",
+        "BlobImmutableDueToPolicy": "a policy of the container forbids changing or deleting blobs",
         "InvalidResourceName": (
-            "the service allows no such name. A container's has 3 to 63 lower-case letters, digits "
-            "and hyphens"
+            "the name is invalid. A container's has 3 to 63 lower-case letters, digits and hyphens"
         ),
         "409": (
-            "a lease, a snapshot or a policy keeps the blob as it is: end the lease, delete the "
+            "a lease, a snapshot or a policy protects the blob: end the lease, or delete the "
             "snapshots"
         ),
         "InvalidBlobType": "a page or append blob of that name exists: delete it",
         "InvalidBlobOrBlock": (
-            "another program left blocks of that name, whose ids have another length: they go "
-            "after a week, or with a small blob that is written there"
+            "another program left uncommitted blocks of that name, whose ids have another length: "
+            "they expire after a week, or are dropped when a small blob is written there"
         ),
         **dict.fromkeys(
             ("LeaseIdMissing", "LeaseIdMismatchWithBlobOperation", "LeaseLost"), _LEASED
@@ -116,7 +117,7 @@ class AzureSettings(ObstoreService):
         return super().connect(_name_of(container))
 
     def is_sure_to_create_once(self) -> bool | None:
-        """Whether the service keeps conditions."""
+        """Return True: the service observes conditions."""
         return True
 
     @property
@@ -133,11 +134,11 @@ class AzureSettings(ObstoreService):
         return self.login.lance_options()
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, in obstore's words."""
+        """Return how it is connected to, by obstore's names."""
         return connection_options(self.endpoint, self.any_certificate, self.proxy_url)
 
     def credentials(self) -> Credentials:
-        """Return what proves who asks."""
+        """Return the credentials of requests."""
         return self.login.connect()
 
     def open(self, container: str, **how: Any) -> Any:
@@ -148,7 +149,7 @@ class AzureSettings(ObstoreService):
         return AzureStore(container, config=config, **how)
 
     def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # all are addressed alike
-        """Return how a container is addressed, in obstore's words."""
+        """Return how a container is addressed, by obstore's names."""
         return {
             "account_name": self.account,
             "endpoint": self.endpoint,
@@ -159,7 +160,7 @@ class AzureSettings(ObstoreService):
         }
 
     def where(self, container: str) -> str:
-        """Return in words who is asked."""
+        """Return the container's name for errors."""
         return f"the container {_name_of(container)!r} of Azure Blob Storage at {self.endpoint}"
 
 

@@ -21,10 +21,10 @@ from lance_stream.storage.objects.object_requests import RefusedError, TryAgainE
 
 
 class Login(Protocol):
-    """Whose requests they are, as settings: hashable, picklable, nothing secret in its `repr`."""
+    """How requests are authorized, as settings: hashable, picklable, no secret in the `repr`."""
 
     def connect(self) -> Credentials:
-        """Return what proves it."""
+        """Return the credentials."""
         ...
 
     def lance_options(self) -> Mapping[str, str]:
@@ -55,8 +55,8 @@ class SharedKey:
             base64.b64decode(self.key, validate=True)
         except binascii.Error:
             raise InvalidInputError(
-                f"the account key of the storage account {self.account!r} is not base64: it may "
-                "be cut short, or be something else"
+                f"the key of the storage account {self.account!r} is not valid base64: it is "
+                "truncated, or not an account key"
             ) from None
 
     def connect(self) -> Credentials:
@@ -70,7 +70,7 @@ class SharedKey:
 
 @dataclass(frozen=True)
 class SharedAccess:
-    """A shared access signature: what follows the "?" of the URL that was handed out."""
+    """A shared access signature: what follows the "?" of the URL that was issued."""
 
     query: str = field(repr=False)
     is_bearer = True
@@ -78,8 +78,8 @@ class SharedAccess:
     def __post_init__(self) -> None:
         if "sig" not in dict(self._parts()):
             raise InvalidInputError(
-                "the shared access signature has no part 'sig=': give the part after the '?' "
-                "of the URL that was handed out, all of it"
+                "the shared access signature has no part 'sig=': give everything after the '?' of "
+                "the URL that was issued"
             )
 
     def connect(self) -> Credentials:
@@ -146,8 +146,8 @@ class Identity:
             return AzureCredentials(self)
         except ImportError:
             raise InvalidInputError(
-                "credentials of Microsoft Entra need azure-identity, which comes with "
-                "pip install 'lance-stream[azure]'. Or give an account key or a SAS token"
+                "credentials of Microsoft Entra require azure-identity: pip install "
+                "'lance-stream[azure]'. Or give an account key or a SAS token"
             ) from None
 
     def lance_options(self) -> Mapping[str, str]:
@@ -221,28 +221,28 @@ class AzureCredentials(RenewedCredentials):
             raise TryAgainError(f"Microsoft Entra did not answer: {str(error)[:300]}") from None
 
 
-def _credential(who: Identity) -> Any:
+def _credential(login: Identity) -> Any:
     from azure import identity
 
-    authority: dict[str, Any] = {"authority": who.authority} if who.authority else {}
-    if who.kind == "client secret":
-        secret = (who.tenant or "", who.client or "", who.secret or "")
+    authority: dict[str, Any] = {"authority": login.authority} if login.authority else {}
+    if login.kind == "client secret":
+        secret = (login.tenant or "", login.client or "", login.secret or "")
         return identity.ClientSecretCredential(*secret, **authority)
-    if who.kind == "workload":
+    if login.kind == "workload":
         return identity.WorkloadIdentityCredential(
-            tenant_id=who.tenant,
-            client_id=who.client,
-            token_file_path=who.token_file,
+            tenant_id=login.tenant,
+            client_id=login.client,
+            token_file_path=login.token_file,
             **authority,
         )
-    if who.kind == "cli":
+    if login.kind == "cli":
         return identity.AzureCliCredential()
-    if who.kind == "managed":
-        others = {"object_id": who.object_id, "resource_id": who.resource_id}
+    if login.kind == "managed":
+        others = {"object_id": login.object_id, "resource_id": login.resource_id}
         other = {name: value for name, value in others.items() if value}
         return identity.ManagedIdentityCredential(
-            client_id=who.client, identity_config=other or None
+            client_id=login.client, identity_config=other or None
         )
     return identity.DefaultAzureCredential(
-        **authority, **({"managed_identity_client_id": who.client} if who.client else {})
+        **authority, **({"managed_identity_client_id": login.client} if login.client else {})
     )

@@ -85,8 +85,8 @@ def open_azure(
         InvalidInputError: The URI or an option is invalid, or they contradict each other.
     """
     uri = f"{scheme}:{rest}"
-    place, _, path = rest.removeprefix("//").partition("/")
-    container, at, host = place.rpartition("@") if "@" in place else (place, "", "")
+    authority, _, path = rest.removeprefix("//").partition("/")
+    container, at, host = authority.rpartition("@") if "@" in authority else (authority, "", "")
     root = unquote(path).strip("/")
     if not container or (at and not host) or any(part in ("..", ".") for part in root.split("/")):
         raise InvalidInputError(
@@ -95,14 +95,14 @@ def open_azure(
         )
     if "." in container:
         raise InvalidInputError(
-            f"{uri!r} names the host {container!r} in place of a container: "
+            f"{uri!r} names the host {container!r} where a container is expected: "
             f"abfss://container@{container}/path"
         )
     settings = azure_settings(
         scheme, host, options, os.environ if environment is None else environment
     )
     # The host stays in the store's URI, so that the URI alone leads back to it.
-    return ObjectStore(settings, place, root)
+    return ObjectStore(settings, authority, root)
 
 
 def azure_settings(
@@ -119,78 +119,82 @@ def azure_settings(
     Raises:
         InvalidInputError: An option is invalid, or they contradict each other.
     """
-    given = take_settings(options, "azure")
-    if "from the environment" in given:
+    settings = take_settings(options, "azure")
+    if "from the environment" in settings:
         raise InvalidInputError(
-            "objects and endpoints of identities cannot be sent to workers as storage options: "
-            "leave them to the environment, or give account_key, sas_token, or tenant_id, "
-            "client_id and client_secret"
+            "credential objects and endpoints of identities cannot be sent to workers as storage "
+            "options: configure them in the environment, or give account_key, sas_token, or "
+            "tenant_id, client_id and client_secret"
         )
     from_host = _endpoint_of(host)
-    taken = _with_environment(given, from_host, environment)
-    connection = _connection(taken.get("connection_string"))
-    emulator = _flag(taken, "emulator") or connection.pop("emulator", "") == "true"
-    endpoint = _endpoint(taken, connection, from_host, emulator, environment)
+    completed = _with_environment(settings, from_host, environment)
+    connection = _connection(completed.get("connection_string"))
+    emulator = _flag(completed, "emulator") or connection.pop("emulator", "") == "true"
+    endpoint = _endpoint(completed, connection, from_host, emulator, environment)
     named = {
         "the URI": from_host[1],
-        "account_name": _text(taken, "account_name"),
+        "account_name": _text(completed, "account_name"),
         "the connection string": connection.get("account"),
         "the endpoint": _account_of(endpoint) if endpoint else None,
     }
     account = _agreed(named) or (_EMULATOR_ACCOUNT if emulator else None)
     if account is None:
         raise InvalidInputError(
-            "no storage account is named: give the storage option account_name, or name it in the "
-            "URI: abfss://container@account.dfs.core.windows.net/path"
+            "the storage account is missing: give the storage option account_name, or name it in "
+            "the URI: abfss://container@account.dfs.core.windows.net/path"
         )
     endpoint = _with_account(endpoint or f"https://{account}.blob.{_PUBLIC_CLOUD}", account)
-    login = _login(taken, connection, account, emulator)
-    _check_openness(endpoint, login, taken)
+    login = _login(completed, connection, account, emulator)
+    _check_is_encrypted(endpoint, login, completed)
     return AzureSettings(
         scheme,
         account,
         endpoint,
         login,
-        retry_policy_of(taken),
-        as_whole_number("max_concurrency", taken.get("max_concurrency", MOST_AT_ONCE), at_least=1),
-        _flag(taken, "any_certificate"),
-        _text(taken, "proxy_url"),
+        retry_policy_of(completed),
+        as_whole_number(
+            "max_concurrency", completed.get("max_concurrency", MOST_AT_ONCE), at_least=1
+        ),
+        _flag(completed, "any_certificate"),
+        _text(completed, "proxy_url"),
     )
 
 
 def _with_environment(
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     from_host: tuple[str | None, str | None],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return options, completed from the environment."""
-    found = {
+    variables = {
         setting: value
         for setting, names in _ENVIRONMENT.items()
         if (value := next((environment[name] for name in names if environment.get(name)), None))
     }
-    account = from_host[1] or given.get("account_name")
-    theirs = found.get("account_name") or _connection(found.get("connection_string")).get("account")
+    account = from_host[1] or settings.get("account_name")
+    theirs = variables.get("account_name") or _connection(variables.get("connection_string")).get(
+        "account"
+    )
     is_other = bool(account and theirs and account != theirs)
-    if any(each in given for each in _WHO) or is_other:
-        for each in (*_WHO, "endpoint"):
-            found.pop(each, None)
-    if "connection_string" in given or account:
-        found.pop("account_name", None)
-    if from_host[0] or "endpoint" in given or "account_host" in given:
-        found.pop("endpoint", None)
-    return {**found, **given}
+    if any(setting in settings for setting in _WHO) or is_other:
+        for setting in (*_WHO, "endpoint"):
+            variables.pop(setting, None)
+    if "connection_string" in settings or account:
+        variables.pop("account_name", None)
+    if from_host[0] or "endpoint" in settings or "account_host" in settings:
+        variables.pop("endpoint", None)
+    return {**variables, **settings}
 
 
 def _connection(text: Any) -> dict[str, str]:
     """Parse a connection string: account, key, sas, endpoint, emulator."""
     if text is None:
         return {}
-    parts = [each.partition("=") for each in str(text).split(";") if each.strip()]
+    parts = [part.partition("=") for part in str(text).split(";") if part.strip()]
     values = {name.strip().lower(): value.strip() for name, _, value in parts}
     if not all(equals for _, equals, _ in parts) or not values:
         raise InvalidInputError(
-            "the storage option connection_string is not one: it reads "
+            "the storage option connection_string is invalid: expected "
             "'DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...'"
         )
     account = values.get("accountname")
@@ -198,14 +202,14 @@ def _connection(text: Any) -> dict[str, str]:
     if endpoint is None and account and "endpointsuffix" in values:
         protocol = values.get("defaultendpointsprotocol", "https")
         endpoint = f"{protocol}://{account}.blob.{values['endpointsuffix']}"
-    found = {
+    parsed = {
         "account": account,
         "key": values.get("accountkey"),
         "sas": values.get("sharedaccesssignature"),
         "endpoint": endpoint,
         "emulator": values.get("usedevelopmentstorage"),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in parsed.items() if value}
 
 
 def _endpoint_of(host: str) -> tuple[str | None, str | None]:
@@ -214,7 +218,7 @@ def _endpoint_of(host: str) -> tuple[str | None, str | None]:
         return None, None
     account, dot, _ = host.partition(".")
     if not dot:
-        # As some write it: container@account
+        # A spelling in use: container@account
         return None, account
     return f"https://{_blob_host(host)}", account
 
@@ -270,9 +274,9 @@ def _agreed(named: Mapping[str, str | None]) -> str | None:
     """Return the account, if all settings that name one agree."""
     accounts = {who: account for who, account in named.items() if account}
     if len(set(accounts.values())) > 1:
-        given = ", ".join(f"{who} names {account!r}" for who, account in accounts.items())
+        names = ", ".join(f"{who} names {account!r}" for who, account in accounts.items())
         raise InvalidInputError(
-            f"different storage accounts are given: {given}. Leave all but one out"
+            f"the settings name different storage accounts: {names}. Leave all but one out"
         )
     return next(iter(accounts.values()), None)
 
@@ -297,13 +301,13 @@ def _login(
 
 def _identity(taken: Mapping[str, Any]) -> Identity:
     tenant, client, secret = (
-        _text(taken, each) for each in ("tenant_id", "client_id", "client_secret")
+        _text(taken, setting) for setting in ("tenant_id", "client_id", "client_secret")
     )
     authority = _text(taken, "authority_host")
     if secret:
         if not (tenant and client):
             raise InvalidInputError(
-                "the storage option client_secret needs tenant_id and client_id beside it"
+                "the storage option client_secret requires tenant_id and client_id"
             )
         return Identity("client secret", tenant, client, secret, authority)
     if token_file := _text(taken, "token_file"):
@@ -316,7 +320,7 @@ def _identity(taken: Mapping[str, Any]) -> Identity:
     return Identity("default", tenant, client, None, authority)
 
 
-def _check_openness(endpoint: str, login: Login, taken: Mapping[str, Any]) -> None:
+def _check_is_encrypted(endpoint: str, login: Login, taken: Mapping[str, Any]) -> None:
     """Refuse to send credentials that could be intercepted and used.
 
     Raises:
@@ -324,12 +328,12 @@ def _check_openness(endpoint: str, login: Login, taken: Mapping[str, Any]) -> No
             with each request as they are, and no option allows that.
     """
     url = urlsplit(endpoint)
-    is_near = url.hostname in ("localhost", "127.0.0.1", "::1")
-    is_seen = url.scheme == "http" and login.is_bearer and not is_near
-    if is_seen and not _flag(taken, "allow_http"):
+    is_local = url.hostname in ("localhost", "127.0.0.1", "::1")
+    is_exposed = url.scheme == "http" and login.is_bearer and not is_local
+    if is_exposed and not _flag(taken, "allow_http"):
         raise InvalidInputError(
-            f"{endpoint} is plain HTTP, and everybody on the way could read the token that goes "
-            "with each request. Use https://, or set the storage option allow_http"
+            f"{endpoint} is plain HTTP, so the token in each request could be intercepted. Use "
+            "https://, or set the storage option allow_http"
         )
 
 

@@ -1,4 +1,4 @@
-"""How a service is connected to, in obstore's words: the same for all of them."""
+"""How obstore connects to a service, and how pylance reaches the same bucket."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,15 +75,15 @@ def connection_options(
 
     Args:
         endpoint: The service's URL; None for its own, which is encrypted.
-        any_certificate: Whether the service need not prove who it is.
-        proxy_url: A proxy; None for what the environment sets.
-        certificates: A file with the certificates of one's own authority.
+        any_certificate: Whether the service's certificate is not verified.
+        proxy_url: A proxy; None for the environment's.
+        certificates: A file with the certificates of a private authority.
 
     Raises:
         InvalidInputError: The file of certificates cannot be read.
     """
     options: dict[str, Any] = {
-        # What is encrypted stays so: no redirect leads from https:// to http://.
+        # no redirect leads from https:// to http://
         "allow_http": endpoint is not None and endpoint.lower().startswith("http:"),
         "pool_idle_timeout": _IDLE_SECONDS,
         "user_agent": "lance-stream",

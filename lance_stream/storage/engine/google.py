@@ -1,8 +1,8 @@
 """Storage options for Google Cloud Storage: what gcsfs calls them, and what Lance does.
 
-    endpoint      endpoint_url, google_base_url; else STORAGE_EMULATOR_HOST; else Google's own
-    who we are    token, google_service_account, google_service_account_key, anon; else what
-                  google-auth finds; at an endpoint without TLS none, as emulators expect
+    endpoint       endpoint_url, google_base_url; else STORAGE_EMULATOR_HOST; else Google's own
+    credentials    token, google_service_account, google_service_account_key, anon; else what
+                   google-auth finds; at an endpoint without TLS none, as emulators expect
 
 `options.names` has all names.
 """
@@ -35,11 +35,11 @@ _DIALECT: Final = Dialect(
     later=frozenset({"SlowDown", "TooManyRequests", "InternalError", "ServiceUnavailable"}),
     no_bucket=frozenset({"NoSuchBucket"}),
     remedies={
-        **dict.fromkeys(("404", "NoSuchBucket"), "make the bucket, or mend the table's URI"),
-        "401": f"who asks is not known there. {REMEDIES}",
+        **dict.fromkeys(("404", "NoSuchBucket"), "create the bucket, or correct the table's URI"),
+        "401": f"the service does not accept the credentials. {REMEDIES}",
         "403": (
-            "who asks is known, but may not do this. Grant the role Storage Object User on the "
-            "bucket, or name other credentials in the storage options"
+            "the credentials are valid, but not authorized to do this. Grant the role Storage "
+            "Object User on the bucket, or name other credentials in the storage options"
         ),
         "UserProjectMissing": "name the project in the storage option requester_pays",
         "301": "correct the storage option google_base_url",
@@ -53,12 +53,12 @@ class GoogleSettings(ObstoreService):
 
     Attributes:
         endpoint: The URL before "/storage/v1", without "/" at its end.
-        login: Who we are.
-        user_project: The project that pays for requests, where the bucket's owner does not.
-        proxy_url: A proxy; None for what the environment sets.
-        any_certificate: Whether the endpoint's certificate is not looked at.
-        retry_policy: How long and how often it is asked.
-        max_requests_at_once: So many requests of one call may be under way at once.
+        login: The credentials.
+        user_project: The project that pays for requests, if the bucket's owner does not.
+        proxy_url: A proxy; None for the environment's.
+        any_certificate: Whether the endpoint's certificate is not verified.
+        retry_policy: The limits of a request.
+        max_requests_at_once: Maximum number of concurrent requests.
     """
 
     endpoint: str = GOOGLES_OWN
@@ -75,7 +75,7 @@ class GoogleSettings(ObstoreService):
     purpose = "Google Cloud Storage"
 
     def is_sure_to_create_once(self) -> bool | None:
-        """Whether the service keeps conditions."""
+        """Return True: the service observes conditions."""
         return True
 
     @property
@@ -92,14 +92,14 @@ class GoogleSettings(ObstoreService):
         return self.login.lance_options()
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, in obstore's words."""
+        """Return how it is connected to, by obstore's names."""
         options = connection_options(self.endpoint, self.any_certificate, self.proxy_url)
         if self.user_project is not None:
             options["default_headers"] = {"x-goog-user-project": self.user_project}
         return options
 
     def credentials(self) -> Credentials:
-        """Return what proves who asks."""
+        """Return the credentials of requests."""
         return self.login.connect()
 
     def open(self, container: str, **how: Any) -> Any:
@@ -110,13 +110,13 @@ class GoogleSettings(ObstoreService):
         return GCSStore(container, config=config, **how)
 
     def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # all are addressed alike
-        """Return how a bucket is addressed, in obstore's words."""
+        """Return how a bucket is addressed, by obstore's names."""
         return {"base_url": self.endpoint, "skip_signature": self.login.kind == "anonymous"}
 
     def where(self, container: str) -> str:
-        """Return in words who is asked; see `ServiceSettings.where`."""
-        place = "" if self.endpoint == GOOGLES_OWN else f" at {self.endpoint}"
-        return f"the bucket {container!r} of Google Cloud Storage{place}"
+        """Return the bucket's name for errors; see `ServiceSettings.where`."""
+        endpoint = "" if self.endpoint == GOOGLES_OWN else f" at {self.endpoint}"
+        return f"the bucket {container!r} of Google Cloud Storage{endpoint}"
 
 
 def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
@@ -125,44 +125,46 @@ def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
     Raises:
         InvalidInputError: An option is unknown or wrong, or two contradict each other.
     """
-    given = take_settings(options, "google")
-    login, endpoint = _login(given)
-    if "endpoint" in given:
-        endpoint = as_text("endpoint_url", given["endpoint"])
-    endpoint = _endpoint(endpoint or _usual_endpoint())
+    settings = take_settings(options, "google")
+    login, endpoint = _login(settings)
+    if "endpoint" in settings:
+        endpoint = as_text("endpoint_url", settings["endpoint"])
+    endpoint = _endpoint(endpoint or _default_endpoint())
     if endpoint.startswith("http:"):
-        if not as_flag("allow_http", given.get("allow_http", True)):
+        if not as_flag("allow_http", settings.get("allow_http", True)):
             raise InvalidInputError(
-                f"the endpoint {endpoint} is not encrypted, and the storage option "
-                "allow_http rules that out"
+                f"the endpoint {endpoint} is not encrypted, which the storage option allow_http "
+                "forbids"
             )
         login = login or Login("anonymous")
     return GoogleSettings(
         endpoint=endpoint,
         login=login or Login("default"),
-        user_project=_user_project(given),
-        retry_policy=retry_policy_of(given),
-        **connection_of(given),
+        user_project=_user_project(settings),
+        retry_policy=retry_policy_of(settings),
+        **connection_of(settings),
     )
 
 
-def _login(given: Mapping[str, Any]) -> tuple[Login | None, str | None]:
-    """Return the identity, and an endpoint that came with it; None for what is not given."""
-    is_anonymous = as_flag("anon", given.get("anonymous", False))
-    said = [name for name in ("token", "service_account", "service_account_key") if name in given]
-    if len(said) + is_anonymous > 1:
+def _login(settings: Mapping[str, Any]) -> tuple[Login | None, str | None]:
+    """Return the credentials and an endpoint that they name; None for what is not given."""
+    is_anonymous = as_flag("anon", settings.get("anonymous", False))
+    identities = [
+        name for name in ("token", "service_account", "service_account_key") if name in settings
+    ]
+    if len(identities) + is_anonymous > 1:
         raise InvalidInputError(
-            "the storage options give more than one identity: "
-            f"{', '.join([*said, 'anon'] if is_anonymous else said)}; give one of them"
+            "the storage options contain more than one kind of credentials: "
+            f"{', '.join([*identities, 'anon'] if is_anonymous else identities)}. Give one of them"
         )
     if is_anonymous:
         return Login("anonymous"), None
-    if "token" in given:
-        return _login_of_token(given["token"])
-    if "service_account" in given:
-        return Login("file", as_text("google_service_account", given["service_account"])), None
-    if "service_account_key" in given:
-        return _login_of_key(given["service_account_key"])
+    if "token" in settings:
+        return _login_of_token(settings["token"])
+    if "service_account" in settings:
+        return Login("file", as_text("google_service_account", settings["service_account"])), None
+    if "service_account_key" in settings:
+        return _login_of_key(settings["service_account_key"])
     return None, None
 
 
@@ -174,7 +176,7 @@ def _login_of_token(token: Any) -> tuple[Login | None, str | None]:
         return Login(_LOGINS[text]), None
     if text in ("browser", "cache"):
         raise InvalidInputError(
-            f"the storage option token={text!r} is gcsfs's own. Run `gcloud auth "
+            f"the storage option token={text!r} is known to gcsfs only. Run `gcloud auth "
             "application-default login` once, and leave the option out"
         )
     if text.startswith("{"):
@@ -184,21 +186,23 @@ def _login_of_token(token: Any) -> tuple[Login | None, str | None]:
 
 
 def _login_of_key(key: Any) -> tuple[Login | None, str | None]:
-    said = key if isinstance(key, Mapping) else read_key(as_text("google_service_account_key", key))
-    if not said:
+    values = (
+        key if isinstance(key, Mapping) else read_key(as_text("google_service_account_key", key))
+    )
+    if not values:
         raise InvalidInputError(
-            "the storage option google_service_account_key is the JSON of a key, as Google hands "
-            "it out; what was given is not. For a file's path there is google_service_account"
+            "the storage option google_service_account_key is not the JSON of a key, as Google "
+            "issues it. To give the path of a key file, use google_service_account"
         )
-    endpoint = said.get("gcs_base_url")
-    if said.get("disable_oauth") is True:
+    endpoint = values.get("gcs_base_url")
+    if values.get("disable_oauth") is True:
         return Login("anonymous"), endpoint
-    if "type" not in said and "refresh_token" in said:
-        said = {"type": "authorized_user", **said}
-    return Login("key", json.dumps(dict(said), sort_keys=True)), endpoint
+    if "type" not in values and "refresh_token" in values:
+        values = {"type": "authorized_user", **values}
+    return Login("key", json.dumps(dict(values), sort_keys=True)), endpoint
 
 
-def _usual_endpoint() -> str:
+def _default_endpoint() -> str:
     emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
     if emulator and emulator != "default":
         return emulator if "://" in emulator else f"http://{emulator}"
@@ -215,22 +219,22 @@ def _endpoint(url: str) -> str:
         )
     if "@" in parts.netloc:
         raise InvalidInputError(
-            f"the endpoint {_shown(url)!r} has a name or a password before it: leave them out, and "
-            "give the identity by the other storage options"
+            f"the endpoint {_shown(url)!r} contains a user name or a password: leave them out, and "
+            "give credentials by the other storage options"
         )
     return url.rstrip("/").removesuffix("/storage/v1")
 
 
-def _user_project(given: Mapping[str, Any]) -> str | None:
-    value = given.get("requester_pays", False)
-    project = given.get("project")
+def _user_project(settings: Mapping[str, Any]) -> str | None:
+    value = settings.get("requester_pays", False)
+    project = settings.get("project")
     if isinstance(value, str) and value.lower() not in ("true", "false", "1", "0"):
         return value
     if not as_flag("requester_pays", value):
         return None
     if not project:
         raise InvalidInputError(
-            "the storage option requester_pays is the project that pays, or true beside the "
+            "the storage option requester_pays is the project that pays, or true together with the "
             "storage option project"
         )
     return as_text("project", project)

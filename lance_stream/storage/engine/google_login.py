@@ -24,7 +24,7 @@ _MAX_ANSWER: Final = 300
 REMEDIES: Final = (
     "Give one of the storage options google_service_account (a file), google_service_account_key "
     "(its JSON) or token; or run `gcloud auth application-default login`; or, for a bucket that "
-    "is open to everybody, give token='anon'"
+    "is public, give token='anon'"
 )
 
 

@@ -57,7 +57,7 @@ from lance_stream.storage.objects.retries import SLOWEST_BYTES_PER_SECOND, Attem
 NAMES_A_PAGE: Final = 1000
 
 _PARTS_AT_ONCE: Final = 4
-_CREATED_KEPT: Final = 256
+_MAX_CREATED: Final = 256
 _MAX_PARTS: Final = 10_000
 _For = Literal["reads", "writes", "uploads"]
 """The kinds of requests: each has its own timeouts and connections."""
@@ -82,7 +82,7 @@ class EngineRequests:
         self._creates_once = service.is_sure_to_create_once()
         self._stores: dict[_For, Any] = {}
         # ETags and MD5s of the manifests that this process made: not all services list MD5s.
-        self._created: LRUCache[str, tuple[str, str]] = LRUCache(_CREATED_KEPT)
+        self._created: LRUCache[str, tuple[str, str]] = LRUCache(_MAX_CREATED)
         self.store("reads")  # settings that are wrong are refused before a request
 
     async def get(self, key: str, start: int, stop: int | None) -> Data:
@@ -90,9 +90,9 @@ class EngineRequests:
         if stop is not None and stop <= start:
             await self.head(key)
             return b""
-        wanted = {"offset": start} if stop is None else (start, stop)
+        span = {"offset": start} if stop is None else (start, stop)
         try:
-            return (await self._get(key, None if (start, stop) == (0, None) else wanted))[0]
+            return (await self._get(key, None if (start, stop) == (0, None) else span))[0]
         except NoSuchRangeError as error:
             if error.kind == "beyond the end":
                 return b""
@@ -126,16 +126,17 @@ class EngineRequests:
         if not once:
             await self._put(key, data, "overwrite")
             return True
-        made = await self._create(key, data)
+        is_created = await self._create(key, data)
         if self._creates_once is None:
-            if made and await self._create(key, data):
+            if is_created and await self._create(key, data):
                 self._creates_once = False
                 raise UnsupportedFeatureError(
-                    f"{self._no_condition('ignores every')}. Of the file {key!r} alone it is not "
-                    "known whether it replaced an older one"
+                    f"{self._no_condition('ignores the condition of a')}. Only the file {key!r} "
+                    "was "
+                    "written, and may have replaced an older one"
                 )
             self._creates_once = True
-        return made
+        return is_created
 
     def list_pages(self, prefix: str, *, only_here: bool, limit: int | None) -> Pages:
         """Return the objects whose keys begin with a prefix; see `ObjectRequests.list_pages`."""
@@ -155,7 +156,7 @@ class EngineRequests:
         return _PartsUpload(self, key)
 
     async def close(self) -> None:
-        """Let connections go."""
+        """Drop the connections."""
         self._stores.clear()
 
     def meaning_of(self, error: Exception, number: int) -> Exception:
@@ -210,61 +211,61 @@ class EngineRequests:
 
     @property
     def resumes_listings(self) -> bool:
-        """Whether a listing may begin behind a name."""
+        """Whether a listing may begin after a name."""
         return self._service.resumes_listings
 
-    async def _get(self, key: str, wanted: Any, **more: Any) -> tuple[Data, int]:
+    async def _get(self, key: str, span: Any, **options: Any) -> tuple[Data, int]:
         """Return the bytes of a GET, and the object's size."""
-        options = {**more, **({} if wanted is None else {"range": wanted})}
+        options = {**options, **({} if span is None else {"range": span})}
         result = await self._ask(obstore.get_async, key, options=options)
         size = int(result.meta["size"])
-        return await self._body(result, wanted, size), size
+        return await self._body(result, span, size), size
 
     async def _get_end_in_two(self, key: str, num_bytes: int) -> tuple[Data, int]:
-        wanted = (0, max(num_bytes, 1))
-        result = await self._ask(obstore.get_async, key, options={"range": wanted})
+        span = (0, max(num_bytes, 1))
+        result = await self._ask(obstore.get_async, key, options={"range": span})
         size, etag = int(result.meta["size"]), result.meta["e_tag"]
-        if size <= wanted[1] or num_bytes == 0:
-            return await self._body(result, wanted, size), size
+        if size <= span[1] or num_bytes == 0:
+            return await self._body(result, span, size), size
         unchanged = {} if etag is None else {"if_match": etag}
         try:
             return await self._get(key, (size - num_bytes, size), **unchanged)
         except TakenError as error:
-            raise TryAgainError(f"{error}: it was replaced meanwhile") from None
+            raise TryAgainError(f"{error}: the object was replaced meanwhile") from None
 
-    async def _body(self, result: Any, wanted: Any, size: int) -> Data:
+    async def _body(self, result: Any, span: Any, size: int) -> Data:
         """Return the bytes of an answer, if they are those that were requested."""
         try:
             data = memoryview(await result.bytes_async())
         except Exception as error:
             raise meaning_of(error, self._dialect) from None
         start, stop = result.range
-        if len(data) != stop - start or (start, stop) != _bounds(wanted, size):
-            raise TryAgainError(f"{len(data):,} bytes for those from {start:,} to {stop:,}")
+        if len(data) != stop - start or (start, stop) != _bounds(span, size):
+            raise TryAgainError(f"{len(data):,} bytes instead of those from {start:,} to {stop:,}")
         return data
 
     async def _create(self, key: str, data: Data) -> bool:
         """Create an object; return False if its name is taken."""
         if self._creates_once is False:
-            raise UnsupportedFeatureError(self._no_condition("was told to be without"))
+            raise UnsupportedFeatureError(self._no_condition("is configured to have no"))
         try:
             await self._put(key, data, "create")
         except TakenError:
             return False
         except NotImplementedAnswerError:
-            raise UnsupportedFeatureError(self._no_condition("knows no")) from None
+            raise UnsupportedFeatureError(self._no_condition("does not support a")) from None
         return True
 
     async def _put(self, key: str, data: Data, mode: str) -> None:
         try:
-            made = await self._ask(
+            answer = await self._ask(
                 obstore.put_async, key, data, purpose="writes", mode=mode, use_multipart=False
             )
         except MissingError as error:
             raise RefusedError(f"{error}: {self._dialect.remedies['404']}") from None
         if mode == "create":
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            self._created[key] = (_unquoted(made["e_tag"]), md5)
+            self._created[key] = (_unquoted(answer["e_tag"]), md5)
 
     async def _ask(
         self, request: Any, *arguments: Any, purpose: _For = "reads", **named: Any
@@ -274,7 +275,7 @@ class EngineRequests:
         try:
             answer = await request(self.store(purpose), *arguments, **named)
         except Exception as error:
-            # obstore's own text may hold more than is to be shown
+            # obstore's own text may contain secrets
             raise self.meaning_of(error, number) from None
         self.accepted(number)
         return answer
@@ -295,19 +296,19 @@ class EngineRequests:
             )
         except obstore.exceptions.BaseError as error:
             reason = str(error).partition("\n")[0][:300]
-            raise InvalidInputError(f"obstore does not take these settings: {reason}") from None
+            raise InvalidInputError(f"obstore does not accept these settings: {reason}") from None
 
     def _no_condition(self, why: str) -> str:
         return (
             f"the service that holds the bucket {self._container!r} {why} conditional put "
-            "(If-None-Match), and without it two writers would overwrite each other's versions. "
-            "No version was made. Keep the versions in an external manifest store: the storage "
+            "(If-None-Match), without which two writers could overwrite each other's versions. No "
+            "version was published. Publish versions in an external manifest store, by the storage "
             "option manifest_store"
         )
 
 
 class _Listing(Pages):
-    """Pages of a listing; after an interruption it resumes behind the last name, or starts over."""
+    """Pages of a listing; after an interruption it resumes after the last name, or starts over."""
 
     def __init__(
         self, requests: EngineRequests, prefix: str, *, only_here: bool, limit: int | None
@@ -321,14 +322,14 @@ class _Listing(Pages):
         self._stream: Any = None
 
     async def next(self) -> Sequence[ObjectInfo] | None:
-        """Return the next objects; None behind the last ones."""
+        """Return the next objects; None after the last ones."""
         number = await self._requests.ready()
         stream, self._stream = self._stream, None
         try:
             stream = stream or self._begin()
             chunk = await anext(stream)
         except StopAsyncIteration:
-            return await self._look_behind_a_full_page()
+            return await self._list_after_full_page()
         except Exception as error:
             meaning = self._requests.meaning_of(error, number)
             if isinstance(meaning, MissingError):
@@ -339,19 +340,19 @@ class _Listing(Pages):
         self._num_listed += len(chunk)
         if chunk and self._requests.resumes_listings:
             self._last = chunk[-1]["path"]
-        return [self._requests.info(each) for each in chunk if self._is_wanted(each["path"])]
+        return [self._requests.info(item) for item in chunk if self._is_wanted(item["path"])]
 
     def _begin(self) -> Any:
         """Return obstore's own stream of what is left to list."""
-        behind = {} if self._last is None else {"offset": self._last}
+        offset = {} if self._last is None else {"offset": self._last}
         return obstore.list(
             self._requests.store("reads"),
             self._prefix.rstrip("/") or None,
             chunk_size=self._chunk_size,
-            **behind,
+            **offset,
         )
 
-    async def _look_behind_a_full_page(self) -> Sequence[ObjectInfo] | None:
+    async def _list_after_full_page(self) -> Sequence[ObjectInfo] | None:
         """Return what follows a full page that does not state whether the listing continues.
 
         Services that only know the older ListObjects do not state where it continues.
@@ -401,8 +402,8 @@ class _PartsUpload(Upload):
         self._size_bytes += len(part)
         if self._size_bytes > PART_BYTES * _MAX_PARTS:
             raise RefusedError(
-                f"an object of more than {PART_BYTES * _MAX_PARTS:,} bytes is not sent: write "
-                "smaller files, by max_bytes_per_file"
+                f"the object would have more than {PART_BYTES * _MAX_PARTS:,} bytes: write smaller "
+                "files, by max_bytes_per_file"
             )
         if self._beginning is None:
             await self._send([part])
@@ -459,13 +460,13 @@ class _PartsUpload(Upload):
             return False
 
 
-def _bounds(wanted: Any, size: int) -> tuple[int, int]:
+def _bounds(span: Any, size: int) -> tuple[int, int]:
     """Return where a range begins and ends in an object of some size."""
-    if wanted is None:
+    if span is None:
         return 0, size
-    if isinstance(wanted, tuple):
-        return wanted[0], min(wanted[1], size)
-    return wanted.get("offset", max(size - wanted.get("suffix", 0), 0)), size
+    if isinstance(span, tuple):
+        return span[0], min(span[1], size)
+    return span.get("offset", max(size - span.get("suffix", 0), 0)), size
 
 
 def _unquoted(etag: str | None) -> str:
@@ -515,8 +516,8 @@ def _refuse_forked_process() -> None:
     global _was_used
     if _is_forked:
         raise InvalidInputError(
-            "this process was forked from one that has used an object store, and none of its "
-            "requests would ever be answered. Start processes by 'spawn' or 'forkserver' "
+            "this process was forked from one that has used an object store, so its requests would "
+            "never be answered. Start processes by 'spawn' or 'forkserver' "
             "(multiprocessing.get_context), or before the first table is opened"
         )
     _was_used = True

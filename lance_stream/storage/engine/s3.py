@@ -31,19 +31,19 @@ from lance_stream.storage.options.names import (
 )
 
 _REQUESTS_AT_ONCE = 64
-_USUAL_REGION = "us-east-1"
+_DEFAULT_REGION = "us-east-1"
 
 
 _KEYS: Final = (
     "check the storage options aws_access_key_id, aws_secret_access_key and aws_session_token "
-    "(key, secret, token), or what the environment has in their place"
+    "(key, secret, token), or the credentials of the environment"
 )
 _RIGHTS: Final = (
     "the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and "
-    "s3:ListBucket there (without the last, what is missing is answered like this, too)"
+    "s3:ListBucket there (without the last, a missing object has this answer, too)"
 )
 _REGION: Final = "give the bucket's region as the storage option aws_region"
-_NO_BUCKET: Final = "create the bucket, or mend its name in the table's URI"
+_NO_BUCKET: Final = "create the bucket, or correct its name in the table's URI"
 _EXPIRED: Final = (
     "the session's token has expired: give a new one, or let a profile or role renew it"
 )
@@ -84,7 +84,7 @@ _DIALECT: Final = Dialect(
             ),
             _REGION,
         ),
-        "501": "the service does not know this request",
+        "501": "the service does not support this request",
     },
 )  # fmt: skip
 
@@ -144,13 +144,13 @@ class S3Settings(ObstoreService):
     purpose = "tables on S3"
 
     def where(self, container: str) -> str:
-        """Return in words who is asked."""
+        """Return the bucket's name for errors."""
         if self.endpoint is None:
             return f"the bucket {container!r} of S3" + (f" in {self.region}" if self.region else "")
         return f"the bucket {container!r} of S3 at {self.endpoint}"
 
     def is_sure_to_create_once(self) -> bool | None:
-        """Whether the service keeps conditions; None if that is to be found out."""
+        """Whether the service observes conditions; None if that has to be tried."""
         host = urlsplit(self._endpoint() or "").hostname
         is_aws = host is None or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
         return True if self.creates_once is None and is_aws else self.creates_once
@@ -175,14 +175,14 @@ class S3Settings(ObstoreService):
         return {name: keys[name] for name in names if keys.get(name)}
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, in obstore's words."""
+        """Return how it is connected to, by obstore's names."""
         certificates = self.certificates or os.environ.get("AWS_CA_BUNDLE") or None
         return connection_options(
             self._endpoint(), self.any_certificate, self.proxy_url, certificates
         )
 
     def credentials(self) -> Credentials:
-        """Return what proves who asks."""
+        """Return the credentials of requests."""
         if self.anonymous:
             return GivenCredentials({"access_key_id": "", "secret_access_key": "", "token": None})
         if self.key is not None:
@@ -205,10 +205,10 @@ class S3Settings(ObstoreService):
         return S3Store(container, config=config, **how)
 
     def config(self, container: str) -> dict[str, Any]:
-        """Return how a bucket is addressed, in obstore's words."""
+        """Return how a bucket is addressed, by obstore's names."""
         region, endpoint = self.region or self._from_aws("region"), self._endpoint()
         config: dict[str, Any] = {
-            "region": region or _USUAL_REGION,
+            "region": region or _DEFAULT_REGION,
             "skip_signature": self.anonymous,
             "request_payer": self.requester_pays,
             "unsigned_payload": self.unsigned_payload,
@@ -220,7 +220,7 @@ class S3Settings(ObstoreService):
         }
         if endpoint is not None:
             url = _with_bucket(endpoint, container) if self.virtual_hosted else endpoint
-            # The second goes before the first, and would be taken from the environment.
+            # The second one has precedence, and would be read from the environment.
             config |= {"endpoint": url, "aws_endpoint_url_s3": url}
         if self.encryption is not None:
             config["server_side_encryption"] = self.encryption
@@ -244,7 +244,7 @@ class S3Settings(ObstoreService):
         try:
             from lance_stream.storage.engine import aws
         except ImportError:
-            return None  # keys, region and endpoint are given: obstore alone will do
+            return None  # obstore alone suffices if keys, region and endpoint are given
         return {"region": aws.region_of, "endpoint": aws.endpoint_of}[name](self.profile)
 
 
@@ -254,38 +254,38 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
     Raises:
         InvalidInputError: A name is unknown, a value is invalid, or two options contradict.
     """
-    given = take_settings(options, "s3")
-    _refuse_what_workers_cannot_have(given)
-    _refuse_arguments_of_botocore(given)
-    endpoint = given.get("endpoint")
-    if isinstance(endpoint, str) and "://" not in endpoint and "use_ssl" in given:
-        is_open = not as_flag("use_ssl", given["use_ssl"])
-        given["endpoint"] = f"{'http' if is_open else 'https'}://{endpoint}"
+    options_by_setting = take_settings(options, "s3")
+    _refuse_what_workers_cannot_have(options_by_setting)
+    _refuse_arguments_of_botocore(options_by_setting)
+    endpoint = options_by_setting.get("endpoint")
+    if isinstance(endpoint, str) and "://" not in endpoint and "use_ssl" in options_by_setting:
+        is_open = not as_flag("use_ssl", options_by_setting["use_ssl"])
+        options_by_setting["endpoint"] = f"{'http' if is_open else 'https'}://{endpoint}"
     texts: dict[str, Any] = {
-        name: as_text(name, given[name])
+        name: as_text(name, options_by_setting[name])
         for name in (
             "endpoint", "region", "profile", "key", "secret", "token", "encryption_key_id",
             "customer_key", "certificates",
         )
-        if name in given
+        if name in options_by_setting
     }  # fmt: skip
     flags: dict[str, Any] = {
-        name: as_flag(name, given[name])
+        name: as_flag(name, options_by_setting[name])
         for name in ("anonymous", "virtual_hosted", "unsigned_payload", "encryption_bucket_key")
-        if name in given
+        if name in options_by_setting
     }
-    if "encryption" in given:
-        way = as_text("aws_server_side_encryption", given["encryption"])
+    if "encryption" in options_by_setting:
+        way = as_text("aws_server_side_encryption", options_by_setting["encryption"])
         texts["encryption"] = _ENCRYPTIONS.get(way.lower(), way)
     settings = S3Settings(
         **texts,
         **flags,
-        requester_pays=_requester_pays(given.get("requester_pays", False)),
-        creates_once=_creates_once(given.get("conditional_put")),
-        retry_policy=retry_policy_of(given),
-        **{"max_requests_at_once": _REQUESTS_AT_ONCE, **connection_of(given)},
+        requester_pays=_requester_pays(options_by_setting.get("requester_pays", False)),
+        creates_once=_creates_once(options_by_setting.get("conditional_put")),
+        retry_policy=retry_policy_of(options_by_setting),
+        **{"max_requests_at_once": _REQUESTS_AT_ONCE, **connection_of(options_by_setting)},
     )
-    _refuse_contradictions(settings, given)
+    _refuse_contradictions(settings, options_by_setting)
     return settings
 
 
@@ -301,12 +301,12 @@ def _requester_pays(value: Any) -> bool:
     return str(value).lower() == "requester" or as_flag("requester_pays", value)
 
 
-def _refuse_what_workers_cannot_have(given: Mapping[str, Any]) -> None:
-    if "from the environment" in given:
+def _refuse_what_workers_cannot_have(settings: Mapping[str, Any]) -> None:
+    if "from the environment" in settings:
         raise InvalidInputError(
-            "a session or role of AWS is no storage option here: every worker gets its own from "
-            "where botocore looks, such as AWS_PROFILE (or the storage option profile), "
-            "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, or the role of its instance"
+            "an AWS session or role cannot be sent to workers as a storage option. Configure it "
+            "where botocore looks on each machine: AWS_PROFILE (or the storage option profile), "
+            "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, or the role of the instance"
         )
 
 
@@ -318,9 +318,9 @@ _OPTIONS_INSTEAD: Final = {
 """By s3fs's options that hold arguments of botocore: some of the options for the same settings."""
 
 
-def _refuse_arguments_of_botocore(given: Mapping[str, Any]) -> None:
+def _refuse_arguments_of_botocore(settings: Mapping[str, Any]) -> None:
     for option, instead in _OPTIONS_INSTEAD.items():
-        if option in given:
+        if option in settings:
             raise InvalidInputError(
                 f"{option} holds arguments of botocore, which does not send the requests here: "
                 f"give each setting as a storage option, such as {instead}"
@@ -334,21 +334,21 @@ def _creates_once(value: Any) -> bool | None:
     if way not in ("etag", "disabled"):
         raise InvalidInputError(
             f"the storage option aws_conditional_put is 'etag' or 'disabled', not {way[:80]!r}; "
-            "versions in DynamoDB are asked for by s3+ddb://bucket/path?ddbTableName=..."
+            "to publish versions in DynamoDB, open s3+ddb://bucket/path?ddbTableName=..."
         )
     return way == "etag"
 
 
-def _refuse_contradictions(settings: S3Settings, given: Mapping[str, Any]) -> None:
+def _refuse_contradictions(settings: S3Settings, options: Mapping[str, Any]) -> None:
     if (settings.key is None) != (settings.secret is None):
         raise InvalidInputError(
-            "of the storage options for S3's access key only one half is given: "
-            "aws_access_key_id and aws_secret_access_key (or key and secret) belong together"
+            "one half of S3's access key is missing: give both aws_access_key_id and "
+            "aws_secret_access_key (or key and secret)"
         )
     if settings.anonymous and (settings.key or settings.token):
         raise InvalidInputError(
-            "the storage options ask for requests to S3 without a signature (anon, "
-            "aws_skip_signature), and give a key to sign them with: leave one of them out"
+            "the storage options request S3 without a signature (anon, aws_skip_signature), but "
+            "contain a key to sign requests with: leave one of them out"
         )
     if settings.endpoint is None:
         return
@@ -356,13 +356,13 @@ def _refuse_contradictions(settings: S3Settings, given: Mapping[str, Any]) -> No
     scheme = parts.scheme.lower()
     if scheme not in ("http", "https") or "@" in parts.netloc or parts.query:
         raise InvalidInputError(
-            "the endpoint of S3 is a URL that begins with http:// or https:// and holds no "
+            "the endpoint of S3 must be a URL that begins with http:// or https:// and contains no "
             "password, such as http://127.0.0.1:9000"
         )
-    if scheme == "http" and not as_flag("allow_http", given.get("allow_http", True)):
+    if scheme == "http" and not as_flag("allow_http", options.get("allow_http", True)):
         raise InvalidInputError(
-            "the endpoint of S3 begins with http://, and the storage option allow_http forbids "
-            "that: take https://, or leave allow_http out"
+            "the endpoint of S3 begins with http://, which the storage option allow_http forbids: "
+            "use https://, or leave allow_http out"
         )
 
 

@@ -13,10 +13,10 @@ class Service(ABC):
     """What is specific to a service, as a base of its settings; see `ServiceSettings`, too.
 
     Attributes:
-        retry_policy: How long and how often it is asked.
-        dialect: The service's own words and codes.
-        knows_suffixes: Whether it answers with the last bytes of an object.
-        resumes_listings: Whether a listing may begin behind a name.
+        retry_policy: The limits of a request.
+        dialect: The service's error codes.
+        knows_suffixes: Whether it can return the last bytes of an object.
+        resumes_listings: Whether a listing may begin after a name.
     """
 
     retry_policy: RequestPolicy
@@ -26,7 +26,7 @@ class Service(ABC):
 
     @abstractmethod
     def is_sure_to_create_once(self) -> bool | None:
-        """Whether the service keeps conditions; None if that is to be found out."""
+        """Whether the service observes conditions; None if that has to be tried."""
 
     @property
     @abstractmethod
@@ -43,11 +43,11 @@ class Service(ABC):
 
     @abstractmethod
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, in obstore's words."""
+        """Return how it is connected to, by obstore's names."""
 
     @abstractmethod
     def credentials(self) -> Credentials:
-        """Return what proves who asks."""
+        """Return the credentials of requests."""
 
     @abstractmethod
     def open(self, container: str, **how: Any) -> Any:
@@ -55,4 +55,4 @@ class Service(ABC):
 
     @abstractmethod
     def config(self, container: str) -> dict[str, Any]:
-        """Return how a bucket is addressed, in obstore's words."""
+        """Return how a bucket is addressed, by obstore's names."""

@@ -3,11 +3,10 @@
 All requests run on one thread with an event loop; callers on any thread wait for their answers.
 Drivers are never pickled: stores carry settings.
 
-Renewed credentials are new settings: connections that were idle for an hour are closed when another
-one is opened.
+Renewed credentials are new settings, so connections that were idle for an hour are closed when
+another one is opened.
 
-A forked child does not have that thread, and must not use its parent's connections: it starts with
-none.
+A forked child has no such thread, and must not use its parent's connections: it starts without any.
 """
 
 import asyncio
@@ -67,12 +66,12 @@ class Client:
     Args:
         settings: How the service is reached.
         container: The bucket or container.
-        whom: The service's name, for errors.
+        service: The service's name, for errors.
     """
 
     settings: ServiceSettings
     container: str
-    whom: str
+    service: str
 
     def ask(self, question: Callable[[ObjectRequests], Awaitable[T]]) -> T:
         """Return the result of a question, which runs on the event loop's thread.
@@ -81,11 +80,11 @@ class Client:
             question: Uses a driver; may send several requests, also at once, each of them with
                 `with_retries`.
         """
-        asked = self.begin(question)
+        answer = self.begin(question)
         try:
-            return asked.result()
+            return answer.result()
         except BaseException:
-            asked.cancel()
+            answer.cancel()
             raise
 
     def begin(self, question: Callable[[ObjectRequests], Awaitable[T]]) -> Future[T]:
@@ -113,24 +112,24 @@ class Client:
             request,
             self.settings.retry_policy,
             what,
-            self.whom,
+            self.service,
             num_bytes=num_bytes,
             slot=self._connection().slot,
         )
 
     def _connection(self) -> _Connection:
         with _lock:
-            known = _connections.get((self.settings, self.container))
-            if known is None:
-                _let_idle_ones_go()
-                known = _connections[self.settings, self.container] = _Connection(
+            connection = _connections.get((self.settings, self.container))
+            if connection is None:
+                _close_idle()
+                connection = _connections[self.settings, self.container] = _Connection(
                     self.settings.connect(self.container),
                     asyncio.Semaphore(self.settings.max_requests_at_once),
                 )
-            return known
+            return connection
 
 
-def _let_idle_ones_go() -> None:
+def _close_idle() -> None:
     for key in [key for key, connection in _connections.items() if connection.is_idle()]:
         closing = asyncio.ensure_future(_close(_connections.pop(key).driver))
         _closing.add(closing)
@@ -166,11 +165,11 @@ def close_all() -> None:
             asyncio.run_coroutine_threadsafe(close(), _running_loop()).result(_CLOSE_SECONDS)
 
 
-def _forget_the_parents() -> None:
+def _forget_parent() -> None:
     global _lock, _loop, _connections  # the parent may have held the lock when it forked
     _lock, _loop, _connections = threading.Lock(), None, {}
 
 
 atexit.register(close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_the_parents)
+    os.register_at_fork(after_in_child=_forget_parent)

@@ -25,10 +25,10 @@ PART_BYTES: Final = 8 << 20
 
 
 OTHER_NAME: Final = (
-    "Names with an empty part, '.', '..' or a control character cannot be asked for or listed: "
-    "rename the object, or delete it, with another program"
+    "Names with an empty part, '.', '..' or a control character cannot be requested or listed: "
+    "rename or delete the object with another program"
 )
-"""The way out for names that obstore does not accept."""
+"""The remedy for names that obstore does not accept."""
 
 
 class MissingError(Exception):
@@ -53,7 +53,7 @@ class RefusedError(Exception):
     """The service refused.
 
     Args:
-        answer: Its answer as text, with the way out and without secrets.
+        answer: Its answer as text, with the remedy and without secrets.
     """
 
 
@@ -117,7 +117,7 @@ class Upload(Protocol):
         ...
 
     async def abort(self) -> None:
-        """Leave nothing behind."""
+        """Discard all parts."""
         ...
 
 
@@ -153,7 +153,7 @@ class ObjectRequests(Protocol):
 
         Args:
             prefix: Ends with "/", or is empty.
-            only_here: Whether objects with a further "/" in their key are left out.
+            only_here: Whether to leave out objects with a further "/" in their key.
             limit: How many objects are enough.
         """
         ...
@@ -171,7 +171,7 @@ class ObjectRequests(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let connections go."""
+        """Drop the connections."""
         ...
 
 
@@ -198,19 +198,19 @@ class ServiceSettings(Protocol):
 
     @property
     def retry_policy(self) -> RequestPolicy:
-        """How long and how often it is asked."""
+        """The limits of a request."""
         ...
 
     @property
     def max_requests_at_once(self) -> int:
-        """So many requests of one process to one bucket may be under way at once."""
+        """Maximum number of concurrent requests of one process to one bucket."""
         ...
 
     def connect(self, container: str) -> ObjectRequests:
         """Return a driver for a bucket or container. Called on the thread of the event loop.
 
         Raises:
-            InvalidInputError: A library that it takes is not installed, or a setting is wrong.
+            InvalidInputError: A library is not installed, or a setting is wrong.
         """
         ...
 

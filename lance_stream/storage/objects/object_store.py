@@ -56,12 +56,12 @@ JOINING: Final = Joining(256 << 10, 16 << 20, alignment=64)
 begin at a multiple of 64, in the file and in memory alike."""
 
 PIECE_BYTES: Final = 16 << 20
-"""Longer ranges are fetched in even pieces, side by side."""
+"""Longer ranges are fetched in equal pieces, concurrently."""
 
-# Of a longer range it is asked first where the object ends.
+# For a longer range, the object's size is requested first.
 _LONGEST_BYTES = 1 << 30
 
-# So many threads may read at once.
+# Maximum number of threads that read at once.
 _MOST_READERS = 16
 
 # For a name that the service reports as taken, and as missing.
@@ -70,7 +70,7 @@ _MAX_PUTS = 3
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SHOWN = 200
 
-# How the names of all directory buckets of S3 Express end, and of no others.
+# Names of directory buckets of S3 Express, and no others, end like this.
 _EXPRESS = "--x-s3"
 
 
@@ -84,21 +84,21 @@ class ObjectStore:
         root: The prefix of all keys, without "/" at either end; may be empty.
 
     Attributes:
-        place: The service and the bucket as text. Buckets of the same name at two services, or in
+        where: The service and the bucket as text. Buckets of the same name at two services, or in
             two accounts, are different.
     """
 
     settings: ServiceSettings = field(compare=False)
     container: str = field(compare=False)
     root: str
-    place: str = field(init=False, repr=False)
+    where: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "place", self.settings.where(self.container))
+        object.__setattr__(self, "where", self.settings.where(self.container))
 
     @property
     def _client(self) -> Client:
-        return Client(self.settings, self.container, f"{self.place}, below {self.root!r}")
+        return Client(self.settings, self.container, f"{self.where}, below {self.root!r}")
 
     @property
     def uri(self) -> str:
@@ -133,12 +133,12 @@ class ObjectStore:
 
     @property
     def num_readers(self) -> int:
-        """Many: each waits for the network nearly all the time."""
+        """Many: each waits for the network most of the time."""
         return min(_MOST_READERS, self.settings.max_requests_at_once)
 
     @property
     def closes_slowly(self) -> bool:
-        """It is a request."""
+        """Closing a file sends a request."""
         return self.num_readers > NUM_READERS
 
     @property
@@ -230,7 +230,7 @@ class ObjectStore:
                 if self._put(path, view, once=True):
                     return True
                 with suppress(NotFoundError):
-                    # Still ours, if an answer was lost and the request was repeated.
+                    # It is ours if an answer was lost and the request was repeated.
                     return self.read(path) == view
         raise StoreUnavailableError(
             f"{self.settings.where(self.container)} answers that the name {self._key(path)!r} is "
@@ -273,24 +273,24 @@ class ObjectStore:
     ) -> Sequence[StoredFile]:
         start = len(self._prefix(""))
         return [
-            StoredFile(each.key[start:], *each[1:])
-            for each in self._objects(folder, only_here=only_here, limit=limit)
+            StoredFile(item.key[start:], *item[1:])
+            for item in self._objects(folder, only_here=only_here, limit=limit)
         ]
 
     def _objects(self, folder: str, *, only_here: bool, limit: int | None) -> Sequence[ObjectInfo]:
         prefix = self._prefix(folder)
 
         async def pages(driver: ObjectRequests) -> list[ObjectInfo]:
-            found: dict[str, ObjectInfo] = {}  # an interrupted page may come again
+            listed: dict[str, ObjectInfo] = {}  # an interrupted page may come again
             listing = driver.list_pages(prefix, only_here=only_here, limit=limit)
-            while limit is None or len(found) < limit:
+            while limit is None or len(listed) < limit:
                 page = await self._client.with_retries(
                     lambda _: listing.next(), f"a listing of {folder!r}"
                 )
                 if page is None:
                     break
-                found.update((each.key, each) for each in page if not each.key.endswith("/"))
-            return [*found.values()][:limit]
+                listed.update((item.key, item) for item in page if not item.key.endswith("/"))
+            return [*listed.values()][:limit]
 
         return self._client.ask(pages)
 
@@ -353,13 +353,13 @@ class ObjectStore:
         return buffer.toreadonly()
 
     def _key(self, path: str) -> str:
-        return self._possible("/".join(part for part in (self.root, check_path(path)) if part))
+        return self._checked("/".join(part for part in (self.root, check_path(path)) if part))
 
     def _prefix(self, folder: str) -> str:
         key = self._key(folder)
         return f"{key}/" if key else ""
 
-    def _possible(self, key: str) -> str:
+    def _checked(self, key: str) -> str:
         """Return a key, if obstore accepts it.
 
         Raises:
@@ -367,7 +367,7 @@ class ObjectStore:
         """
         if key and ({"", ".", ".."} & set(key.split("/")) or _CONTROL.search(key)):
             raise StoreRefusedError(
-                f"{key[:_SHOWN]!r} in {self.place} cannot be asked for. {OTHER_NAME}"
+                f"{key[:_SHOWN]!r} in {self.where} cannot be requested. {OTHER_NAME}"
             )
         return key
 

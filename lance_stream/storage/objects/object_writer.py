@@ -40,7 +40,7 @@ class ObjectWriter(FileWriter):
         self._path = path
         self._unsent = bytearray()
         self._upload: Upload | None = None
-        self._under_way: Future[None] | None = None
+        self._pending: Future[None] | None = None
         self._is_closed = False
 
     def write(self, data: BytesLike) -> None:
@@ -61,7 +61,7 @@ class ObjectWriter(FileWriter):
         if self._is_closed:
             return
         self._is_closed = True
-        if self._upload is None and self._under_way is None:
+        if self._upload is None and self._pending is None:
             self._put()
             return
         try:
@@ -99,9 +99,9 @@ class ObjectWriter(FileWriter):
         self._begin(lambda upload: upload.write(data), "a part")
 
     def _wait(self) -> None:
-        begun, self._under_way = self._under_way, None
-        if begun is not None:
-            begun.result()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def _begin(self, request: Callable[[Upload], Coroutine[Any, Any, None]], what: str) -> None:
         async def run(driver: ObjectRequests) -> None:
@@ -111,29 +111,29 @@ class ObjectWriter(FileWriter):
                 await request(self._upload)
             except RefusedError as error:
                 raise StoreRefusedError(
-                    f"{what} of {self._path!r} was refused by {self._client.whom}: {error}"
+                    f"{self._client.service} refused {what} of {self._path!r}: {error}"
                 ) from error
             except (TryAgainError, MissingError) as error:
                 raise StoreUnavailableError(
-                    f"{what} of {self._path!r} did not reach {self._client.whom}, however often "
-                    f"it was sent; the last answer was: {error}. Nothing of the file is visible: "
+                    f"{what} of {self._path!r} failed at {self._client.service}, also when it was "
+                    f"repeated; the last answer was: {error}. Nothing of the file is visible: "
                     "write it again when the service answers, or raise the storage options "
                     "client_max_retries and client_retry_timeout"
                 ) from error
 
-        self._under_way = self._client.begin(run)
+        self._pending = self._client.begin(run)
 
     def _drop(self) -> None:
-        begun, self._under_way = self._under_way, None
-        if begun is not None:
-            begun.cancel()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
 
         async def abort(_driver: ObjectRequests) -> None:
             upload, self._upload = self._upload, None
             if upload is not None:
                 await upload.abort()
 
-        # The rest of it is invisible, and is removed by the bucket's own rules.
-        if begun is not None or self._upload is not None:
+        # Remaining parts are invisible, and the bucket's own rules remove them.
+        if pending is not None or self._upload is not None:
             with suppress(Exception):
                 self._client.ask(abort)

@@ -31,7 +31,7 @@ REQUESTS: Final[_Names] = {
         "use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache",
         "asynchronous", "version_aware", "default_block_size", "default_cache_type",
         "default_fill_cache",
-        # of a HTTP client that is not ours
+        # of an HTTP client that is not used here
         "http1_only", "http2_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
         "http2_keep_alive_while_idle", "http2_max_frame_size", "pool_idle_timeout",
         "pool_max_idle_per_host", "randomize_addresses", "default_content_type", "user_agent",
@@ -181,7 +181,7 @@ STORES: Final[Mapping[str, _Names]] = {
 }
 """Each store's settings and their names, in lower case."""
 
-_CALLED: Final[Mapping[str, str]] = {
+_TITLES: Final[Mapping[str, str]] = {
     "local": "local disks",
     "s3": "S3",
     "google": "Google Cloud Storage",
@@ -213,7 +213,7 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
         InvalidInputError: No store has a name, or two names of one setting have different values.
     """
     settings: dict[str, Any] = {}
-    given: dict[str, str] = {}
+    name_of: dict[str, str] = {}
     setting_of = {name: setting for setting, names in STORES[store].items() for name in names}
     for name, value in options.items():
         setting = setting_of.get(name.lower())
@@ -227,29 +227,30 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
             )
         if setting in settings and not _is_same(settings[setting], value):
             raise InvalidInputError(
-                f"the storage options {given[setting]!r} and {name!r} are the same setting "
-                f"of {_CALLED[store]}, but have different values: leave one of them out"
+                f"the storage options {name_of[setting]!r} and {name!r} are the same setting "
+                f"of {_TITLES[store]}, but have different values: leave one of them out"
             )
         assert setting is not None
         settings.setdefault(setting, value)
-        given.setdefault(setting, name)
+        name_of.setdefault(setting, name)
     return settings
 
 
-def as_options(given: object) -> dict[str, Any]:
+def as_options(options: object) -> dict[str, Any]:
     """Return a user's storage options; none for None.
 
     Raises:
-        InvalidInputError: They are not a mapping of names. It shows no values, which may be secret.
+        InvalidInputError: They are not a mapping of names. It shows no values: they may be secret.
     """
-    if given is None:
+    if options is None:
         return {}
-    if not isinstance(given, Mapping) or not all(isinstance(each, str) for each in given):
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidInputError(
-            "storage_options are a mapping of names to values, such as {'region': 'eu-west-1'}, "
-            f"not {type(given).__name__}"
+            "storage_options must be a mapping of names to values, such as "
+            "{'region': 'eu-west-1'}, "
+            f"not {type(options).__name__}"
         )
-    return dict(given)
+    return dict(options)
 
 
 def as_flag(name: str, value: Any, also: Sequence[str] = ()) -> bool:
@@ -271,13 +272,13 @@ def as_flag(name: str, value: Any, also: Sequence[str] = ()) -> bool:
 
 def as_seconds(name: str, value: Any) -> float:
     """Return an option's value as a time in seconds: 30, "30s", "500ms", "2 minutes"."""
-    found = seconds_in(str(value))
-    if found is None or not found[0]:
+    parsed = seconds_in(str(value))
+    if parsed is None or not parsed[0]:
         raise InvalidInputError(
             f"the storage option {name!r} must be a time such as '30s', '500ms' or a number of "
             f"seconds, not {str(value)[:80]!r}"
         )
-    return found[0]
+    return parsed[0]
 
 
 def as_whole_number(name: str, value: Any, *, at_least: int) -> int:
@@ -316,30 +317,30 @@ def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         Those of `max_requests_at_once`, `any_certificate` and `proxy_url` that are given.
     """
-    given: dict[str, Any] = {}
+    connection: dict[str, Any] = {}
     if "max_concurrency" in settings:
-        given["max_requests_at_once"] = as_whole_number(
+        connection["max_requests_at_once"] = as_whole_number(
             "max_concurrency", settings["max_concurrency"], at_least=1
         )
     if "any_certificate" in settings:
-        given["any_certificate"] = as_flag(
+        connection["any_certificate"] = as_flag(
             "allow_invalid_certificates", settings["any_certificate"]
         )
     if "proxy_url" in settings:
-        given["proxy_url"] = as_text("proxy_url", settings["proxy_url"])
-    return given
+        connection["proxy_url"] = as_text("proxy_url", settings["proxy_url"])
+    return connection
 
 
 def retry_policy_of(settings: Mapping[str, Any]) -> RequestPolicy:
     """Return how long and how often requests are tried, from the settings of `REQUESTS`."""
-    given: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     if "max_retries" in settings:
         retries = as_whole_number("client_max_retries", settings["max_retries"], at_least=0)
-        given["max_attempts"] = retries + 1
+        limits["max_attempts"] = retries + 1
     for setting, attribute in _TIMES.items():
         if setting in settings:
-            given[attribute] = as_seconds(REQUESTS[setting][0], settings[setting])
-    return RequestPolicy(**given)
+            limits[attribute] = as_seconds(REQUESTS[setting][0], settings[setting])
+    return RequestPolicy(**limits)
 
 
 def is_known(name: str) -> bool:
@@ -361,15 +362,15 @@ def _unknown(name: str, store: str) -> str:
     near = get_close_matches(name.lower(), of_store, 1) or get_close_matches(
         name.lower(), everywhere, 1
     )
-    if store == "manifest store":  # these are asked first, whatever store there is
+    if store == "manifest store":  # these are parsed first, whatever the store
         hint = (
             f"did you mean {near[0]!r}?"
             if near
             else "docs/operations/stores.md lists those that are"
         )
-        return f"the storage option {name!r} is not known for any store: {hint}"
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(of_store)}"
-    return f"the storage option {name!r} is not known for {_CALLED[store]}: {hint}"
+        return f"unknown storage option {name!r}: {hint}"
+    hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(of_store)}"
+    return f"unknown storage option {name!r} for {_TITLES[store]}: {hint}"
 
 
 def _all_names(groups: Iterable[tuple[str, ...]]) -> list[str]:
