@@ -84,7 +84,7 @@ def changed_since(
     table: TableVersion,
     after: int,
     fields: Collection[int],
-    own: tuple[int, ...],
+    own_versions: tuple[int, ...],
     *,
     is_restored_with: bool,
 ) -> Changed:
@@ -94,11 +94,11 @@ def changed_since(
         table: The newest version.
         after: The version through which all is known.
         fields: The ids of the columns that matter.
-        own: Later versions whose row versions are of our own changes.
+        own_versions: Later versions whose row versions are of our own changes.
         is_restored_with: Whether the version is known from the table itself, so that a restore has
             restored what is known, too.
     """
-    skip = tuple(each for each in own if after < each <= table.version)
+    skip = tuple(version for version in own_versions if after < version <= table.version)
     pending_range = PendingRange(after, skip=skip)
     if after == table.version:
         return Changed(pending_range, frozenset(table.manifest.fragments.ids))
@@ -106,39 +106,39 @@ def changed_since(
         older = table.read_at(after)
     except NotFoundError:
         return Changed(pending_range if is_restored_with else PendingRange(0))
-    wanted = set(fields)
+    field_ids = set(fields)
     before = {
-        each: older.manifest.fragments.raw(place)
-        for place, each in enumerate(older.manifest.fragments.ids)
+        fragment_id: older.manifest.fragments.raw(index)
+        for index, fragment_id in enumerate(older.manifest.fragments.ids)
     }
     places = older.manifest.fragments.place_of
     untouched: list[int] = []
     others: list[Rows] = []
-    for place, fragment_id in enumerate(table.manifest.fragments.ids):
-        if before.get(fragment_id) == table.manifest.fragments.raw(place):
+    for index, fragment_id in enumerate(table.manifest.fragments.ids):
+        if before.get(fragment_id) == table.manifest.fragments.raw(index):
             untouched.append(fragment_id)
             continue
-        fragment = table.manifest.fragments[place]
+        fragment = table.manifest.fragments[index]
         if fragment_id in before:
             then = older.manifest.fragments[places[fragment_id]]
-            if is_restored_with and files_of(then, wanted) == files_of(fragment, wanted):
+            if is_restored_with and files_of(then, field_ids) == files_of(fragment, field_ids):
                 untouched.append(fragment_id)
                 continue
             if not (_stamps(table, fragment) > np.uint64(after)).any():
-                others.append(_rows(table, place, PendingRange(0), 0, None))
+                others.append(_rows(table, index, PendingRange(0), 0, None))
                 continue
         if not is_restored_with:
-            others.append(_restored(table, older, place, after))
-    found = tuple(other for other in others if len(other.offsets))
-    return Changed(pending_range, frozenset(untouched), found)
+            others.append(_restored(table, older, index, after))
+    changes = tuple(other for other in others if len(other.offsets))
+    return Changed(pending_range, frozenset(untouched), changes)
 
 
-def _restored(table: TableVersion, older: TableVersion, place: int, after: int) -> Rows:
+def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> Rows:
     """Return the rows of a fragment that an older version had otherwise, though none is later."""
-    rows = _rows(table, place, PendingRange(0), 0, None)
-    stamps = _stamps(table, table.manifest.fragments[place])[rows.offsets]
+    rows = _rows(table, index, PendingRange(0), 0, None)
+    stamps = _stamps(table, table.manifest.fragments[index])[rows.offsets]
     early = stamps <= np.uint64(after)
-    rows, stamps = Rows(place, rows.offsets[early], rows.row_ids[early]), stamps[early]
+    rows, stamps = Rows(index, rows.offsets[early], rows.row_ids[early]), stamps[early]
     addresses, is_there = find_rows(older, rows.row_ids)
     before = np.zeros(len(stamps), np.uint64)
     order = np.argsort(addresses)
@@ -147,11 +147,11 @@ def _restored(table: TableVersion, older: TableVersion, place: int, after: int) 
     for fragment_id, offsets in by_fragment(addresses[order]):
         then = older.manifest.fragments.by_id(fragment_id)
         assert then is not None  # it has the row
-        own = older.row_versions_at(then, then.last_updated_at_versions, offsets)
-        before[order[done : done + len(offsets)]] = own
+        own_stamps = older.row_versions_at(then, then.last_updated_at_versions, offsets)
+        before[order[done : done + len(offsets)]] = own_stamps
         done += len(offsets)
     other = before != stamps
-    return Rows(place, rows.offsets[other], rows.row_ids[other])
+    return Rows(index, rows.offsets[other], rows.row_ids[other])
 
 
 def files_of(fragment: Fragment, fields: Collection[int]) -> set[tuple[int, str, int]]:
@@ -187,27 +187,27 @@ def next_rows(
         changed: What changed after the last of them: a pending range that is not yet in the list.
     """
     rows: list[Rows] = []
-    left = list(pending)
+    remaining = list(pending)
     num_left = max_rows
     if changed is not None:
-        found, has_all = _highest(_sources(table, changed), num_left)
-        rows += found
-        num_left -= sum(len(each.offsets) for each in found)
+        candidates, has_all = _highest(_sources(table, changed), num_left)
+        rows += candidates
+        num_left -= sum(len(rows.offsets) for rows in candidates)
         if not has_all:
             after = 0 if changed.others else changed.pending_range.after
             skip = () if changed.others else changed.pending_range.skip
-            below = min(int(each.row_ids.min()) for each in found)
-            return PendingRows(_joined(rows), (*left, PendingRange(after, below, skip)))
-    while left and num_left > 0:
-        pending_range = left[-1]
-        found, has_all = _highest(_sources(table, Changed(pending_range)), num_left)
-        rows += _without_known(found, rows)
-        num_left -= sum(len(each.offsets) for each in found)
-        left.pop()
+            below = min(int(rows.row_ids.min()) for rows in candidates)
+            return PendingRows(_joined(rows), (*remaining, PendingRange(after, below, skip)))
+    while remaining and num_left > 0:
+        pending_range = remaining[-1]
+        candidates, has_all = _highest(_sources(table, Changed(pending_range)), num_left)
+        rows += _without_known(candidates, rows)
+        num_left -= sum(len(rows.offsets) for rows in candidates)
+        remaining.pop()
         if not has_all:
-            below = min(int(each.row_ids.min()) for each in found)
-            left.append(PendingRange(pending_range.after, below, pending_range.skip))
-    return PendingRows(_joined(rows), tuple(left))
+            below = min(int(rows.row_ids.min()) for rows in candidates)
+            remaining.append(PendingRange(pending_range.after, below, pending_range.skip))
+    return PendingRows(_joined(rows), tuple(remaining))
 
 
 def count(table: TableVersion, pending_range: PendingRange) -> int:
@@ -228,24 +228,24 @@ def _sources(table: TableVersion, changed: Changed) -> Iterator[_Source]:
     """Yield what has the rows of a fragment, for each fragment that may have some."""
     fragments = table.manifest.fragments
     pending_range = changed.pending_range
-    known = fragments.lineage
+    lineage = fragments.lineage
     for rows in changed.others:
         yield _NO_LIMIT, partial(_same, rows)
     text = f"{ROW_LAST_UPDATED_AT_VERSION} > {pending_range.after}"
     if pending_range.below is not None:
         text += f" AND {ROW_ID} < {pending_range.below}"
-    for place, start, stop in fragments_that_may_match(
+    for index, start, stop in fragments_that_may_match(
         parse_expression(text), fragments, has_stable_row_ids=True
     ):
-        if fragments.ids[place] in changed.untouched:
+        if fragments.ids[index] in changed.untouched:
             continue
         most = _NO_LIMIT
-        if known.first_row_ids.is_known[place]:
-            first, num_rows = known.first_row_ids.values[place], known.physical_rows[place]
+        if lineage.first_row_ids.is_known[index]:
+            first, num_rows = lineage.first_row_ids.values[index], lineage.physical_rows[index]
             most = int(first) + max(int(num_rows), 1) - 1
         if pending_range.below is not None:
             most = min(most, pending_range.below - 1)
-        yield most, partial(_rows, table, place, pending_range, start, stop)
+        yield most, partial(_rows, table, index, pending_range, start, stop)
 
 
 def _same(rows: Rows) -> Rows:
@@ -253,10 +253,10 @@ def _same(rows: Rows) -> Rows:
 
 
 def _rows(
-    table: TableVersion, place: int, pending_range: PendingRange, start: int, stop: int | None
+    table: TableVersion, index: int, pending_range: PendingRange, start: int, stop: int | None
 ) -> Rows:
     """Return the live rows of a fragment that belong to a pending range."""
-    fragment = table.manifest.fragments[place]
+    fragment = table.manifest.fragments[index]
     num_rows = table.physical_rows(fragment)
     stop = num_rows if stop is None else stop
     stamps = _stamps(table, fragment)[start:stop]
@@ -269,57 +269,57 @@ def _rows(
     dead = table.dead_offsets(fragment).astype(np.int64) - start
     mask[dead[(dead >= 0) & (dead < len(mask))]] = False
     chosen = np.flatnonzero(mask)
-    return Rows(place, (chosen + start).astype(np.uint32), ids[chosen])
+    return Rows(index, (chosen + start).astype(np.uint32), ids[chosen])
 
 
 def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[Rows], bool]:
     """Return the rows with the highest row ids, and whether these are all."""
-    ordered = sorted(sources, key=lambda each: -each[0])
-    found: list[Rows] = []
+    ordered = sorted(sources, key=lambda source: -source[0])
+    candidates: list[Rows] = []
     limit = 0
     for most, read in ordered:
         if limit and most < limit:
-            return _cut(found, limit), False
+            return _cut(candidates, limit), False
         rows = read()
         if len(rows.offsets):
-            found.append(rows)
-        limit = _least_of_highest(found, max_rows)
-    total = sum(len(each.offsets) for each in found)
+            candidates.append(rows)
+        limit = _least_of_highest(candidates, max_rows)
+    total = sum(len(rows.offsets) for rows in candidates)
     if total <= max_rows:
-        return found, True
-    return _cut(found, limit), False
+        return candidates, True
+    return _cut(candidates, limit), False
 
 
-def _least_of_highest(found: list[Rows], max_rows: int) -> int:
+def _least_of_highest(candidates: list[Rows], max_rows: int) -> int:
     """Return the row id above which so many rows are; 0 if there are not as many."""
-    if sum(len(each.offsets) for each in found) <= max_rows:
+    if sum(len(rows.offsets) for rows in candidates) <= max_rows:
         return 0
-    ids = np.concatenate([each.row_ids for each in found])
+    ids = np.concatenate([rows.row_ids for rows in candidates])
     return int(np.partition(ids, len(ids) - max_rows)[len(ids) - max_rows])
 
 
-def _cut(found: list[Rows], limit: int) -> list[Rows]:
+def _cut(candidates: list[Rows], limit: int) -> list[Rows]:
     cut: list[Rows] = []
-    for each in found:
-        chosen = each.row_ids >= np.uint64(limit)
+    for rows in candidates:
+        chosen = rows.row_ids >= np.uint64(limit)
         if chosen.any():
-            cut.append(Rows(each.place, each.offsets[chosen], each.row_ids[chosen]))
+            cut.append(Rows(rows.place, rows.offsets[chosen], rows.row_ids[chosen]))
     return cut
 
 
-def _without_known(found: list[Rows], known: list[Rows]) -> list[Rows]:
+def _without_known(candidates: list[Rows], excluded: list[Rows]) -> list[Rows]:
     """Return rows without those that another pending range has already returned."""
     places: dict[int, list[npt.NDArray[np.uint32]]] = {}
-    for each in known:
-        places.setdefault(each.place, []).append(each.offsets)
-    made: list[Rows] = []
-    for each in found:
-        if each.place in places:
-            is_new = ~np.isin(each.offsets, np.concatenate(places[each.place]))
-            each = Rows(each.place, each.offsets[is_new], each.row_ids[is_new])
-        if len(each.offsets):
-            made.append(each)
-    return made
+    for rows in excluded:
+        places.setdefault(rows.place, []).append(rows.offsets)
+    results: list[Rows] = []
+    for rows in candidates:
+        if rows.place in places:
+            is_new = ~np.isin(rows.offsets, np.concatenate(places[rows.place]))
+            rows = Rows(rows.place, rows.offsets[is_new], rows.row_ids[is_new])
+        if len(rows.offsets):
+            results.append(rows)
+    return results
 
 
 def _joined(rows: list[Rows]) -> list[Rows]:
@@ -327,10 +327,10 @@ def _joined(rows: list[Rows]) -> list[Rows]:
     by_place: dict[int, list[Rows]] = {}
     for row in rows:
         by_place.setdefault(row.place, []).append(row)
-    made: list[Rows] = []
-    for place in sorted(by_place):
-        offsets = np.concatenate([each.offsets for each in by_place[place]])
-        ids = np.concatenate([each.row_ids for each in by_place[place]])
+    results: list[Rows] = []
+    for index in sorted(by_place):
+        offsets = np.concatenate([rows.offsets for rows in by_place[index]])
+        ids = np.concatenate([rows.row_ids for rows in by_place[index]])
         order = np.argsort(offsets)
-        made.append(Rows(place, offsets[order], ids[order]))
-    return made
+        results.append(Rows(index, offsets[order], ids[order]))
+    return results

@@ -108,7 +108,7 @@ def compute_jobs(
     rows: Sequence[Rows],
     num_workers: int,
     store: Store,
-    known: tuple[Ids, npt.NDArray[np.int64]] | None = None,
+    known_states: tuple[Ids, npt.NDArray[np.int64]] | None = None,
 ) -> list[ComputeJob]:
     """Return the work of checking some rows, in parts of about equal size.
 
@@ -118,12 +118,12 @@ def compute_jobs(
         rows: The rows.
         num_workers: How many workers there are.
         store: Where values are staged.
-        known: See `ComputeJob`; of all rows.
+        known_states: See `ComputeJob`; of all rows.
     """
     total = sum(len(row.offsets) for row in rows)
     size = max(min(-(-total // (3 * num_workers)), 20_000), min(declaration.batch_rows, 256))
-    state = () if known is not None else (declaration.state_column,)
-    columns = tuple(quote_path((each,)) for each in (*declaration.read_columns, *state))
+    state = () if known_states is not None else (declaration.state_column,)
+    columns = tuple(quote_path((column,)) for column in (*declaration.read_columns, *state))
     jobs: list[ComputeJob] = []
     units: list[WorkUnit] = []
     ids: list[Ids] = []
@@ -131,11 +131,11 @@ def compute_jobs(
 
     def finish() -> None:
         nonlocal num_rows
-        own = None
-        if known is not None:
-            mine = are_among(known[0], np.sort(np.concatenate(ids)))
-            own = known[0][mine], known[1][mine]
-        jobs.append(ComputeJob(tuple(units), store, own))
+        ids_of_unit = None
+        if known_states is not None:
+            mine = are_among(known_states[0], np.sort(np.concatenate(ids)))
+            ids_of_unit = known_states[0][mine], known_states[1][mine]
+        jobs.append(ComputeJob(tuple(units), store, ids_of_unit))
         units.clear()
         ids.clear()
         num_rows = 0
@@ -197,24 +197,28 @@ class _Run:
         self._num_checked = 0
         self._num_failed = 0
 
-    def check(self, batch: pa.RecordBatch, known: tuple[Ids, Any] | None) -> None:
+    def check(self, batch: pa.RecordBatch, known_states: tuple[Ids, Any] | None) -> None:
         """Keep the rows that are not current, and compute as many as a batch has."""
-        own = self._declaration
+        declaration = self._declaration
         self._num_checked += batch.num_rows
-        inputs = batch.select(list(own.read_columns))
-        wanted = fingerprints_of(inputs, self._fingerprint)
+        inputs = batch.select(list(declaration.read_columns))
+        expected = fingerprints_of(inputs, self._fingerprint)
         ids = batch.column(ROW_ID).to_numpy()
-        stored = batch.column(own.state_column) if known is None else _known_states(ids, *known)
-        stale = np.flatnonzero(are_stale(stored, wanted))
+        stored = (
+            batch.column(declaration.state_column)
+            if known_states is None
+            else _known_states(ids, *known_states)
+        )
+        stale = np.flatnonzero(are_stale(stored, expected))
         if not len(stale):
             return
         rows = inputs.take(pa.array(stale))
         rows = rows.append_column(ROW_ID, pa.array(ids[stale]))
-        rows = rows.append_column(own.state_column, pa.array(wanted[stale]))
+        rows = rows.append_column(declaration.state_column, pa.array(expected[stale]))
         self._waiting.append(rows)
         self._num_waiting += rows.num_rows
-        while self._num_waiting >= own.batch_rows:
-            self._next(own.batch_rows)
+        while self._num_waiting >= declaration.batch_rows:
+            self._next(declaration.batch_rows)
 
     def flush(self) -> None:
         """Compute the rows that are left."""
@@ -228,8 +232,8 @@ class _Run:
         self._num_waiting -= num_rows
         inputs = batch.select(list(self._declaration.inputs))
         results = list(self._apply(inputs))
-        outputs = one_batch_of(pa.Table.from_batches([each for each, _ in results]))
-        failed = np.concatenate([np.full(each.num_rows, bad) for each, bad in results])
+        outputs = one_batch_of(pa.Table.from_batches([output for output, _ in results]))
+        failed = np.concatenate([np.full(output.num_rows, bad) for output, bad in results])
         fingerprints = batch.column(self._declaration.state_column).to_numpy()
         states = np.where(failed, -fingerprints, fingerprints)
         declaration = self._declaration
@@ -252,37 +256,41 @@ class _Run:
 
     def _apply(self, inputs: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Yield the outputs of rows, in order, and whether the function failed for them."""
-        own = self._declaration
+        declaration = self._declaration
         try:
-            yield call(own, inputs), False
+            yield call(declaration, inputs), False
             return
         except DerivedFunctionError:  # it returned nonsense, for example: no row is at fault
             raise
         except Exception as error:  # whatever a user's function raises
             if inputs.num_rows == 1:
                 self._fail(error)
-                yield _nulls(own.outputs, 1), True
+                yield _nulls(declaration.outputs, 1), True
                 return
         half = inputs.num_rows // 2
         yield from self._apply(inputs.slice(0, half))
         yield from self._apply(inputs.slice(half))
 
     def _fail(self, error: Exception) -> None:
-        own = self._declaration
+        declaration = self._declaration
         self._num_failed += 1
         text = message_of(error)
         self._messages.append(text)
-        if not own.quarantines or self._num_failed > own.max_failures:
+        if not declaration.quarantines or self._num_failed > declaration.max_failures:
             how_many = (
                 "failed for a row"
-                if not own.quarantines
-                else f"failed for more than {own.max_failures} rows of a round"
+                if not declaration.quarantines
+                else f"failed for more than {declaration.max_failures} rows of a round"
             )
             raise DerivedFunctionError(
-                f"the function of the derived column {own.name!r}, version "
-                f"{own.function_version!r}, {how_many}; nothing of this round was committed. The "
-                f"error: {text}. Correct the function"
-                + (", or set rows aside: on_error='quarantine'" if not own.quarantines else "")
+                f"the function of the derived column {declaration.name!r}, version "
+                f"{declaration.function_version!r}, {how_many}; nothing of this round was "
+                f"committed. The error: {text}. Correct the function"
+                + (
+                    ", or set rows aside: on_error='quarantine'"
+                    if not declaration.quarantines
+                    else ""
+                )
             ) from error
 
     def _describe(self, batch: pa.RecordBatch, failed: npt.NDArray[np.intp]) -> None:
@@ -320,7 +328,7 @@ class _Run:
         ids = np.concatenate(self._ids)
         order = np.argsort(ids)
         portions = list(zip(self._done, self._ids, strict=True))
-        is_small = sum(each.nbytes for each in self._done) <= MAX_IN_MEMORY
+        is_small = sum(values.nbytes for values in self._done) <= MAX_IN_MEMORY
         return Computed(
             sort_rows(portions) if is_small else write_sorted(portions, store),
             ids[order],
@@ -331,16 +339,16 @@ class _Run:
         )
 
 
-def _known_states(ids: Ids, known: Ids, states: npt.NDArray[np.int64]) -> pa.Array:
-    if not len(known):
+def _known_states(ids: Ids, known_ids: Ids, states: npt.NDArray[np.int64]) -> pa.Array:
+    if not len(known_ids):
         return pa.nulls(len(ids), pa.int64())
-    places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    return pa.array(states[places], mask=known[places] != ids)
+    places = np.minimum(np.searchsorted(known_ids, ids), len(known_ids) - 1)
+    return pa.array(states[places], mask=known_ids[places] != ids)
 
 
 def _nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.nulls(count, each.type) for each in schema], schema=schema
+        [pa.nulls(count, field.type) for field in schema], schema=schema
     )
 
 
@@ -367,11 +375,11 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
     inputs = with_text(inputs)
     arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
     try:
-        given = _evaluated(declaration.function(*arguments))
+        result = _evaluated(declaration.function(*arguments))
     except SystemExit as error:  # in a worker, it would say nothing of the function
         raise _failed(declaration, "function", f"it called sys.exit({error.code!r})") from error
     try:
-        return as_outputs(given, declaration.outputs, inputs.num_rows)
+        return as_outputs(result, declaration.outputs, inputs.num_rows)
     except Exception as error:  # whatever conversions of pyarrow and of the user's objects raise
         raise DerivedFunctionError(
             f"the function of the derived column {declaration.name!r}, version "
@@ -382,13 +390,13 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
         ) from error
 
 
-def _evaluated(given: Any) -> Any:
+def _evaluated(outputs: Any) -> Any:
     """Return what a function returned, generators as lists: their errors are the function's."""
-    if isinstance(given, Iterator):
-        return list(given)
-    if isinstance(given, dict) and any(isinstance(each, Iterator) for each in given.values()):
-        return {name: _evaluated(each) for name, each in given.items()}
-    return given
+    if isinstance(outputs, Iterator):
+        return list(outputs)
+    if isinstance(outputs, dict) and any(isinstance(value, Iterator) for value in outputs.values()):
+        return {name: _evaluated(value) for name, value in outputs.items()}
+    return outputs
 
 
 def _model_of(declaration: Declaration) -> Any:
@@ -433,33 +441,33 @@ class StagedValues:
     row_ids: Ids
     columns: tuple[str, ...]
 
-    def of(self, wanted: slice) -> "StagedValues":
+    def of(self, part: slice) -> "StagedValues":
         """Return those of some of the rows, without the files that have none of them."""
-        ids = self.row_ids[wanted]
+        ids = self.row_ids[part]
         least, most = ids.min(), ids.max()
-        own = [
+        files = [
             file
             for file in self.files
             if len(file.words)
             and file.words[:, 0].min() <= most
             and file.words[:, 1].max() >= least
         ]
-        return replace(self, files=tuple(own), row_ids=ids)
+        return replace(self, files=tuple(files), row_ids=ids)
 
     def __call__(self, _stored: pa.RecordBatch, which: slice) -> pa.RecordBatch:
         """Return the values of some of the rows; see `in_place.NewValues`."""
-        wanted = self.row_ids[which]
-        words = WordRange(int(wanted.min()), int(wanted.max()))
+        row_ids = self.row_ids[which]
+        words = WordRange(int(row_ids.min()), int(row_ids.max()))
         rows: list[pa.RecordBatch] = []
         ids: list[Ids] = []
-        sorted_ids = np.sort(wanted)
+        sorted_ids = np.sort(row_ids)
         for file in self.files:
-            for batch, own in file.read_with_words(self.store, words):
-                mine = np.flatnonzero(are_among(own, sorted_ids))
+            for batch, rows_of_file in file.read_with_words(self.store, words):
+                mine = np.flatnonzero(are_among(rows_of_file, sorted_ids))
                 if len(mine):
                     rows.append(batch.select(list(self.columns)).take(pa.array(mine)))
-                    ids.append(own[mine])
-        found = np.concatenate(ids)
-        order = np.argsort(found)
-        places = order[np.searchsorted(found, wanted, sorter=order)]
+                    ids.append(rows_of_file[mine])
+        row_ids_found = np.concatenate(ids)
+        order = np.argsort(row_ids_found)
+        places = order[np.searchsorted(row_ids_found, row_ids, sorter=order)]
         return one_batch_of(pa.Table.from_batches(rows)).take(pa.array(places))

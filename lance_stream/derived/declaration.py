@@ -103,9 +103,9 @@ def declare(
         InvalidInputError: An argument is invalid; the message says which, and what it should be.
     """
     columns = _as_fields(outputs)
-    given = as_names(inputs, "inputs")
+    input_names = as_names(inputs, "inputs")
     copied = as_names(copy_columns, "copy_columns")
-    if not given:
+    if not input_names:
         raise InvalidInputError("a derived column needs at least one input: inputs=['text']")
     if not callable(function):
         raise InvalidInputError(
@@ -122,8 +122,8 @@ def declare(
     name = columns[0].name if name is None else name
     if not isinstance(name, str) or not name:
         raise InvalidInputError(f"the name must be a text, not {name!r:.100}")
-    own = [*(column.name for column in columns), name + STATE_SUFFIX]
-    repeated = repeated_names([*own, *given]) or repeated_names([*own, *copied])
+    names = [*(column.name for column in columns), name + STATE_SUFFIX]
+    repeated = repeated_names([*names, *input_names]) or repeated_names([*names, *copied])
     if repeated:
         raise InvalidInputError(
             f"the column {repeated[0]!r} occurs more than once among the inputs, the outputs and "
@@ -138,7 +138,7 @@ def declare(
         raise InvalidInputError(f"on_error must be 'quarantine' or 'raise', not {on_error!r:.100}")
     return Declaration(
         name,
-        given,
+        input_names,
         pa.schema(columns),
         function,
         function_version,

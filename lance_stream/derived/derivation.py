@@ -152,11 +152,11 @@ class Derivation:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        own = self.declaration
+        declaration = self.declaration
         where = "" if self.target is None else f" in {self.target!r}"
         return (
-            f"<Derivation {own.name!r}{where} of {', '.join(own.inputs)} in {self.uri!r}, "
-            f"function version {own.function_version!r}>"
+            f"<Derivation {declaration.name!r}{where} of {', '.join(declaration.inputs)} in "
+            f"{self.uri!r}, function version {declaration.function_version!r}>"
         )
 
     # --- what users call
@@ -226,20 +226,24 @@ class Derivation:
         """
         source = open_table(self.uri, storage_options=self._options)
         table = self._existing_target(source)
-        own = self.declaration
-        stored = None if table is None else progress.read_progress(table.manifest.config, own.name)
+        declaration = self.declaration
+        stored = (
+            None
+            if table is None
+            else progress.read_progress(table.manifest.config, declaration.name)
+        )
         num_rows = count_rows(source)
         if table is None or stored is None:
             return DerivedStatus(source.version, None, None, False, num_rows, num_rows, 0)
-        is_same = stored.function == own.fingerprint
+        is_same = stored.function == declaration.fingerprint
         pending = num_rows
         if is_same and self._is_valid(source, table, stored):
             changed = self._changed(source, table, stored)
             pending = count_changed(source, changed)
-            pending += sum(count(source, each) for each in stored.pending)
+            pending += sum(count(source, pending_range) for pending_range in stored.pending)
         failed = 0
-        if own.state_column in table.schema.names:
-            failed = count_rows(table, f"{quote_path((own.state_column,))} < 0")
+        if declaration.state_column in table.schema.names:
+            failed = count_rows(table, f"{quote_path((declaration.state_column,))} < 0")
         return DerivedStatus(
             source.version,
             stored.through,
@@ -280,46 +284,46 @@ class Derivation:
         outcome = DerivedCommit(
             source_version=work.source.version,
             num_checked=work.rows.num_rows,
-            num_pending=sum(count(work.source, each) for each in work.rows.left),
+            num_pending=sum(count(work.source, pending_range) for pending_range in work.rows.left),
         )
-        gone: Ids = np.empty(0, np.uint64)
+        deleted: Ids = np.empty(0, np.uint64)
         if self.target is not None:
-            gone = separate_table.deleted_rows(work.table, work.source, work.before)
-        if not work.rows.num_rows and not len(gone) and not self._has_news(work):
+            deleted = separate_table.deleted_rows(work.table, work.source, work.before)
+        if not work.rows.num_rows and not len(deleted) and not self._has_news(work):
             return outcome
         computed = self._compute(work)
         try:
             if work.lacks_columns:
                 work = self._with_columns(work)
-                pending = sum(count(work.table, each) for each in work.rows.left)
+                pending = sum(count(work.table, pending_range) for pending_range in work.rows.left)
                 outcome = replace(outcome, source_version=work.source.version, num_pending=pending)
-            return self._commit(work, computed, gone, outcome)
+            return self._commit(work, computed, deleted, outcome)
         finally:
-            discard_files(work.table.store, [each.values for each in computed])
+            discard_files(work.table.store, [result.values for result in computed])
 
     def _has_news(self, work: _Work) -> bool:
         """Return whether to commit the progress although there is no row to check."""
         return work.is_first or work.num_changed > 0
 
     def _plan(self) -> _Work:
-        own = self.declaration
+        declaration = self.declaration
         source = open_table(self.uri, storage_options=self._options)
         self._check(source)
         table = source
         if self.target is not None:
-            table = separate_table.open_target(self.target, source, own, self._options)
-        check_columns(table, own)
-        lacks_columns = bool(missing_columns(table, own))
-        key = progress.config_key(own.name)
-        known = table.manifest.config.get(key)
-        stored = progress.read_progress(table.manifest.config, own.name)
-        wanted = Progress(
-            own.fingerprint,
-            own.function_version,
+            table = separate_table.open_target(self.target, source, declaration, self._options)
+        check_columns(table, declaration)
+        lacks_columns = bool(missing_columns(table, declaration))
+        key = progress.config_key(declaration.name)
+        entry = table.manifest.config.get(key)
+        stored = progress.read_progress(table.manifest.config, declaration.name)
+        expected = Progress(
+            declaration.fingerprint,
+            declaration.function_version,
             source.version,
             fields=self._fields(source.schema, table.schema),
             mark="" if self.target is None else mark_of(source.manifest),
-            outputs=same_table.output_ids(table.schema, own),
+            outputs=same_table.output_ids(table.schema, declaration),
             source="" if self.target is None else source.store.uri,
         )
         if stored is not None:
@@ -328,25 +332,28 @@ class Derivation:
             stored is None
             or lacks_columns
             or not self._is_valid(source, table, stored)
-            or (stored.function != wanted.function)
+            or (stored.function != expected.function)
         ):
-            planned = progress.all_pending(wanted)
-            rows = next_rows(source, planned.pending, own.rows_per_commit)
+            planned = progress.all_pending(expected)
+            rows = next_rows(source, planned.pending, declaration.rows_per_commit)
             is_first, num_changed, before = True, rows.num_rows, None
         else:
             changed = self._changed(source, table, stored)
             num_changed = count_changed(source, changed)
             rows = next_rows(
-                source, stored.pending, own.rows_per_commit, changed if num_changed else None
+                source,
+                stored.pending,
+                declaration.rows_per_commit,
+                changed if num_changed else None,
             )
             planned = replace(
-                wanted, own=tuple(each for each in stored.own if each > source.version)
+                expected, own=tuple(version for version in stored.own if version > source.version)
             )
             is_first, before = False, self._before(source, stored)
         return _Work(
             source,
             table,
-            known,
+            entry,
             replace(planned, pending=rows.left),
             rows,
             is_first,
@@ -391,14 +398,14 @@ class Derivation:
         return before is None or mark_of(before.manifest) == stored.mark
 
     def _check(self, source: TableVersion) -> None:
-        own = self.declaration
+        declaration = self.declaration
         if not source.has_stable_row_ids:
             raise InvalidInputError(
                 f"the table {self.uri} has no stable row ids, which identify changed rows. "
                 "Assign them with lance_stream.migrate_to_stable_row_ids(uri)"
             )
         names = source.schema.names
-        for column in own.read_columns:
+        for column in declaration.read_columns:
             if column not in names:
                 raise NotFoundError(
                     f"the table {self.uri} has no column {column!r}; it has: {', '.join(names)}"
@@ -426,11 +433,11 @@ class Derivation:
         Every commit that adds or drops a column records in the progress which columns belong to the
         derivation, so that a process that resumes after a kill recognizes them.
         """
-        own = self.declaration
-        key = progress.config_key(own.name)
+        declaration = self.declaration
+        key = progress.config_key(declaration.name)
         newest = newest_of_same(work.table)
         self._check_progress(work)(newest.manifest)
-        check_columns(newest, own)
+        check_columns(newest, declaration)
         claimed = ""
 
         def claim(schema: Schema, *, renews: bool = False) -> dict[str, str]:
@@ -438,35 +445,38 @@ class Derivation:
             whole = replace(
                 work.planned,
                 fields=self._fields(schema, schema),
-                outputs=same_table.output_ids(schema, own),
+                outputs=same_table.output_ids(schema, declaration),
                 renews=renews,
             )
             claimed = progress.encode(progress.all_pending(whole))
             return {key: claimed}
 
-        if own.state_column in newest.schema.names and missing_columns(newest, own):
+        if declaration.state_column in newest.schema.names and missing_columns(newest, declaration):
             newest = update_config(newest, claim(newest.schema, renews=True))
             newest = drop_columns(
-                newest, [own.state_column]
+                newest, [declaration.state_column]
             )  # its states claim that the values exist
-        made = add_columns(newest, own.written, claim)
-        if made.manifest.config.get(key) != claimed:
+        version = add_columns(newest, declaration.written, claim)
+        if version.manifest.config.get(key) != claimed:
             raise OvertakenError("another process has added the columns")
-        known = progress.all_pending(
+        new_progress = progress.all_pending(
             replace(
                 work.planned,
-                through=made.version,
-                fields=self._fields(made.schema, made.schema),
-                outputs=same_table.output_ids(made.schema, own),
+                through=version.version,
+                fields=self._fields(version.schema, version.schema),
+                outputs=same_table.output_ids(version.schema, declaration),
             )
         )
-        work = replace(work, table=made, known=claimed, lacks_columns=False)
-        if made.version == work.source.version + 1:  # no row has changed
-            planned = replace(known, pending=work.planned.pending)
-            return replace(work, source=made, planned=planned)
+        work = replace(work, table=version, known=claimed, lacks_columns=False)
+        if version.version == work.source.version + 1:  # no row has changed
+            planned = replace(new_progress, pending=work.planned.pending)
+            return replace(work, source=version, planned=planned)
         # Without earlier progress, a concurrent restore would go unnoticed: check all rows again.
         return replace(
-            work, planned=known, rows=PendingRows(left=known.pending), ends_backfill=False
+            work,
+            planned=new_progress,
+            rows=PendingRows(left=new_progress.pending),
+            ends_backfill=False,
         )
 
     def _existing_target(self, source: TableVersion) -> TableVersion | None:
@@ -479,54 +489,55 @@ class Derivation:
 
     def _compute(self, work: _Work) -> list[Computed]:
         """Run the workers, and delete their staged files if one of them fails."""
-        own = self.declaration
-        known = None
+        declaration = self.declaration
+        states = None
         if self.target is not None:
-            known = separate_table.known_states(work.table, own, work.rows.rows)
+            states = separate_table.known_states(work.table, declaration, work.rows.rows)
         elif work.lacks_columns:
-            known = np.empty(0, np.uint64), np.empty(0, np.int64)
+            states = np.empty(0, np.uint64), np.empty(0, np.int64)
         jobs = compute_jobs(
             work.source,
-            own,
+            declaration,
             work.rows.rows,
             self._runner.num_workers,
             work.table.store,
-            known,
+            states,
         )
-        done = self._runner(_Compute(own), jobs)
-        computed = [each for each in done if isinstance(each, Computed)]
-        errors = [each for each in done if not isinstance(each, Computed)]
+        done = self._runner(_Compute(declaration), jobs)
+        computed = [result for result in done if isinstance(result, Computed)]
+        errors = [error for error in done if not isinstance(error, Computed)]
         if errors:
-            discard_files(work.table.store, [each.values for each in computed])
+            discard_files(work.table.store, [result.values for result in computed])
             raise errors[0]
         try:
             self._check_failures(work, computed)
         except DerivedFunctionError:
-            discard_files(work.table.store, [each.values for each in computed])
+            discard_files(work.table.store, [result.values for result in computed])
             raise
         return computed
 
     def _check_failures(self, work: _Work, computed: Sequence[Computed]) -> None:
         """Raise if the function failed for all rows and has never succeeded."""
-        own = self.declaration
-        num_computed = sum(len(each.row_ids) for each in computed)
-        num_failed = sum(each.num_failed for each in computed)
+        declaration = self.declaration
+        num_computed = sum(len(result.row_ids) for result in computed)
+        num_failed = sum(result.num_failed for result in computed)
         if not num_failed:
             return
-        messages = next(each.bad["message"] for each in computed if each.num_failed)
+        messages = next(result.bad["message"] for result in computed if result.num_failed)
         message = messages[0].as_py()
         if 1 < num_failed == num_computed and (
-            work.is_first or not count_rows(work.table, f"{quote_path((own.state_column,))} > 0")
+            work.is_first
+            or not count_rows(work.table, f"{quote_path((declaration.state_column,))} > 0")
         ):
             raise DerivedFunctionError(
-                f"the function of the derived column {own.name!r}, version "
-                f"{own.function_version!r}, failed for all {num_failed} rows and has never "
+                f"the function of the derived column {declaration.name!r}, version "
+                f"{declaration.function_version!r}, failed for all {num_failed} rows and has never "
                 f"succeeded. This round was not committed. Correct the function: {message}"
             )
         _log.warning(
             "the function of the derived column %r failed for %d of %d rows, which are now in the "
             "quarantine; first error: %s",
-            own.name,
+            declaration.name,
             num_failed,
             num_computed,
             message,
@@ -536,19 +547,19 @@ class Derivation:
         self,
         work: _Work,
         computed: Sequence[Computed],
-        gone: Ids,
+        deleted: Ids,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
         """Commit values and progress, and quarantine the rows that failed."""
-        own = self.declaration
+        declaration = self.declaration
         outcome = replace(
             outcome,
-            num_computed=sum(len(each.row_ids) for each in computed),
-            num_failed=sum(each.num_failed for each in computed),
+            num_computed=sum(len(result.row_ids) for result in computed),
+            num_failed=sum(result.num_failed for result in computed),
         )
         # Not a counter: the version is unused even after a restore by another program.
         at = work.table.version
-        micro_batch = PendingBatch.of(own.app_id, at, absent_through=at)
+        micro_batch = PendingBatch.of(declaration.app_id, at, absent_through=at)
         aside: QuarantineBatch | None = None
         if outcome.num_failed:
             aside = self._set_aside(work, computed, micro_batch)
@@ -556,7 +567,7 @@ class Derivation:
         if self.target is None:
             done = self._commit_to_same_table(work, computed, micro_batch, outcome)
         else:
-            done = self._commit_to_separate_table(work, computed, gone, micro_batch, outcome)
+            done = self._commit_to_separate_table(work, computed, deleted, micro_batch, outcome)
         if aside is not None:
             aside.end()
         if work.ends_backfill:
@@ -615,18 +626,18 @@ class Derivation:
         self,
         work: _Work,
         computed: Sequence[Computed],
-        gone: Ids,
+        deleted: Ids,
         micro_batch: PendingBatch,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
-        num_written, num_deleted = outcome.num_computed, len(gone)
+        num_written, num_deleted = outcome.num_computed, len(deleted)
         if num_written or num_deleted:
             done = separate_table.write(
                 work.table,
                 self.declaration,
                 work.table.store,
                 computed,
-                gone,
+                deleted,
                 micro_batch,
                 self._entries(work),
                 self._check_progress(work),
@@ -642,7 +653,7 @@ class Derivation:
                     num_written=num_written,
                     num_deleted=done.num_deleted,
                 )
-        made = commit_planned(
+        version = commit_planned(
             newest_of_same(work.table),
             UpdateConfig(config=MapUpdate()),
             None,
@@ -651,20 +662,20 @@ class Derivation:
             check=self._check_progress(work),
             environment=self._environment,
         )
-        if not made.is_new:
+        if not version.is_new:
             raise OvertakenError("another process has committed this round")
-        return replace(outcome, version=made.table.version, num_commits=1)
+        return replace(outcome, version=version.table.version, num_commits=1)
 
     def _entries(self, work: _Work) -> ConfigEntries:
         """Return the config entry with the progress, for the version that a commit creates."""
-        own = self.declaration
+        declaration = self.declaration
 
         def entries(_newest: Manifest | None, version: int) -> dict[str, str]:
-            made = work.planned
+            new_entries = work.planned
             if self.target is None:
                 is_next = version == work.source.version + 1
-                made = progress.committed(made, version, is_next=is_next)
-            return {progress.config_key(own.name): progress.encode(made)}
+                new_entries = progress.committed(new_entries, version, is_next=is_next)
+            return {progress.config_key(declaration.name): progress.encode(new_entries)}
 
         return entries
 
@@ -687,8 +698,8 @@ class Derivation:
         self, work: _Work, computed: Sequence[Computed], micro_batch: PendingBatch
     ) -> QuarantineBatch:
         bad = BadRows()
-        for each in computed:
-            for batch in each.bad.to_batches():
+        for result in computed:
+            for batch in result.bad.to_batches():
                 bad.add(batch)
         table = work.table
         uri = self._quarantine or quarantine_uri(table.uri)
@@ -700,28 +711,28 @@ class Derivation:
         return aside
 
     def _rules(self) -> dict[str, Any]:
-        own = self.declaration
+        declaration = self.declaration
         return {
             "mode": "derive",
             "on": [],
             "except_columns": [],
             "sequence_by": None,
             "expect": {},
-            "function_version": own.function_version,
+            "function_version": declaration.function_version,
         }
 
     def _forget_other_versions(self, work: _Work) -> None:
         """Delete quarantined rows of other versions of the function once this one is complete."""
         table = work.table
         uri = self._quarantine or quarantine_uri(table.uri)
-        found = open_quarantine(uri, self._options)
-        if found is None:
+        quarantine = open_quarantine(uri, self._options)
+        if quarantine is None:
             return
         rules = json.dumps(self._rules(), sort_keys=True).replace("'", "''")
         app_id = self.declaration.app_id.replace("'", "''")
         where = f"app_id = '{app_id}' AND rules <> '{rules}'"
-        if count_rows(found, where):
-            delete(found, where)
+        if count_rows(quarantine, where):
+            delete(quarantine, where)
 
 
 @dataclass(frozen=True)
@@ -738,13 +749,13 @@ def _without_session(function: Callable[P, R]) -> Callable[P, R]:
     """Name the function for Spark if the first argument is a Spark session."""
 
     @wraps(function)
-    def called(*given: P.args, **named: P.kwargs) -> R:
-        if given and type(given[0]).__module__.startswith("pyspark."):
+    def called(*args: P.args, **named: P.kwargs) -> R:
+        if args and type(args[0]).__module__.startswith("pyspark."):
             raise InvalidInputError(
                 "lance_stream.derive(uri, ...) computes in this process and takes no session. To "
                 "compute in Spark's workers, call lance_stream.spark.derive(spark, uri, ...)"
             )
-        return function(*given, **named)
+        return function(*args, **named)
 
     return called
 

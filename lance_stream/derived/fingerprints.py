@@ -42,8 +42,8 @@ def fingerprints_of(inputs: pa.RecordBatch, function: str) -> Fingerprints:
         mixed ^= mixed >> np.uint64(31)
         mixed *= np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(32)
-    found = (mixed & _MASK).astype(np.int64)
-    return np.where(found == 0, 1, found)
+    fingerprints = (mixed & _MASK).astype(np.int64)
+    return np.where(fingerprints == 0, 1, fingerprints)
 
 
 def _types_of(schema: pa.Schema) -> np.uint64:
@@ -66,7 +66,7 @@ def _hides(kind: pa.DataType) -> bool:
         return _hides(kind.value_type)
     if pa.types.is_floating(kind) or pa.types.is_map(kind):
         return True
-    return any(_hides(kind.field(place).type) for place in range(kind.num_fields))
+    return any(_hides(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _bits(values: pa.Array) -> pa.Array:
@@ -82,8 +82,8 @@ def _bits(values: pa.Array) -> pa.Array:
         return values.view(_INTEGERS[kind.bit_width])
     mask = values.is_null()
     if pa.types.is_struct(kind):
-        parts = [_bits(values.field(place)) for place in range(kind.num_fields)]
-        names = [each.name for each in kind]
+        parts = [_bits(values.field(index)) for index in range(kind.num_fields)]
+        names = [field.name for field in kind]
         return pa.StructArray.from_arrays(parts, names, mask=mask)
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
@@ -99,13 +99,13 @@ def _bits(values: pa.Array) -> pa.Array:
     return arrays.from_arrays(offsets, items, mask=mask)
 
 
-def are_stale(stored: pa.Array, wanted: Fingerprints) -> npt.NDArray[np.bool_]:
+def are_stale(stored: pa.Array, expected: Fingerprints) -> npt.NDArray[np.bool_]:
     """Return (n,) which rows have to be computed.
 
     Args:
         stored: (n,) i64 the state column; null where a row was never computed.
-        wanted: (n,) the numbers of their inputs.
+        expected: (n,) the numbers of their inputs.
     """
-    known = stored.fill_null(0).to_numpy(zero_copy_only=False)
-    stale: npt.NDArray[np.bool_] = np.abs(known) != wanted
+    actual = stored.fill_null(0).to_numpy(zero_copy_only=False)
+    stale: npt.NDArray[np.bool_] = np.abs(actual) != expected
     return stale

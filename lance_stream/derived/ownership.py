@@ -36,44 +36,44 @@ def check_columns(table: TableVersion, declaration: Declaration) -> None:
     """
     entries = read_all(table.manifest.config, declaration.name)
     columns = {field.name: field for field in table.schema.fields}
-    there = [columns[each] for each in declaration.written.names if each in columns]
-    for each in there:
-        if each.primary_key_position is not None or each.name == SOURCE_ROW_ID:
+    there = [columns[name] for name in declaration.written.names if name in columns]
+    for field in there:
+        if field.primary_key_position is not None or field.name == SOURCE_ROW_ID:
             raise InvalidInputError(
-                f"the derived column {declaration.name!r} would write {each.name!r}, which is in "
-                f"the primary key of {table.uri}. Give {_what(declaration, each)} another name"
+                f"the derived column {declaration.name!r} would write {field.name!r}, which is in "
+                f"the primary key of {table.uri}. Give {_what(declaration, field)} another name"
             )
         for name, other in entries.items():
             state = columns.get(name + STATE_SUFFIX)
             is_about_these = state is not None and state.id in other.outputs
-            if name != declaration.name and is_about_these and each.id in other.outputs:
+            if name != declaration.name and is_about_these and field.id in other.outputs:
                 raise InvalidInputError(
-                    f"the derived column {declaration.name!r} would write {each.name!r}, which is "
+                    f"the derived column {declaration.name!r} would write {field.name!r}, which is "
                     f"the derived column {name!r} of {table.uri} and is kept up to date by that "
-                    f"one. Give {_what(declaration, each)} another name, or, to replace that one, "
-                    f"drop its columns first: {_drop([each.name, name + STATE_SUFFIX])}"
+                    f"one. Give {_what(declaration, field)} another name, or, to replace that one, "
+                    f"drop its columns first: {_drop([field.name, name + STATE_SUFFIX])}"
                 )
-    own = _own(there, declaration, entries.get(declaration.name))
-    for each in there:
-        if each.name not in own:
+    own_names = _own(there, declaration, entries.get(declaration.name))
+    for field in there:
+        if field.name not in own_names:
             raise InvalidInputError(
-                f"the table {table.uri} has a column {each.name!r} that the derived column "
+                f"the table {table.uri} has a column {field.name!r} that the derived column "
                 f"{declaration.name!r} did not make, and that it would overwrite. Nothing was "
-                f"written. Give {_what(declaration, each)} another name, or drop the column first, "
-                f"with its values: {_drop([each.name])}"
+                f"written. Give {_what(declaration, field)} another name, or drop the column "
+                f"first, with its values: {_drop([field.name])}"
             )
 
 
-def _own(there: Sequence[Field], declaration: Declaration, known: Progress | None) -> set[str]:
+def _own(there: Sequence[Field], declaration: Declaration, progress: Progress | None) -> set[str]:
     """Return which of the columns that are there the derivation has made."""
-    state = [each for each in there if each.name == declaration.state_column]
-    if not state and (known is None or not known.renews):
+    state = [field for field in there if field.name == declaration.state_column]
+    if not state and (progress is None or not progress.renews):
         return set()  # dropped with the outputs: a later column may have got the id of one of them
-    ids = () if known is None else known.outputs or known.fields
-    if known is None or (state and state[0].id not in ids):
+    ids = () if progress is None else progress.outputs or progress.fields
+    if progress is None or (state and state[0].id not in ids):
         # No progress is about these columns. They came with the column of states, or without it.
-        return {each.name for each in there} if len(there) > 1 else set()
-    return {each.name for each in there if each.id in ids}
+        return {field.name for field in there} if len(there) > 1 else set()
+    return {field.name for field in there if field.id in ids}
 
 
 def missing_columns(table: TableVersion, declaration: Declaration) -> list[str]:
@@ -83,14 +83,14 @@ def missing_columns(table: TableVersion, declaration: Declaration) -> list[str]:
         InvalidInputError: One that is there has another type.
     """
 
-    def check(wanted: pa.Field, known: Field) -> None:
-        (stored,) = to_arrow(new_schema(pa.schema([wanted]), table.file_version))
-        kind = field_to_arrow(known).type
+    def check(target: pa.Field, existing: Field) -> None:
+        (stored,) = to_arrow(new_schema(pa.schema([target]), table.file_version))
+        kind = field_to_arrow(existing).type
         if stored.type != kind:
             there = [name for name in declaration.written.names if name in table.schema.names]
             raise InvalidInputError(
-                f"the table {table.uri} has {wanted.name!r} of the derived column "
-                f"{declaration.name!r} with the type {kind}, not {wanted.type}, and the type of a "
+                f"the table {table.uri} has {target.name!r} of the derived column "
+                f"{declaration.name!r} with the type {kind}, not {target.type}, and the type of a "
                 f"column cannot be changed. Drop what was computed, {_drop(there)}, and run again; "
                 "or give the output another name"
             )

@@ -117,19 +117,19 @@ def read_all(config: Mapping[str, str], name: str) -> dict[str, Progress]:
     Raises:
         CorruptDataError: The entry of the one that asks is damaged.
     """
-    found = {}
+    entries = {}
     for key in config:
         if key.startswith(PREFIX):
             other = unquote(key.removeprefix(PREFIX))
             try:
-                known = read_progress(config, other)
+                progress = read_progress(config, other)
             except CorruptDataError:
                 if other == name:
                     raise
                 continue
-            if known is not None:
-                found[other] = known
-    return found
+            if progress is not None:
+                entries[other] = progress
+    return entries
 
 
 def _decode(entry: Mapping[str, Any]) -> Progress:
@@ -138,12 +138,12 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
             raise ValueError(value)
         return value
 
-    def pending_range(each: Mapping[str, Any]) -> PendingRange:
-        below = each["below"]
+    def pending_range(entry: Mapping[str, Any]) -> PendingRange:
+        below = entry["below"]
         return PendingRange(
-            number(each["after"]),
+            number(entry["after"]),
             None if below is None else number(below),
-            tuple(map(number, each["skip"])),
+            tuple(map(number, entry["skip"])),
         )
 
     return Progress(
@@ -160,13 +160,13 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
     )
 
 
-def all_pending(wanted: Progress) -> Progress:
+def all_pending(expected: Progress) -> Progress:
     """Return the progress of a function of which no row is known to be computed.
 
     Args:
-        wanted: The function, and the source's version.
+        expected: The function, and the source's version.
     """
-    return replace(wanted, pending=(PendingRange(0),), own=())
+    return replace(expected, pending=(PendingRange(0),), own=())
 
 
 def committed(planned: Progress, version: int, *, is_next: bool) -> Progress:

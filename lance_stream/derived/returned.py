@@ -33,11 +33,11 @@ _COARSE: Final = {"M": "YMWhm", "m": "WDhm"}
 """Units of times in numpy, and of durations, that Arrow does not have."""
 
 
-def as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
+def as_outputs(result: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
     """Return what a function returned, in the types of the outputs.
 
     Args:
-        given: An array, a list or another iterable of values; with several outputs a mapping of
+        result: An array, a list or another iterable of values; with several outputs a mapping of
             them, a RecordBatch or a frame.
         outputs: The columns.
         num_rows: How many rows the function was given.
@@ -45,21 +45,23 @@ def as_outputs(given: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
     Raises:
         InvalidInputError: It is something else, has another number of values, or some do not fit.
     """
-    if hasattr(given, "__arrow_c_stream__") and hasattr(given, "columns"):  # pandas, polars, Arrow
-        given = one_batch_of(pa.table(given))
-    if isinstance(given, pa.RecordBatch):
-        given = dict(zip(given.schema.names, given.columns, strict=True))
-    if not isinstance(given, Mapping):
+    if hasattr(result, "__arrow_c_stream__") and hasattr(
+        result, "columns"
+    ):  # pandas, polars, Arrow
+        result = one_batch_of(pa.table(result))
+    if isinstance(result, pa.RecordBatch):
+        result = dict(zip(result.schema.names, result.columns, strict=True))
+    if not isinstance(result, Mapping):
         if len(outputs) > 1:
             raise InvalidInputError(
                 "expected is a mapping, a RecordBatch or a DataFrame with the columns "
-                f"{', '.join(outputs.names)}, not {_kind_of(given)}"
+                f"{', '.join(outputs.names)}, not {_kind_of(result)}"
             )
-        given = {outputs.names[0]: given}
-    missing = [name for name in outputs.names if name not in given]
+        result = {outputs.names[0]: result}
+    missing = [name for name in outputs.names if name not in result]
     if missing:
         raise InvalidInputError(f"it did not return the column {missing[0]!r}")
-    columns = [_as_array(given[output.name], output, num_rows) for output in outputs]
+    columns = [_as_array(result[output.name], output, num_rows) for output in outputs]
     return cast_batch(pa.RecordBatch.from_arrays(columns, outputs.names), outputs)
 
 
@@ -86,7 +88,7 @@ def message_of(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]
 
 
-def _as_array(values: Any, wanted: pa.Field, num_rows: int) -> pa.Array:
+def _as_array(values: Any, target: pa.Field, num_rows: int) -> pa.Array:
     """Return values as an array; of another type, perhaps, which is cast later.
 
     Raises:
@@ -95,27 +97,27 @@ def _as_array(values: Any, wanted: pa.Field, num_rows: int) -> pa.Array:
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise InvalidInputError(
-            f"expected is a value of {wanted.name!r} for each row, in an array or a list, not "
+            f"expected is a value of {target.name!r} for each row, in an array or a list, not "
             f"{_kind_of(values)}"
         )
     if isinstance(values, set | frozenset):
         raise InvalidInputError(
-            f"the values of {wanted.name!r} are {_kind_of(values)}, which has no order and each "
+            f"the values of {target.name!r} are {_kind_of(values)}, which has no order and each "
             "value once; expected is an array or a list"
         )
     if not hasattr(values, "__len__"):
         values = list(values)
-    kind = wanted.type
+    kind = target.type
     if len(values) != num_rows or not _may_have_shape(values, kind):
         raise InvalidInputError(
-            f"expected {counted(num_rows, 'value')} of {wanted.name!r} of the type {kind}, got "
+            f"expected {counted(num_rows, 'value')} of {target.name!r} of the type {kind}, got "
             f"{_shape_of(values)}"
         )
     try:
         return _converted(values, kind)
     except Exception as error:  # whatever pyarrow, and objects among the values, raise
         raise InvalidInputError(
-            f"the values of {wanted.name!r} do not fit the type {kind}: {message_of(error)}"
+            f"the values of {target.name!r} do not fit the type {kind}: {message_of(error)}"
         ) from error
 
 
@@ -135,8 +137,8 @@ def _shape_of(values: Any) -> str:
     return f"{len(values)} in {_kind_of(values)}"
 
 
-def _kind_of(given: Any) -> str:
-    return "None" if given is None else f"a {type(given).__name__}"
+def _kind_of(result: Any) -> str:
+    return "None" if result is None else f"a {type(result).__name__}"
 
 
 # --- arrays of a type, without loss
@@ -154,9 +156,9 @@ def _converted(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.Array):
         return _of_numbers(values, kind)
     if type(values).__module__.partition(".")[0] == "pandas" and values.dtype != np.object_:
-        found = pa.array(values, from_pandas=True)
-        found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-        return _of_numbers(found, kind)
+        array = pa.array(values, from_pandas=True)
+        array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        return _of_numbers(array, kind)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biufmMSU":
         if values.ndim == 2 and pa.types.is_fixed_size_list(kind):
             items = _of_items(values.reshape(-1), kind.value_type)
@@ -166,16 +168,16 @@ def _converted(values: Any, kind: pa.DataType) -> pa.Array:
     return _of_objects(list(map(_plain, values)), kind)
 
 
-def _of_numbers(found: pa.Array, kind: pa.DataType) -> pa.Array:
+def _of_numbers(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return Arrow's values; if they are numbers, or lists of some, in a narrower type, too.
 
     Others are cast later, by the rules for all rows that come in.
     """
-    if found.type.equals(kind) or not (_has_numbers(found.type) and _has_numbers(kind)):
-        return found
-    made = found.cast(kind, safe=not _has_floats(kind))
-    _check_numbers(found, made)
-    return made
+    if array.type.equals(kind) or not (_has_numbers(array.type) and _has_numbers(kind)):
+        return array
+    numbers = array.cast(kind, safe=not _has_floats(kind))
+    _check_numbers(array, numbers)
+    return numbers
 
 
 def _of_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -185,20 +187,20 @@ def _of_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     and times times, as they are; all else goes through Python.
     """
     if values.dtype.kind in "biuf" and _has_numbers(kind):
-        made = pa.array(values, kind)
-        _check_numbers(pa.array(values), made)
-        return made
+        items = pa.array(values, kind)
+        _check_numbers(pa.array(values), items)
+        return items
     if values.dtype.kind not in "mM" or not _may_be_times(kind):
         return _of_objects(list(map(_plain, values)), kind)
     # pa.array (23 to 26) takes days in 64 bits for other units, and for pairs of 32 bits
     unit = np.datetime_data(values.dtype)[0]
     if unit in _COARSE[values.dtype.kind]:
         values = values.astype(f"{values.dtype.kind}8[s]")
-    found = pa.array(values)
-    made = found.cast(kind)
-    if not made.cast(found.type).equals(found):
+    array = pa.array(values)
+    items = array.cast(kind)
+    if not items.cast(array.type).equals(array):
         raise InvalidInputError(f"a time of the unit {unit!r} would be cut off")
-    return made
+    return items
 
 
 def _may_be_times(kind: pa.DataType) -> bool:
@@ -210,22 +212,22 @@ def _may_be_times(kind: pa.DataType) -> bool:
 
 def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return Python's values, once they have been compared with what was made of them."""
-    made = pa.array(_halves(values) if pa.types.is_float16(kind) else values, kind)
+    objects = pa.array(_halves(values) if pa.types.is_float16(kind) else values, kind)
     if isinstance(kind, pa.BaseExtensionType):
-        return made
+        return objects
     if _has_numbers(kind):
         try:
-            found = pa.array(values)
+            array = pa.array(values)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            found = None  # pyarrow cannot tell their type
-        if found is not None and _has_numbers(found.type):  # as fast as pyarrow
-            _check_numbers(found, made)
-            return made
-    for value, stored in zip(values, made.to_pylist(), strict=True):
+            array = None  # pyarrow cannot tell their type
+        if array is not None and _has_numbers(array.type):  # as fast as pyarrow
+            _check_numbers(array, objects)
+            return objects
+    for value, stored in zip(values, objects.to_pylist(), strict=True):
         if not _is_same(value, stored, kind):
-            shown = f"{value!s:.{_SHOWN}} would become {stored!s:.{_SHOWN}}"
-            raise InvalidInputError(shown)
-    return made
+            example = f"{value!s:.{_SHOWN}} would become {stored!s:.{_SHOWN}}"
+            raise InvalidInputError(example)
+    return objects
 
 
 def _halves(values: Iterable[Any]) -> list[Any]:
@@ -243,12 +245,12 @@ def _plain(value: Any) -> Any:
         if value.ndim == 1 and value.dtype.kind in "biuf" and not is_masked:
             return value
         if _is_fine(value.dtype):  # of which tolist would make numbers
-            return [None if each is np.ma.masked else _plain(each) for each in value]
+            return [None if item is np.ma.masked else _plain(item) for item in value]
         value = value.tolist()
     if isinstance(value, np.void):  # a row of a structured array
         return {name: _plain(value[name]) for name in value.dtype.names or ()}
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if type(value) in (list, tuple) and not _are_plain(value):
         return type(value)(map(_plain, value))
     if _is_missing(value):
@@ -292,31 +294,31 @@ def _item_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _check_numbers(found: pa.Array, made: pa.Array) -> None:
+def _check_numbers(array: pa.Array, numbers: pa.Array) -> None:
     """Raise if numbers, or those in lists, are others in the type that was asked for.
 
     Args:
-        found: In the type that they have by themselves.
-        made: In the type that was asked for.
+        array: In the type that they have by themselves.
+        numbers: In the type that was asked for.
 
     Raises:
         InvalidInputError: One is.
     """
-    while is_list_type(found.type) and is_list_type(made.type):
-        found, made = found.flatten(), made.flatten()
-    if found.type.equals(made.type) or not _has_numbers(found.type) or is_list_type(found.type):
+    while is_list_type(array.type) and is_list_type(numbers.type):
+        array, numbers = array.flatten(), numbers.flatten()
+    if array.type.equals(numbers.type) or not _has_numbers(array.type) or is_list_type(array.type):
         return
-    if pa.types.is_floating(found.type) and pa.types.is_floating(made.type):
-        is_lost = pc.is_inf(made.cast(pa.float64()))
-        is_other = pc.and_(is_lost, pc.is_finite(found.cast(pa.float64())))
+    if pa.types.is_floating(array.type) and pa.types.is_floating(numbers.type):
+        is_lost = pc.is_inf(numbers.cast(pa.float64()))
+        is_other = pc.and_(is_lost, pc.is_finite(array.cast(pa.float64())))
     else:
-        back = made.cast(
-            pa.float64() if pa.types.is_float16(found.type) else found.type, safe=False
+        back = numbers.cast(
+            pa.float64() if pa.types.is_float16(array.type) else array.type, safe=False
         )
-        is_other = pc.not_equal(back, found.cast(back.type))
+        is_other = pc.not_equal(back, array.cast(back.type))
     if pc.any(is_other).as_py():
         row = int(np.argmax(pc.fill_null(is_other, False).to_numpy(zero_copy_only=False)))
-        raise InvalidInputError(f"{found[row].as_py()} would become {made[row].as_py()}")
+        raise InvalidInputError(f"{array[row].as_py()} would become {numbers[row].as_py()}")
 
 
 def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
@@ -334,21 +336,23 @@ def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return _is_same_struct(value, stored, kind)
     if pa.types.is_map(kind):
-        given = [*dict(value).items()]
-        return len(given) == len(stored) and all(
-            _is_same(own[0], other[0], kind.key_type) and _is_same(own[1], other[1], kind.item_type)
-            for own, other in zip(given, stored, strict=True)
+        entries = [*dict(value).items()]
+        return len(entries) == len(stored) and all(
+            _is_same(number[0], other[0], kind.key_type)
+            and _is_same(number[1], other[1], kind.item_type)
+            for number, other in zip(entries, stored, strict=True)
         )
     if is_list_type(kind):
-        given = list(value)
-        return len(given) == len(stored) and all(
-            _is_same(own, other, kind.value_type) for own, other in zip(given, stored, strict=True)
+        entries = list(value)
+        return len(entries) == len(stored) and all(
+            _is_same(number, other, kind.value_type)
+            for number, other in zip(entries, stored, strict=True)
         )
     if pa.types.is_dictionary(kind):
         return _is_same(value, stored, kind.value_type)
     if pa.types.is_floating(kind) and not isinstance(value, Integral):
-        own = float(value)
-        return bool(np.isnan(own) == np.isnan(stored) and np.isinf(own) == np.isinf(stored))
+        number = float(value)
+        return bool(np.isnan(number) == np.isnan(stored) and np.isinf(number) == np.isinf(stored))
     if pa.types.is_temporal(kind):
         return _is_same_time(value, stored, kind)
     if isinstance(value, str) and isinstance(stored, bytes):

@@ -92,20 +92,22 @@ def place(
         runner: Runs the workers that write columns.
         environment: Randomness for file names.
     """
-    row_ids = np.concatenate([np.empty(0, np.uint64), *(each.row_ids for each in computed)])
-    wanted = np.concatenate([np.empty(0, np.int64), *(each.fingerprints for each in computed)])
+    row_ids = np.concatenate([np.empty(0, np.uint64), *(result.row_ids for result in computed)])
+    expected = np.concatenate(
+        [np.empty(0, np.int64), *(result.fingerprints for result in computed)]
+    )
     addresses, is_there = find_rows(table, row_ids)
     order = np.argsort(addresses[is_there])
-    row_ids, wanted = row_ids[is_there][order], wanted[is_there][order]
+    row_ids, expected = row_ids[is_there][order], expected[is_there][order]
     addresses = addresses[is_there][order]
     if table.version != read.version:
-        same = _have_same_inputs(table, read, declaration, addresses, row_ids, wanted)
+        same = _have_same_inputs(table, read, declaration, addresses, row_ids, expected)
         row_ids, addresses = row_ids[same], addresses[same]
     if not len(addresses):
         return None
     values = StagedValues(
         table.store,
-        tuple(each.values for each in computed),
+        tuple(result.values for result in computed),
         row_ids,
         tuple(declaration.written.names),
     )
@@ -118,41 +120,41 @@ def _have_same_inputs(
     declaration: Declaration,
     addresses: Addresses,
     row_ids: Ids,
-    wanted: npt.NDArray[np.int64],
+    expected: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) which rows have the inputs that their values were computed from."""
     same = find_rows(read, row_ids)[0] == addresses  # a restore may have brought back an old place
     inputs = set(input_ids(table.schema, declaration))
     done = 0
     for fragment_id, offsets in by_fragment(addresses):
-        own = slice(done, done + len(offsets))
-        done = own.stop
+        part = slice(done, done + len(offsets))
+        done = part.stop
         now = table.manifest.fragments.by_id(fragment_id)
         then = read.manifest.fragments.by_id(fragment_id)
         if then is None or now is None or files_of(now, inputs) != files_of(then, inputs):
-            same[own] = False
+            same[part] = False
     places = np.flatnonzero(~same)
     if len(places):
         columns = [quote_path((column,)) for column in declaration.read_columns]
-        found = [
+        actual = [
             fingerprints_of(row.select(list(declaration.read_columns)), declaration.fingerprint)
             for row in read_rows(table, addresses[places], columns)
         ]
-        same[places] = np.concatenate(found) == wanted[places]
+        same[places] = np.concatenate(actual) == expected[places]
     checked: npt.NDArray[np.bool_] = same
     return checked
 
 
 def input_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
     """Return the ids of the columns that are read."""
-    wanted = set(declaration.read_columns)
-    return ids_of(field for field in schema.fields if field.name in wanted)
+    names = set(declaration.read_columns)
+    return ids_of(field for field in schema.fields if field.name in names)
 
 
 def output_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
     """Return the ids of the columns that are written, as far as they are there."""
-    wanted = set(declaration.written.names)
-    return ids_of(field for field in schema.fields if field.name in wanted)
+    names = set(declaration.written.names)
+    return ids_of(field for field in schema.fields if field.name in names)
 
 
 def _written(
@@ -177,10 +179,12 @@ def _written(
         done = 0
         staying_values = replace(values, row_ids=values.row_ids[stays])
         for fragment_id, offsets in by_fragment(staying):
-            own = staying_values.of(slice(done, done + len(offsets)))
+            values_of_part = staying_values.of(slice(done, done + len(offsets)))
             done += len(offsets)
             jobs.append(
-                columns_job(table, fragment_id, offsets, fields, own, target, needs_stored=False)
+                columns_job(
+                    table, fragment_id, offsets, fields, values_of_part, target, needs_stored=False
+                )
             )
         in_place += runner(write_columns, jobs)
         if len(moving):
@@ -210,11 +214,11 @@ def _moved(
     table: TableVersion, moving: Addresses, values: StagedValues, row_ids: Ids
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows that move, whole, with their values."""
-    own = replace(values, row_ids=row_ids)
+    moved = replace(values, row_ids=row_ids)
     names = table.schema.names
     done = 0
-    for rows in read_rows(table, moving, [quote_path((each,)) for each in names]):
-        new = own(rows, slice(done, done + rows.num_rows))
+    for rows in read_rows(table, moving, [quote_path((name,)) for name in names]):
+        new = moved(rows, slice(done, done + rows.num_rows))
         done += rows.num_rows
         columns = [
             new.column(name) if name in values.columns else column

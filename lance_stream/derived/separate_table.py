@@ -41,9 +41,9 @@ from lance_stream.verbs.drop_columns import drop_columns
 def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
     """Return the columns of the separate table."""
     columns = source.arrow_schema
-    kept = [columns.field(each).with_nullable(True) for each in declaration.copy_columns]
+    copied = [columns.field(name).with_nullable(True) for name in declaration.copy_columns]
     row_id = pa.field(SOURCE_ROW_ID, pa.int64(), nullable=False)
-    return pa.schema([row_id, *kept, *declaration.written])
+    return pa.schema([row_id, *copied, *declaration.written])
 
 
 def open_target(
@@ -54,11 +54,13 @@ def open_target(
     Raises:
         InvalidInputError: There is another table, or one with columns of others or of other types.
     """
-    wanted = schema_of(source, declaration)
+    expected = schema_of(source, declaration)
     try:
         table = open_table(uri, storage_options=dict(options))
     except NotFoundError:
-        planned = plan_table(uri, wanted, primary_key=SOURCE_ROW_ID, storage_options=dict(options))
+        planned = plan_table(
+            uri, expected, primary_key=SOURCE_ROW_ID, storage_options=dict(options)
+        )
         try:
             return create_table(planned)
         except InvalidInputError:  # another process was faster
@@ -72,9 +74,9 @@ def open_target(
     names = table.schema.names
     if missing_columns(table, declaration) and declaration.state_column in names:
         table = drop_columns(table, [declaration.state_column])  # it says that the values are there
-    elif set(wanted.names) <= set(names):
+    elif set(expected.names) <= set(names):
         return table
-    return add_missing_columns(table, wanted)
+    return add_missing_columns(table, expected)
 
 
 def known_states(
@@ -89,20 +91,20 @@ def known_states(
         declaration: What is computed.
         rows: The rows of the source that are to be checked.
     """
-    wanted = np.sort(np.concatenate([np.empty(0, np.uint64), *(row.row_ids for row in rows)]))
+    row_ids = np.sort(np.concatenate([np.empty(0, np.uint64), *(row.row_ids for row in rows)]))
     ids, states = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    if len(wanted):
-        where = f"{SOURCE_ROW_ID} BETWEEN {int(wanted[0])} AND {int(wanted[-1])}"
+    if len(row_ids):
+        where = f"{SOURCE_ROW_ID} BETWEEN {int(row_ids[0])} AND {int(row_ids[-1])}"
         columns = [SOURCE_ROW_ID, quote_path((declaration.state_column,))]
         for batch in scan(table, columns, where):
-            own = batch.column(0).to_numpy().astype(np.uint64)
+            ids_of_batch = batch.column(0).to_numpy().astype(np.uint64)
             state = batch.column(1)
-            mine = np.isin(own, wanted) & state.is_valid().to_numpy(zero_copy_only=False)
-            ids.append(own[mine])
+            mine = np.isin(ids_of_batch, row_ids) & state.is_valid().to_numpy(zero_copy_only=False)
+            ids.append(ids_of_batch[mine])
             states.append(state.fill_null(0).to_numpy()[mine])
-    found = np.concatenate(ids)
-    order = np.argsort(found)
-    return found[order], np.concatenate(states)[order]
+    ids_found = np.concatenate(ids)
+    order = np.argsort(ids_found)
+    return ids_found[order], np.concatenate(states)[order]
 
 
 def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion | None) -> Ids:
@@ -115,10 +117,10 @@ def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion
             row ids of the separate table are read.
     """
     if before is None:
-        found = [
+        ids_found = [
             batch.column(0).to_numpy().astype(np.uint64) for batch in scan(table, [SOURCE_ROW_ID])
         ]
-        ids = np.concatenate([np.empty(0, np.uint64), *found])
+        ids = np.concatenate([np.empty(0, np.uint64), *ids_found])
     else:
         ids = _ids_that_may_be_gone(source, before)
     return ids[~find_rows(source, ids)[1]]
@@ -127,18 +129,18 @@ def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion
 def _ids_that_may_be_gone(source: TableVersion, before: TableVersion) -> Ids:
     """Return the row ids of fragments that have other deleted rows, or are gone."""
     now = source.manifest.fragments
-    found = [np.empty(0, np.uint64)]
-    for place, fragment_id in enumerate(before.manifest.fragments.ids):
+    ids_found = [np.empty(0, np.uint64)]
+    for index, fragment_id in enumerate(before.manifest.fragments.ids):
         here = now.place_of.get(fragment_id)
-        raw = before.manifest.fragments.raw(place)
+        raw = before.manifest.fragments.raw(index)
         if here is not None and now.raw(here) == raw:
             continue
-        then = before.manifest.fragments[place]
+        then = before.manifest.fragments[index]
         if here is not None and now[here].deletion_file == then.deletion_file:
             continue
         dead = before.dead_offsets(then)
-        found.append(np.delete(before.row_ids(then).to_array(), dead.astype(np.int64)))
-    return np.concatenate(found)
+        ids_found.append(np.delete(before.row_ids(then).to_array(), dead.astype(np.int64)))
+    return np.concatenate(ids_found)
 
 
 def write(
@@ -167,11 +169,13 @@ def write(
     """
     columns = (*declaration.outputs.names, *declaration.copy_columns, declaration.state_column)
     batches = []
-    for each in computed:
-        if len(each.row_ids):
-            own = StagedValues(store, (each.values,), each.row_ids, columns)
-            rows = own(pa.RecordBatch.from_pylist([], pa.schema([])), slice(0, len(each.row_ids)))
-            rows = rows.append_column(SOURCE_ROW_ID, pa.array(each.row_ids.astype(np.int64)))
+    for result in computed:
+        if len(result.row_ids):
+            staged = StagedValues(store, (result.values,), result.row_ids, columns)
+            rows = staged(
+                pa.RecordBatch.from_pylist([], pa.schema([])), slice(0, len(result.row_ids))
+            )
+            rows = rows.append_column(SOURCE_ROW_ID, pa.array(result.row_ids.astype(np.int64)))
             batches.append(rows.append_column(DELETES, pa.array(np.zeros(rows.num_rows, bool))))
     if len(deleted):
         kinds = {field.name: field.type for field in table.arrow_schema}

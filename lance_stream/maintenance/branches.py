@@ -187,13 +187,13 @@ def _parent_of(refs: Refs) -> Branch | None:
     """
     if refs.branch is None:
         return None
-    found = find_branch(refs, refs.branch)
-    if found is None:
+    parent = find_branch(refs, refs.branch)
+    if parent is None:
         raise NotFoundError(
             f"the branch {refs.branch!r} of {refs.root.uri} is not completely created, or is being "
             "deleted: no branch can start from it"
         )
-    return found
+    return parent
 
 
 def delete_branch(refs: Refs, name: str) -> None:
@@ -208,12 +208,12 @@ def delete_branch(refs: Refs, name: str) -> None:
     with suppress(NotFoundError, BadDataError):  # it has no version, or a damaged one
         of_branch.log.check_may_follow(of_branch.log.read_latest())
     _check_is_not_needed(refs, branch)
-    said = references.delete_branch_file(refs, branch)
+    warning = references.delete_branch_file(refs, branch)
     try:
         _check_is_not_needed(refs, branch)
     except InvalidInputError:
-        if said is not None:
-            refs.root.write(branch_file_path(branch), said)
+        if warning is not None:
+            refs.root.write(branch_file_path(branch), warning)
         raise
     for path in _files(refs, branch):
         refs.root.delete(path)
@@ -268,8 +268,8 @@ def _check_is_not_needed(refs: Refs, name: str) -> None:
     for other, has_file in references.other_branches(Refs(refs.log_of(name), name)):
         if other is None:
             continue
-        found = find_branch(refs, other) if has_file else None
-        if found is not None and found.parent == name:
+        branch_file = find_branch(refs, other) if has_file else None
+        if branch_file is not None and branch_file.parent == name:
             branches.append(f"the branch {other!r}")
         elif not has_file and _lies_below(refs.of(other), folder):
             branches.append(f"the unfinished branch {other!r}")

@@ -287,45 +287,45 @@ def cleanup(
     if not is_dry_run:
         environment = by_the_clock_of(table.store, environment)
     expired = _expired_consumers(table, rules, environment)
-    ignored = {*(each.tag for each in expired), *_forgotten_holds(table.refs, environment)}
+    ignored = {*(consumer.tag for consumer in expired), *_forgotten_holds(table.refs, environment)}
     made_from = _branches_by_origin(table.refs)
     versions = table.log.versions()
     under_way = _CommitsUnderWay(table, rules, environment)
     survey = _survey(table, versions, rules, ignored, made_from, under_way, environment)
-    left = _Left(_list_files(table, work), survey.named, _oldest_sure(rules, environment))
+    leftovers = _Left(_list_files(table, work), survey.named, _oldest_sure(rules, environment))
     going = set(survey.removable)
     staying = [version for version in versions if version not in going]
-    left.strike_out(_read_newest_first(table.log, staying))
-    left.strike_out(_detached_versions(table.store))
-    left.strike_out(_of_other_branches(table.refs))
-    sizes = {each.path: each.size_bytes for each in table.store.list(VERSIONS_DIRECTORY)}
+    leftovers.strike_out(_read_newest_first(table.log, staying))
+    leftovers.strike_out(_detached_versions(table.store))
+    leftovers.strike_out(_of_other_branches(table.refs))
+    sizes = {file.path: file.size_bytes for file in table.store.list(VERSIONS_DIRECTORY)}
     _check_known(table.store, sizes)
     removed = survey.removable
     if not is_dry_run:
         _forget(table.refs, expired, ignored)
         removed = _remove_versions(table, survey, ignored, under_way)
         new = sorted(set(table.log.versions()) - set(staying))
-        left.strike_out(_read_newest_first(table.log, new))
-        left.strike_out(_of_other_branches(table.refs))
-        work.delete(table.store, [file.path for _, file in left.files()])
+        leftovers.strike_out(_read_newest_first(table.log, new))
+        leftovers.strike_out(_of_other_branches(table.refs))
+        work.delete(table.store, [file.path for _, file in leftovers.files()])
     counts = Counter({FileKind.MANIFEST: len(removed)}) + Counter(
-        what.kind for what, _ in left.files()
+        what.kind for what, _ in leftovers.files()
     )
     return CleanupReport(
         versions=tuple(removed),
         num_files={kind.value: counts[kind] for kind in FileKind if counts[kind]},
-        size_bytes=sum(file.size_bytes for _, file in left.files())
-        + sum(sizes.get(table.log.manifest_path(each), 0) for each in removed),
+        size_bytes=sum(file.size_bytes for _, file in leftovers.files())
+        + sum(sizes.get(table.log.manifest_path(version), 0) for version in removed),
         held=dict(survey.held),
-        expired_consumers=tuple(dict.fromkeys(each.name for each in expired)),
+        expired_consumers=tuple(dict.fromkeys(consumer.name for consumer in expired)),
         is_dry_run=is_dry_run,
     )
 
 
 def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
     """Delete the tags that no longer count."""
-    for each in expired:
-        forget(refs, each)
+    for consumer in expired:
+        forget(refs, consumer)
     for tag in ignored:
         with suppress(NotFoundError):
             if not is_consumers(tag):
@@ -348,11 +348,13 @@ def _check_references(refs: Refs) -> None:
     Raises:
         UnsupportedFeatureError: Something else could.
     """
-    known = (f"{TAGS_DIRECTORY}/", f"{BRANCHES_DIRECTORY}/")
-    for each in refs.root.list(REFS_DIRECTORY):
-        if not each.path.startswith(known) and not each.path.rpartition("/")[2].startswith("."):
+    directories = (f"{TAGS_DIRECTORY}/", f"{BRANCHES_DIRECTORY}/")
+    for file in refs.root.list(REFS_DIRECTORY):
+        if not file.path.startswith(directories) and not file.path.rpartition("/")[2].startswith(
+            "."
+        ):
             raise UnsupportedFeatureError(
-                f"{refs.root.uri}/{each.path} is neither a tag nor a branch, and what it holds is "
+                f"{refs.root.uri}/{file.path} is neither a tag nor a branch, and what it holds is "
                 "not known here. Nothing was removed. Clean the table up with the program that "
                 "wrote it; or delete it if it means nothing"
             )
@@ -401,13 +403,13 @@ def _branches_by_origin(refs: Refs) -> dict[int, list[str]]:
     Raises:
         CorruptDataError: A branch is damaged.
     """
-    found: dict[int, list[str]] = defaultdict(list)
+    branches: dict[int, list[str]] = defaultdict(list)
     for path, branch in read_branches(refs).items():
         if isinstance(branch, Exception):
             raise _not_understood(f"{refs.root.uri}/{path}", "branch", branch)
         if branch.parent == refs.branch:
-            found[branch.parent_version].append(f"{BRANCH}{branch.name}")
-    return found
+            branches[branch.parent_version].append(f"{BRANCH}{branch.name}")
+    return branches
 
 
 def _tags_of(refs: Refs) -> list[Tag]:
@@ -445,7 +447,7 @@ class _CommitsUnderWay:
         files = table.store.list(VERSIONS_DIRECTORY) if self._is_asked else []
         self._young = {file.path for file in files if file.modified > self._latest}
 
-    def hold_after(self, versions: Sequence[int], gone: Collection[str]) -> float:
+    def hold_after(self, versions: Sequence[int], removed: Collection[str]) -> float:
         """Return the version after which all versions must stay; infinity if there is none.
 
         A version that was published long ago is not republished: a writer that read the newest
@@ -453,18 +455,18 @@ class _CommitsUnderWay:
 
         Args:
             versions: Those selected for removal.
-            gone: The names of transaction files of removed versions.
+            removed: The names of transaction files of removed versions.
         """
         path = self._table.log.manifest_path
-        if not self._is_asked or not any(path(each) in self._young for each in versions):
+        if not self._is_asked or not any(path(version) in self._young for version in versions):
             return math.inf
         begun = {
-            each.path: read_version
-            for each in self._table.store.list(TRANSACTIONS_DIRECTORY)
-            if each.modified > self._latest
-            and each.path not in gone
-            and each.path.endswith(".txn")
-            and (read_version := _read_version(each.path)) < versions[-1]
+            file.path: read_version
+            for file in self._table.store.list(TRANSACTIONS_DIRECTORY)
+            if file.modified > self._latest
+            and file.path not in removed
+            and file.path.endswith(".txn")
+            and (read_version := _read_version(file.path)) < versions[-1]
         }
         # Newest first: most transactions of the last minutes belong to the last versions.
         for version in reversed(self._table.log.versions() if begun else []):
@@ -545,8 +547,8 @@ def _survey(
     latest = (
         None if age is None else environment.now_nanos() - age // timedelta(microseconds=1) * 1000
     )
-    found = _Survey([], set(), defaultdict(int))
-    known: _Known = defaultdict(set)
+    survey = _Survey([], set(), defaultdict(int))
+    seen: _Known = defaultdict(set)
     read = partial(_read_if_there, table.log)
     candidates = versions[: -rules.retain_versions]
     for version, manifest in zip(
@@ -558,16 +560,16 @@ def _survey(
             break
         tags = holds.of(version)
         for tag in tags:
-            found.held[tag] += 1
+            survey.held[tag] += 1
         if not tags:
             check_writable(manifest)
-            found.removable.append(version)
-            found.named.update(_names_of(manifest, known, with_bases=False))
-    last = under_way.hold_after(found.removable, ())
-    going = [each for each in found.removable if each <= last]
-    if len(going) < len(found.removable):
-        found.held[UNDER_WAY] = len(found.removable) - len(going)
-    return replace(found, removable=going)
+            survey.removable.append(version)
+            survey.named.update(_names_of(manifest, seen, with_bases=False))
+    last = under_way.hold_after(survey.removable, ())
+    going = [version for version in survey.removable if version <= last]
+    if len(going) < len(survey.removable):
+        survey.held[UNDER_WAY] = len(survey.removable) - len(going)
+    return replace(survey, removable=going)
 
 
 def _committed_at(table: TableVersion, manifest: Manifest) -> int:
@@ -583,9 +585,9 @@ _Known: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
 """Fragments whose file names are known, by the base paths that these are relative to."""
 
 
-def _names_of(manifest: Manifest, known: _Known, *, with_bases: bool = True) -> Iterator[str]:
+def _names_of(manifest: Manifest, seen: _Known, *, with_bases: bool = True) -> Iterator[str]:
     try:
-        yield from names_of(manifest, known[manifest.base_paths], with_bases=with_bases)
+        yield from names_of(manifest, seen[manifest.base_paths], with_bases=with_bases)
     except BadDataError as error:
         error.add_note(f"version {manifest.version}: which files it needs is unknown")
         raise
@@ -658,9 +660,9 @@ def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable,
                     what = what._replace(name=None)
                 yield what, file
         if staged:
-            obsolete = table.log.obsolete_staged_files([each.path for each in staged])
+            obsolete = table.log.obsolete_staged_files([file.path for file in staged])
             what = Nameable(FileKind.STAGED_MANIFEST, None)
-            yield from ((what, each) for each in staged if each.path in obsolete)
+            yield from ((what, file) for file in staged if file.path in obsolete)
 
 
 def _is_useless(table: TableVersion, file: StoredFile, data_files: Container[bytes | None]) -> bool:
@@ -809,10 +811,10 @@ def _remove_versions(
         versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
         holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))
         last = under_way.hold_after(versions, survey.named)
-        going = [each for each in versions if each <= last and not holds.of(each)]
+        going = [version for version in versions if version <= last and not holds.of(version)]
         read = partial(_bytes_if_there, table.store)
-        found = _map_ahead(table.store, read, [path(each) for each in going])
-        pairs = zip(going, found, strict=True)
+        manifests = _map_ahead(table.store, read, [path(version) for version in going])
+        pairs = zip(going, manifests, strict=True)
         data = {version: manifest for version, manifest in pairs if manifest is not None}
         table.log.remove(list(data))
         holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))

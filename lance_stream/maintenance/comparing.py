@@ -79,18 +79,20 @@ def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.Rec
 
     try:
         partitioning = "hive" if Path(path).is_dir() else None
-        found = dataset(path, format="parquet", partitioning=partitioning)
-        if not found.files:
+        parquet = dataset(path, format="parquet", partitioning=partitioning)
+        if not parquet.files:
             raise NotFoundError(f"no parquet file exists in {path}")
-        files = [_ParquetFile(fragment) for fragment in found.get_fragments()]
+        files = [_ParquetFile(fragment) for fragment in parquet.get_fragments()]
     except FileNotFoundError:
         raise NotFoundError(f"there is neither a table nor a parquet file at {path}") from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
-    known = dict.fromkeys(name for file in files for name in file.names)
+    all_columns = dict.fromkeys(name for file in files for name in file.names)
     for name in columns or ():
-        if name not in known:
-            raise InvalidInputError(f"{path} has no column {name!r}; it has: {', '.join(known)}")
+        if name not in all_columns:
+            raise InvalidInputError(
+                f"{path} has no column {name!r}; it has: {', '.join(all_columns)}"
+            )
     return chain.from_iterable(file.batches(columns) for file in files)
 
 
@@ -118,9 +120,9 @@ class _ParquetFile:
     def batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Yield its rows with all of its columns, or with some, null where it lacks them."""
         names = self.names if columns is None else columns
-        own = [each for each in names if each in self._schema.names]
-        for batch in self._file.to_batches(schema=self._schema, columns=own):
-            values = dict(zip(own, batch.columns, strict=True))
+        present = [name for name in names if name in self._schema.names]
+        for batch in self._file.to_batches(schema=self._schema, columns=present):
+            values = dict(zip(present, batch.columns, strict=True))
             for name in names:
                 if name not in values:
                     values[name] = pa.array([self._partition_values.get(name)] * batch.num_rows)
@@ -131,6 +133,6 @@ def _digests_of_columns(batches: Iterable[pa.RecordBatch]) -> dict[str, RowsDige
     digests: dict[str, RowsDigest] = {}
     for batch in batches:
         for name in batch.schema.names:
-            found = digest_of(batch.select([name]))
-            digests[name] = digests.get(name, NO_ROWS) + found
+            digest = digest_of(batch.select([name]))
+            digests[name] = digests.get(name, NO_ROWS) + digest
     return digests

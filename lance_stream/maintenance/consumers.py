@@ -195,13 +195,13 @@ def list_consumers(refs: Refs) -> list[Consumer]:
 
 def consumers_among(tags: Iterable[Tag], branch: str | None) -> list[Consumer]:
     """Return the consumers of a branch whose tags are among some, in the order of their names."""
-    found = [
+    consumers = [
         Consumer(tag.name.removeprefix(prefix), tag.version, tag.created_at, tag.updated_at, begins)
         for tag in tags
         for prefix, begins in ((CONSUMER_PREFIX, False), (SNAPSHOT_PREFIX, True))
         if tag.name.startswith(prefix) and tag.branch == branch
     ]
-    return sorted(found, key=lambda each: (each.name, each.is_beginning))
+    return sorted(consumers, key=lambda consumer: (consumer.name, consumer.is_beginning))
 
 
 def drop_consumer(refs: Refs, name: str) -> None:
@@ -213,7 +213,9 @@ def drop_consumer(refs: Refs, name: str) -> None:
         UnsupportedFeatureError: Tags are behind a link, and may be another table's.
     """
     check_no_links(refs.root, (TAGS_DIRECTORY,))
-    prefixes = [each for each in (CONSUMER_PREFIX, SNAPSHOT_PREFIX) if _find(refs, name, each)]
+    prefixes = [
+        prefix for prefix in (CONSUMER_PREFIX, SNAPSHOT_PREFIX) if _find(refs, name, prefix)
+    ]
     if not prefixes:
         names = ", ".join(sorted({consumer.name for consumer in list_consumers(refs)}))
         there = f"there are: {names}" if names else "there are no consumers"
@@ -244,7 +246,7 @@ def abandoned_consumers(
     now = environment.now_nanos()
     latest = now - older_than // timedelta(microseconds=1) * 1000
     versions = table.log.versions()
-    found = []
+    abandoned = []
     for consumer in list_consumers(table.refs):
         next_version = next((v for v in versions if v > consumer.version), None)
         if next_version is None:
@@ -255,5 +257,5 @@ def abandoned_consumers(
         with suppress(NotFoundError):  # cleaned up since it was listed: the next one suffices
             moments += filter(None, [timestamp_of(table.log.read(next_version))])
         if moments and max(map(nanos_of, moments)) <= latest:
-            found.append(consumer)
-    return found
+            abandoned.append(consumer)
+    return abandoned

@@ -15,8 +15,8 @@ def check_is_at_home(refs: Refs) -> None:
         UnsupportedFeatureError: They are behind a link.
     """
     check_no_links(refs.store, (VERSIONS_DIRECTORY,))
-    own = () if refs.branch is None else (branch_directory(refs.branch),)
-    check_no_links(refs.root, (*own, REFS_DIRECTORY))
+    directories = () if refs.branch is None else (branch_directory(refs.branch),)
+    check_no_links(refs.root, (*directories, REFS_DIRECTORY))
 
 
 def check_no_links(store: Store, folders: Iterable[str]) -> None:

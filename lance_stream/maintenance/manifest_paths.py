@@ -88,14 +88,14 @@ def _versions(log: VersionLog, *, is_first: bool) -> list[int]:
         InvalidInputError: The versions are published in a manifest store.
     """
     names = log.store.list_names(VERSIONS_DIRECTORY)
-    parsed = [each for each in map(parse_manifest_name, names) if each is not None]
+    parsed = [name for name in map(parse_manifest_name, names) if name is not None]
     if not parsed:
         raise NotFoundError(f"there is no dataset at {log.store.uri}")
     if is_first:
-        newest = max(parsed, key=lambda each: each.version)
+        newest = max(parsed, key=lambda name: name.version)
         data = log.store.read(manifest_path(newest.version, newest.scheme))
         log.check_may_follow(decode_manifest(data))
-    old = [each.version for each in parsed if each.scheme is NamingScheme.V1]
+    old = [name.version for name in parsed if name.scheme is NamingScheme.V1]
     return sorted(old, reverse=True)
 
 
@@ -105,7 +105,7 @@ def _rename(store: Store, version: int) -> bool:
     Raises:
         CorruptDataError: There is another manifest under the new name.
     """
-    old, new = (manifest_path(version, each) for each in (NamingScheme.V1, NamingScheme.V2))
+    old, new = (manifest_path(version, scheme) for scheme in (NamingScheme.V1, NamingScheme.V2))
     try:
         data = store.read(old)
     except NotFoundError:

@@ -52,9 +52,9 @@ def leave_manifest_store(
     """
     table = open_table(uri, None, storage_options)
     log = _external(table.log)
-    made = _publish_with_mark(table, log.unmarked())
-    log.forget(through=made.version)
-    return made.version
+    version = _publish_with_mark(table, log.unmarked())
+    log.forget(through=version.version)
+    return version.version
 
 
 def claim_versions(

@@ -210,11 +210,11 @@ def _ledger(table: TableVersion) -> Broken:
 
 
 def _tombstones(table: TableVersion) -> Broken:
-    known = read_tombstones(table.manifest.config)
-    if known is None:
+    tombstones = read_tombstones(table.manifest.config)
+    if tombstones is None:
         return
-    columns = column_names(known.on, is_history=known.values is not None)
-    for file in known.files:
+    columns = column_names(tombstones.on, is_history=tombstones.values is not None)
+    for file in tombstones.files:
         try:
             read_deletes(table.files, file, columns)
         except CorruptDataError as error:
@@ -222,11 +222,11 @@ def _tombstones(table: TableVersion) -> Broken:
 
 
 def _write_ahead_log(table: TableVersion) -> Broken:
-    found = unmerged_files(table)
-    if found is not None and found.num_files:
+    files = unmerged_files(table)
+    if files is not None and files.num_files:
         yield (
             FOLDER,
-            f"{found.num_files} files of a write-ahead log (MemWAL) lie beside the table: rows "
+            f"{files.num_files} files of a write-ahead log (MemWAL) lie beside the table: rows "
             "that are not merged are in no version",
         )
 
@@ -267,7 +267,9 @@ def _fields_of_files(table: TableVersion) -> Broken:
                     f"it has the file version {version}, but the table has {expected}",
                 )
             live.update(
-                each for each in file.field_ids if each != TOMBSTONED_ID and each not in structs
+                field_id
+                for field_id in file.field_ids
+                if field_id != TOMBSTONED_ID and field_id not in structs
             )
         for field_id, count in live.items():
             if count > 1:
@@ -379,10 +381,10 @@ def _row_ids(table: TableVersion) -> Broken:
     ranges = fragments.lineage.first_row_ids
     ends = ranges.values + fragments.numbers.physical_rows
     largest = int(ends[ranges.is_known].max(initial=0)) - 1
-    for place in np.flatnonzero(~ranges.is_known).tolist():
-        where = f"fragment {fragments.ids[place]}"
+    for index in np.flatnonzero(~ranges.is_known).tolist():
+        where = f"fragment {fragments.ids[index]}"
         try:
-            ids = np.sort(table.row_ids(fragments[place]).to_array())
+            ids = np.sort(table.row_ids(fragments[index]).to_array())
         except (BadDataError, NotFoundError) as error:
             yield where, str(error)
             continue
@@ -402,12 +404,12 @@ def _row_ids_across_fragments(table: TableVersion) -> Broken:
         fragments = table.manifest.fragments
         is_alone = fragments.lineage.first_row_ids.is_known.copy()
         others = [
-            table.row_ids(fragments[place]).to_array()
-            for place in np.flatnonzero(~is_alone).tolist()
+            table.row_ids(fragments[index]).to_array()
+            for index in np.flatnonzero(~is_alone).tolist()
         ]
         ids = np.sort(np.concatenate([np.empty(0, np.uint64), *others]))
         is_alone &= fragments.lineage.share_no_row_id(ids)
-        _ = table.index_of([fragments[place] for place in np.flatnonzero(~is_alone).tolist()])
+        _ = table.index_of([fragments[index] for index in np.flatnonzero(~is_alone).tolist()])
     yield from ()
 
 
@@ -437,7 +439,7 @@ def _row_versions(table: TableVersion) -> Broken:
             if len(sequence.versions) and int(sequence.versions.min()) < 1:
                 yield where, f"{name}: a row has version 0"
         if len(sequences) == 2:
-            created, updated = (each.to_array() for each in sequences.values())
+            created, updated = (sequence.to_array() for sequence in sequences.values())
             if bool((created > updated).any()):
                 yield where, "a row was updated in a version before the one that created it"
 

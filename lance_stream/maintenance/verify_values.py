@@ -31,22 +31,22 @@ def broken_values(
     Yields:
         The fragment and column, and what is wrong.
     """
-    live = {each.id: table.num_live_rows(each) for each in table.manifest.fragments}
+    live = {fragment.id: table.num_live_rows(fragment) for fragment in table.manifest.fragments}
     num_fields = len(table.schema.fields)
     for number, field in enumerate(table.schema.fields):
-        found = dict.fromkeys(live, 0)
+        num_broken = dict.fromkeys(live, 0)
         units = list(plan_scan(table, [field.name]))
-        for place, unit in enumerate(units):
-            watch((number + place / len(units)) / num_fields)
+        for index, unit in enumerate(units):
+            watch((number + index / len(units)) / num_fields)
             fragment = decode_fragment(unit.fragment).id
             where = f"fragment {fragment}, column {field.name!r}"
             try:
-                found[fragment] += _num_rows(unit, nullable=field.nullable)
+                num_broken[fragment] += _num_rows(unit, nullable=field.nullable)
             except (BadDataError, NotFoundError, pa.ArrowInvalid) as error:
                 notes = getattr(error, "__notes__", [])
                 yield ", ".join([where, *notes]), str(error)
-                found[fragment] = live[fragment]
-        for fragment, num_rows in found.items():
+                num_broken[fragment] = live[fragment]
+        for fragment, num_rows in num_broken.items():
             if num_rows != live[fragment]:
                 yield (
                     f"fragment {fragment}, column {field.name!r}",

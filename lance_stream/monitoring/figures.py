@@ -61,7 +61,7 @@ class Figure:
 
 def figures_of(series: Series) -> list[Figure]:
     """Return the figures for which there is something to show."""
-    made = [
+    figures = [
         _rows(series),
         _changes(series),
         _operations(series),
@@ -72,12 +72,14 @@ def figures_of(series: Series) -> list[Figure]:
         _consumers(series),
         _indices(series),
     ]
-    return [each for each in made if each is not None]
+    return [figure for figure in figures if figure is not None]
 
 
 def plain(text: str) -> str:
     """Return a text in which Plotly finds no tags, and nobody an invisible character."""
-    printable = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in text)
+    printable = "".join(
+        character if character.isprintable() else "\N{MIDDLE DOT}" for character in text
+    )
     return escape(printable[:200])
 
 
@@ -215,20 +217,20 @@ def _fragment_counts(series: Series) -> Figure:
 
 
 def _fragment_sizes(series: Series) -> Figure | None:
-    known = [fragment for fragment in series.fragments if fragment.live_rows is not None]
-    if not known:
+    fragments = [fragment for fragment in series.fragments if fragment.live_rows is not None]
+    if not fragments:
         return None
-    shown = known[-MAX_BARS:]
-    labels = [f"{each.id}" for each in shown]
+    visible = fragments[-MAX_BARS:]
+    labels = [f"{fragment.id}" for fragment in visible]
     traces = [
         {
             "type": "bar",
             "name": name,
             "color": color,
             "x": labels,
-            "y": [getattr(each, attribute) for each in shown],
+            "y": [getattr(fragment, attribute) for fragment in visible],
             "hovertemplate": f"%{{y:,}} {name}<extra></extra>",
-            **({"width": 0.4} if len(shown) < 4 else {}),
+            **({"width": 0.4} if len(visible) < 4 else {}),
         }
         for name, color, attribute in (
             ("live rows", "rows", "live_rows"),
@@ -236,11 +238,11 @@ def _fragment_sizes(series: Series) -> Figure | None:
         )
     ]
     note = "Rows per fragment of the newest version, by fragment id."
-    if len(shown) < len(series.fragments):
-        note += f" {len(shown):,} of {len(series.fragments):,} are shown."
+    if len(visible) < len(series.fragments):
+        note += f" {len(visible):,} of {len(series.fragments):,} are shown."
     layout = {
         "barmode": "stack",
-        "bargap": 0.15 if len(shown) < 100 else 0,
+        "bargap": 0.15 if len(visible) < 100 else 0,
         "xaxis": {"type": "category", "title": {"text": "fragment"}, "nticks": 20},
     }
     return Figure("sizes", "Fragment sizes", note, traces, layout, is_over_versions=False)
@@ -249,7 +251,7 @@ def _fragment_sizes(series: Series) -> Figure | None:
 def _latency(series: Series) -> Figure | None:
     if not series.commits:
         return None
-    place = {version.info.version: at for at, version in enumerate(series.versions)}
+    index_of = {version.info.version: at for at, version in enumerate(series.versions)}
     names = [
         *_PHASES,
         *sorted({name for commit in series.commits for name in commit.seconds}.difference(_PHASES)),
@@ -263,7 +265,7 @@ def _latency(series: Series) -> Figure | None:
                     "type": "bar",
                     "name": plain(name),
                     "color": f"phase{number % len(_PHASES)}",
-                    "at": [place[commit.version] for commit in series.commits],
+                    "at": [index_of[commit.version] for commit in series.commits],
                     "y": seconds,
                     "hovertemplate": f"{plain(name)} %{{y:.3f}} s<extra></extra>",
                 }
@@ -280,15 +282,15 @@ def _latency(series: Series) -> Figure | None:
 def _consumers(series: Series) -> Figure | None:
     if not series.consumers:
         return None
-    shown = sorted(series.consumers, key=lambda each: each.versions)[-40:]
+    visible = sorted(series.consumers, key=lambda consumer: consumer.versions)[-40:]
     trace = {
         "type": "bar",
         "orientation": "h",
         "name": "versions behind",
         "color": "lag",
-        "x": [each.versions for each in shown],
-        "y": [plain(each.name) for each in shown],
-        "text": [_said(each.rows, each.seconds) for each in shown],
+        "x": [consumer.versions for consumer in visible],
+        "y": [plain(consumer.name) for consumer in visible],
+        "text": [_said(consumer.rows, consumer.seconds) for consumer in visible],
         "textposition": "auto",
         "hovertemplate": "%{y}: %{x:,} versions behind, %{text}<extra></extra>",
     }
@@ -299,13 +301,13 @@ def _consumers(series: Series) -> Figure | None:
         "xaxis": {"rangemode": "tozero", "title": {"text": "versions behind"}},
     }
     note = "Consumers of the change feed: versions, rows and time that they have yet to read."
-    height = 110 + 34 * len(shown)
+    height = 110 + 34 * len(visible)
     return Figure("consumers", "Lag of consumers", note, [trace], layout, False, height)
 
 
 def _said(rows: int | None, seconds: float | None) -> str:
-    said = "rows not known" if rows is None else f"{rows:,} rows"
-    return said if seconds is None else f"{said}, {_age(seconds)}"
+    text = "rows not known" if rows is None else f"{rows:,} rows"
+    return text if seconds is None else f"{text}, {_age(seconds)}"
 
 
 def _age(seconds: float) -> str:
@@ -318,17 +320,19 @@ def _age(seconds: float) -> str:
 def _indices(series: Series) -> Figure | None:
     if not series.indices:
         return None
-    shown = series.indices[:40][::-1]
+    visible = series.indices[:40][::-1]
     trace = {
         "type": "bar",
         "orientation": "h",
         "name": "covered",
         "color": "index",
-        "x": [each.covered for each in shown],
-        "y": [plain(each.name) for each in shown],
-        "text": [plain(each.columns) for each in shown],
+        "x": [index.covered for index in visible],
+        "y": [plain(index.name) for index in visible],
+        "text": [plain(index.columns) for index in visible],
         "textposition": "auto",
-        "customdata": ["?" if each.unindexed is None else f"{each.unindexed:,}" for each in shown],
+        "customdata": [
+            "?" if index.unindexed is None else f"{index.unindexed:,}" for index in visible
+        ],
         "hovertemplate": (
             "%{y} on %{text}: %{x:.1%} of the rows, %{customdata} not covered<extra></extra>"
         ),
@@ -340,5 +344,5 @@ def _indices(series: Series) -> Figure | None:
         "xaxis": {"range": [0, 1], "tickformat": ".0%"},
     }
     note = "The share of the rows that each index covers; a query scans the others."
-    height = 100 + 34 * len(shown)
+    height = 100 + 34 * len(visible)
     return Figure("indices", "Index coverage", note, [trace], layout, False, height)

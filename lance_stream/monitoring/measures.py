@@ -136,14 +136,14 @@ class TableWatch:
             LanceStreamError, OSError: It cannot be read.
         """
         with self._lock:
-            known, self._table = self._table, None
-            if known is None:  # the first time, or the last one failed
+            last_table, self._table = self._table, None
+            if last_table is None:  # the first time, or the last one failed
                 self._size = None
                 self._counted.clear()
                 table = open_table(self.uri, None, self._options)
             else:
-                table = checkout(known, None)
-            if known is not None and table.version < known.version:  # another table
+                table = checkout(last_table, None)
+            if last_table is not None and table.version < last_table.version:  # another table
                 self._size = None
                 self._counted.clear()
             measured = self._measured(table)
@@ -180,9 +180,11 @@ class TableWatch:
             return ()
         existing = table.log.versions()
         first = min(finished.values())
-        self._count(table, [each for each in existing if first < each <= table.version])
+        self._count(table, [version for version in existing if first < version <= table.version])
         return tuple(
-            self._lag(name, [each for each in existing if version < each <= table.version], now)
+            self._lag(
+                name, [number for number in existing if version < number <= table.version], now
+            )
             for name, version in sorted(finished.items())
         )
 
@@ -191,23 +193,23 @@ class TableWatch:
             return ConsumerLag(name, 0, 0, 0.0)
         first = self._counted.get(unread[0])
         at = first.committed_at if first else None
-        known = [self._counted[each].rows for each in unread if each in self._counted]
-        is_known = len(known) == len(unread) and None not in known
+        counts = [self._counted[version].rows for version in unread if version in self._counted]
+        is_known = len(counts) == len(unread) and None not in counts
         return ConsumerLag(
             name,
             len(unread),
-            sum(each or 0 for each in known) if is_known else None,
+            sum(count or 0 for count in counts) if is_known else None,
             None if at is None else max(now - at, 0.0),
         )
 
     def _count(self, table: TableVersion, versions: list[int]) -> None:
         """Count the rows of some versions that have not been counted yet, and forget older ones."""
-        wanted = versions[-MAX_COUNTED:]
-        for version in self._counted.keys() - set(wanted):
+        targets = versions[-MAX_COUNTED:]
+        for version in self._counted.keys() - set(targets):
             del self._counted[version]
-        left = [each for each in wanted if each not in self._counted]
+        uncounted = [version for version in targets if version not in self._counted]
         differences = RowDifferences(table)
-        for version in left[:COUNTED_AT_ONCE]:
+        for version in uncounted[:COUNTED_AT_ONCE]:
             with suppress(NotFoundError):  # cleaned up since it was listed
                 self._counted[version] = _counted(table, version, differences)
 
@@ -226,9 +228,9 @@ def _size_of(table: TableVersion) -> _Size:
 def _indices(table: TableVersion) -> tuple[IndexMeasure, ...]:
     with suppress(BadDataError):  # `verify` tells; the other numbers are right
         return tuple(
-            IndexMeasure(each.name, each.rows_unindexed, each.fraction)
-            for each in index_coverage(table)
-            if each.rows_unindexed is not None and each.fraction is not None
+            IndexMeasure(coverage.name, coverage.rows_unindexed, coverage.fraction)
+            for coverage in index_coverage(table)
+            if coverage.rows_unindexed is not None and coverage.fraction is not None
         )
     return ()
 

@@ -226,7 +226,7 @@ class Metrics:
         self._instruments = instruments
         self._seconds_between_looks = seconds_between_looks
         self._watches: dict[str, _Watched] = {}
-        self._names = {each: _Names() for each in ("table", "stream")}
+        self._names = {label: _Names() for label in ("table", "stream")}
 
     def __call__(self, report: BatchReport) -> None:
         """Count a batch."""

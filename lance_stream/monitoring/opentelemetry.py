@@ -64,13 +64,13 @@ class OpenTelemetryMetrics(Metrics):
         meter = get_meter("lance_stream") if meter is None else meter
         instruments = _Instruments(meter)
         super().__init__(instruments, seconds_between_looks)
-        for each in (
+        for metric in (
             *TABLE_GAUGES.values(),
             *CONSUMER_GAUGES.values(),
             *INDEX_GAUGES.values(),
             READABLE,
         ):
-            instruments.observe_when_collected(each, partial(self._samples_of, each))
+            instruments.observe_when_collected(metric, partial(self._samples_of, metric))
 
     def _samples_of(self, metric: Metric) -> list[Sample]:
         return [
@@ -108,8 +108,10 @@ class _Instruments:
 
     def _last_values(self, metric: Metric) -> list[Sample]:
         with self._lock:
-            known = list(self._values[metric].values())
-        return [each for each in known if each.value == each.value]  # not where it is unknown
+            measurements = list(self._values[metric].values())
+        return [
+            measurement for measurement in measurements if measurement.value == measurement.value
+        ]  # not where it is unknown
 
     def observe_when_collected(self, metric: Metric, samples: Callable[[], list[Sample]]) -> None:
         from opentelemetry.metrics import Observation

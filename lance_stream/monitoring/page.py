@@ -92,16 +92,16 @@ def _subtitle(series: Series) -> str:
     if not series.versions:
         return "no versions"
     first, last = series.versions[0].info, series.versions[-1].info
-    shown = f"versions {first.version:,} to {last.version:,}"
+    subtitle = f"versions {first.version:,} to {last.version:,}"
     if first.version == last.version:
-        shown = f"version {last.version:,}"
+        subtitle = f"version {last.version:,}"
     if series.has_older:
-        shown += " (older ones exist)"
+        subtitle += " (older ones exist)"
     if last.timestamp is not None:
-        shown += f" · newest commit {last.timestamp:%Y-%m-%d %H:%M:%S} UTC"
+        subtitle += f" · newest commit {last.timestamp:%Y-%m-%d %H:%M:%S} UTC"
     if series.indices is None:
-        shown += " · the list of indices is damaged"
-    return escape(shown)
+        subtitle += " · the list of indices is damaged"
+    return escape(subtitle)
 
 
 def _numbers(series: Series) -> list[tuple[str, str]]:
@@ -109,7 +109,7 @@ def _numbers(series: Series) -> list[tuple[str, str]]:
     if not series.versions:
         return []
     newest = series.versions[-1]
-    found = [
+    numbers = [
         (_count(newest.info.num_rows), "rows"),
         (_size(newest.data_bytes), "in data files"),
         (_count(newest.fragments), "fragments"),
@@ -118,8 +118,8 @@ def _numbers(series: Series) -> list[tuple[str, str]]:
     ]
     if series.consumers:
         most = max(consumer.versions for consumer in series.consumers)
-        found.append((_count(most), "versions behind, the slowest consumer"))
-    return found
+        numbers.append((_count(most), "versions behind, the slowest consumer"))
+    return numbers
 
 
 def _count(number: int | None) -> str:

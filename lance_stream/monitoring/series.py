@@ -122,23 +122,23 @@ def collect(
         commits: Durations of micro-batches.
         environment: The clock.
     """
-    known: dict[bytes, _Sizes] = {}
+    cached: dict[bytes, _Sizes] = {}
     existing = table.log.versions()
-    versions = list(walk_versions(table, limit, lambda at, info: _version_size(at, info, known)))
+    versions = list(walk_versions(table, limit, lambda at, info: _version_size(at, info, cached)))
     now = datetime.fromtimestamp(environment.now_nanos() / 1e9, UTC)
     oldest = versions[0].info.version if versions else 0
-    shown = {version.info.version for version in versions}
+    visible = {version.info.version for version in versions}
     return Series(
         uri=table.uri,
         made_at=now,
         versions=versions,
-        has_older=any(each < oldest for each in existing),
+        has_older=any(version < oldest for version in existing),
         fragments=[
             FragmentSize(fragment.id, *_sizes(fragment)) for fragment in table.manifest.fragments
         ],
         consumers=_consumers(table, versions, now),
         indices=_indices(table),
-        commits=[commit for commit in commits if commit.version in shown],
+        commits=[commit for commit in commits if commit.version in visible],
     )
 
 
@@ -152,7 +152,7 @@ def commits_in_log(lines: Iterable[str], uri: str) -> list[CommitTimes]:
         lines: Lines that contain what the sink logs: `lance_sink {"table": ...}`.
         uri: The table's location, as the sink was given it.
     """
-    found: dict[int, CommitTimes] = {}
+    commits: dict[int, CommitTimes] = {}
     for line in lines:
         _, word, text = line.partition(LOG_WORD)
         if not word:
@@ -161,8 +161,8 @@ def commits_in_log(lines: Iterable[str], uri: str) -> list[CommitTimes]:
             entry, _ = json.JSONDecoder().raw_decode(text)
             commit = _commit_of(entry, uri)
             if commit is not None:
-                found[commit.version] = commit
-    return [found[each] for each in sorted(found)]
+                commits[commit.version] = commit
+    return [commits[version] for version in sorted(commits)]
 
 
 def commit_times(report: Any) -> CommitTimes | None:
@@ -217,15 +217,15 @@ def _sizes(fragment: Fragment) -> _Sizes:
 
 
 def _version_size(
-    table: TableVersion, info: VersionInfo, known: dict[bytes, _Sizes]
+    table: TableVersion, info: VersionInfo, cached: dict[bytes, _Sizes]
 ) -> VersionSize:
     """Return the size of a version; most of its fragments are known from the one before."""
     fragments = table.manifest.fragments
     sizes = []
-    for place, raw in enumerate(fragments.raws):
-        if raw not in known:
-            known[raw] = _sizes(fragments[place])
-        sizes.append(known[raw])
+    for index, raw in enumerate(fragments.raws):
+        if raw not in cached:
+            cached[raw] = _sizes(fragments[index])
+        sizes.append(cached[raw])
     return VersionSize(
         info,
         _sum(size.data_bytes for size in sizes),
@@ -246,7 +246,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 def _consumers(
     table: TableVersion, versions: list[VersionSize], now: datetime
 ) -> list[ConsumerState]:
-    found = []
+    consumers = []
     for consumer in list_consumers(table.refs):
         finished = consumer.version - 1 if consumer.is_beginning else consumer.version
         unread = [size.info for size in versions if size.info.version > finished]
@@ -254,7 +254,7 @@ def _consumers(
         counts = [info.row_counts for info in unread]
         rows = sum(count.total for count in counts if count)
         first = unread[0].timestamp if unread and is_all else None
-        found.append(
+        consumers.append(
             ConsumerState(
                 name=consumer.name,
                 version=consumer.version,
@@ -265,14 +265,19 @@ def _consumers(
                 updated_at=consumer.updated_at,
             )
         )
-    return found
+    return consumers
 
 
 def _indices(table: TableVersion) -> list[IndexState] | None:
     try:
         return [
-            IndexState(each.name, ", ".join(each.columns), each.fraction, each.rows_unindexed)
-            for each in index_coverage(table)
+            IndexState(
+                coverage.name,
+                ", ".join(coverage.columns),
+                coverage.fraction,
+                coverage.rows_unindexed,
+            )
+            for coverage in index_coverage(table)
         ]
     except BadDataError:
         return None

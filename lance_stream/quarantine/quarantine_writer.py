@@ -179,20 +179,20 @@ def set_aside(
     rows = _rows_of(bad, app_id, batch_id, rules, environment)
     attempt: str = rows["attempt"][0].as_py()
     options = dict(storage_options)
-    own = _Own(app_id, batch_id, attempt)
+    identity = _Own(app_id, batch_id, attempt)
     table = open_quarantine(uri, options, target.uri)
     if table is None:
         config = {TABLE_KEY: normalized(target.uri)}
         table = plan_table(uri, QUARANTINE_SCHEMA, config=config, storage_options=options)
     try:
-        made = _commit(table, rows, own, target, environment)
+        version = _commit(table, rows, identity, target, environment)
     except TableReplacedError:  # another writer has created it with other columns
-        known = None if table.version else open_quarantine(uri, options, target.uri)
-        if known is None:
+        existing = None if table.version else open_quarantine(uri, options, target.uri)
+        if existing is None:
             raise
-        made = _commit(known, rows, own, target, environment)
-    if made is not None:
-        _mark_unnamed(made, own, target)
+        version = _commit(existing, rows, identity, target, environment)
+    if version is not None:
+        _mark_unnamed(version, identity, target)
     return attempt
 
 
@@ -220,7 +220,7 @@ class _QuarantineChangedError(CommitConflictError):
 def _commit(
     table: TableVersion,
     rows: pa.Table,
-    own: _Own,
+    identity: _Own,
     target: TableVersion,
     environment: Environment,
 ) -> TableVersion | None:
@@ -230,33 +230,33 @@ def _commit(
         CommitConflictError: Others have written to it all the time.
     """
     digest = digest_of(rows.select(_DIGESTED))
-    first = PendingBatch.of(own.app_id, own.batch_id, digest=digest)
-    made = _append(table, rows, first, environment)
-    if made is not None:
-        return made
+    first = PendingBatch.of(identity.app_id, identity.batch_id, digest=digest)
+    version = _append(table, rows, first, environment)
+    if version is not None:
+        return version
     # The batch id was used before: by another attempt, or by a stream that the table was made to
     # forget, or for a table that was here before. Rows that were committed then, and replayed
     # since, are not these.
     table = newest_of_same(table)
-    found = count_rows(table, own.where)
-    if found == rows.num_rows:
+    num_found = count_rows(table, identity.where)
+    if num_found == rows.num_rows:
         return table
-    if found:
-        table = update(table, {"attempt": _quoted(UNNAMED)}, own.where)
-    for name in (own.name, f"{own.name} {environment.random_id():016x}"):
+    if num_found:
+        table = update(table, {"attempt": _quoted(UNNAMED)}, identity.where)
+    for name in (identity.name, f"{identity.name} {environment.random_id():016x}"):
         batch = PendingBatch.of(name, 0, digest=digest)
-        made = _append_unless_overtaken(table, rows, own, batch, target, environment)
-        if made is None:
+        version = _append_unless_overtaken(table, rows, identity, batch, target, environment)
+        if version is None:
             return None
-        if count_rows(made, own.where):
-            return made
+        if count_rows(version, identity.where):
+            return version
     return None
 
 
 def _append_unless_overtaken(
     table: TableVersion,
     rows: pa.Table,
-    own: _Own,
+    identity: _Own,
     batch: PendingBatch,
     target: TableVersion,
     environment: Environment,
@@ -272,18 +272,18 @@ def _append_unless_overtaken(
     """
     for _ in range(_MAX_LOOKS):
         table = newest_of_same(table)
-        seen = _entries(table.manifest, own.app_id)
-        entry = ledger_entries.read_entry(newest_of_same(target).manifest.config, own.app_id)
-        if entry is not None and entry.batch_id >= own.batch_id:
+        seen = _entries(table.manifest, identity.app_id)
+        entry = ledger_entries.read_entry(newest_of_same(target).manifest.config, identity.app_id)
+        if entry is not None and entry.batch_id >= identity.batch_id:
             return None
 
         def check(newest: Manifest, seen: Mapping[str, str] = seen) -> None:
-            if _entries(newest, own.app_id) != seen:
+            if _entries(newest, identity.app_id) != seen:
                 raise _QuarantineChangedError("others have written to the quarantine")
 
         with suppress(_QuarantineChangedError):
-            made = _append(table, rows, batch, environment, check)
-            return newest_of_same(table) if made is None else made
+            version = _append(table, rows, batch, environment, check)
+            return newest_of_same(table) if version is None else version
     raise CommitConflictError(
         f"others have written to the quarantine {table.uri} again and again; nothing was "
         "committed. Run the query in one driver"
@@ -315,7 +315,7 @@ def _rows_of(
 ) -> pa.Table:
     num_rows = bad.num_rows
     now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=environment.now_nanos() // 1000)
-    known: dict[str, Any] = {
+    values: dict[str, Any] = {
         "app_id": [app_id] * num_rows,
         "batch_id": [batch_id] * num_rows,
         "attempt": [""] * num_rows,
@@ -324,37 +324,37 @@ def _rows_of(
         "replay": [None] * num_rows,
     }
     columns = [
-        pa.chunked_array([pa.array(known[field.name], field.type)])
-        if field.name in known
+        pa.chunked_array([pa.array(values[field.name], field.type)])
+        if field.name in values
         else bad[field.name]
         for field in QUARANTINE_SCHEMA
     ]
     rows = pa.Table.from_arrays(columns, schema=QUARANTINE_SCHEMA)
     attempt = digest_of(rows.select(_DIGESTED)).text
-    place = QUARANTINE_SCHEMA.get_field_index("attempt")
+    index = QUARANTINE_SCHEMA.get_field_index("attempt")
     attempts = pa.array([attempt] * num_rows, pa.string())
-    return rows.set_column(place, QUARANTINE_SCHEMA.field(place), attempts)
+    return rows.set_column(index, QUARANTINE_SCHEMA.field(index), attempts)
 
 
 # --- rows that count nothing
 
 
-def _mark_unnamed(table: TableVersion, own: _Own, target: TableVersion) -> None:
+def _mark_unnamed(table: TableVersion, identity: _Own, target: TableVersion) -> None:
     """Mark rows that the table's ledger has not named, and never will: usually none.
 
     Args:
         table: A version of the quarantine that has the rows of this attempt.
-        own: This attempt.
+        identity: This attempt.
         target: The table, at any version.
     """
-    app_id, batch_id = own.app_id, own.batch_id
+    app_id, batch_id = identity.app_id, identity.batch_id
     newest = newest_of_same(target)
     entry = ledger_entries.read_entry(newest.manifest.config, app_id)
     if entry is not None and entry.batch_id >= batch_id:
         return  # another driver was faster
     last, attempt = (-1, "") if entry is None else entry.newest_quarantined or (-1, "")
     if last < 0:
-        _forget_other_tables(table, app_id, batch_id, own.attempt)
+        _forget_other_tables(table, app_id, batch_id, identity.attempt)
         return
     before = _batch_before(table, app_id, batch_id)
     is_named = before == last and not _has_others(table, app_id, last)
@@ -397,8 +397,8 @@ def _forget_other_tables(table: TableVersion, app_id: str, batch_id: int, attemp
         batch_id: The batch under way: other batches belong to a table before.
         attempt: The attempt under way. Other attempts at the batch may be of a table before, too.
     """
-    known = ledger_entries.read_entry(table.manifest.config, app_id)
-    is_only = known is not None and known.batch_id == batch_id and not known.recent
+    entry = ledger_entries.read_entry(table.manifest.config, app_id)
+    is_only = entry is not None and entry.batch_id == batch_id and not entry.recent
     if is_only or not count_rows(table, f"{_open_rows(app_id)} AND batch_id <> {batch_id}"):
         return False
     _mark(table, app_id, f"(batch_id <> {batch_id} OR attempt <> {_quoted(attempt)})")
@@ -439,7 +439,7 @@ def _batch_before(table: TableVersion, app_id: str, batch_id: int) -> int | None
 def _has_others(table: TableVersion, app_id: str, batch_id: int) -> bool:
     """Return whether there was more than one attempt at a batch; see `_commit`."""
     others = ledger_entries.config_key(f"{app_id} {batch_id} ")
-    return any(each.startswith(others) for each in table.manifest.config)
+    return any(key.startswith(others) for key in table.manifest.config)
 
 
 def _entries(manifest: Manifest, app_id: str) -> dict[str, str]:

@@ -142,19 +142,19 @@ def list_quarantine(
         InvalidInputError: There is another table at the quarantine's location; or the table is
             itself a quarantine.
     """
-    found = _open(branch_uri(uri, branch), quarantine, storage_options)
-    if found is None:
+    rows_table = _open(branch_uri(uri, branch), quarantine, storage_options)
+    if rows_table is None:
         return []
-    table, bad = found
+    table, bad = rows_table
     columns = ["app_id", "batch_id", "attempt", "reason", "column", "time", "message", "row"]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for batch in scan(bad, columns):
-        for each in batch.to_pylist():
-            key = tuple(each[name] for name in columns[:5])
-            group = groups.setdefault(key, [0, each])
+        for row in batch.to_pylist():
+            key = tuple(row[name] for name in columns[:5])
+            group = groups.setdefault(key, [0, row])
             group[0] += 1
-            if each["time"] < group[1]["time"]:
-                group[1] = each
+            if row["time"] < group[1]["time"]:
+                group[1] = row
     listed = [
         QuarantinedRows(
             app_id,
@@ -169,7 +169,7 @@ def list_quarantine(
         )
         for (app_id, batch_id, attempt, reason, column), (num_rows, first) in groups.items()
     ]
-    return sorted(listed, key=lambda each: (each.app_id, each.batch_id, each.reason))
+    return sorted(listed, key=lambda entry: (entry.app_id, entry.batch_id, entry.reason))
 
 
 def replay_quarantine(
@@ -213,10 +213,10 @@ def replay_quarantine(
         CommitError: The rows were not committed, or another replay is running.
     """
     checks = None if expect is None else as_checks(expect)
-    found = _open(branch_uri(uri, branch), quarantine, storage_options)
-    if found is None:
+    rows_table = _open(branch_uri(uri, branch), quarantine, storage_options)
+    if rows_table is None:
         return Replayed()
-    table, bad = found
+    table, bad = rows_table
     if where is not None:
         where = parse_predicate(where, bad.arrow_schema).text
     bad = _settle_claims(table, bad, environment)
@@ -280,13 +280,13 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
         newest_of_same(table), [], fence, environment=environment, even_without_rows=True
     ).table
     entry = ledger_entries.read_entry(newest.manifest.config, APP_ID)
-    known = () if entry is None else (entry, *entry.recent)
-    for each in known:
-        if each.batch_id == number:
-            return bool(each.num_rows)
-    is_shortened = len(known) == 1 and ledger_entries.is_silent(known[0], newest.version)
-    is_complete = len(known) <= ledger_entries.MAX_RECENT and not is_shortened
-    if is_complete or not known or known[-1].batch_id < number:
+    entries = () if entry is None else (entry, *entry.recent)
+    for entry in entries:
+        if entry.batch_id == number:
+            return bool(entry.num_rows)
+    is_shortened = len(entries) == 1 and ledger_entries.is_silent(entries[0], newest.version)
+    is_complete = len(entries) <= ledger_entries.MAX_RECENT and not is_shortened
+    if is_complete or not entries or entries[-1].batch_id < number:
         return False
     raise InvalidInputError(
         f"it is unknown whether the table {table.uri} has the rows that replay {number} was moving "
@@ -343,7 +343,7 @@ class _Replay:
                 has_order = recorded["mode"] != "upsert" or recorded["sequence_by"]
                 of_batch = () if has_order else (identity[1], identity[0])
                 groups.setdefault((of_batch, rules, types), []).append(row_id)
-        for (_, rules, types), row_ids in sorted(groups.items(), key=lambda each: each[0][0]):
+        for (_, rules, types), row_ids in sorted(groups.items(), key=lambda group: group[0][0]):
             for start in range(0, len(row_ids), ROWS_PER_COMMIT):
                 self._move(row_ids[start : start + ROWS_PER_COMMIT], _recorded(rules), types)
         return Replayed(self._num_replayed, dict(self._left.most_common()), num_uncommitted)
@@ -374,7 +374,7 @@ class _Replay:
         mine: list[int] = []
         for batch in scan(claimed, ["replay"], f"replay = {number}", with_row_id=True):
             mine.extend(batch.column(ROW_ID).to_pylist())
-        is_mine = pa.array([each in set(mine) for each in fitting[ROW_ID].to_pylist()])
+        is_mine = pa.array([row_id in set(mine) for row_id in fitting[ROW_ID].to_pylist()])
         self._commit(fitting.filter(is_mine).drop_columns([ROW_ID]), recorded, number)
         delete(claimed, f"replay = {number}", self._environment)
         self._num_replayed += len(mine)
@@ -390,7 +390,7 @@ class _Replay:
         if not rows.num_rows:
             return
         hidden = [
-            each for each in (*recorded["except_columns"], DELETES) if each in rows.column_names
+            name for name in (*recorded["except_columns"], DELETES) if name in rows.column_names
         ]
         batch = PendingBatch.of(APP_ID, number, digest=digest_of(rows))
         if recorded["mode"] != "upsert":
@@ -415,22 +415,22 @@ class _Replay:
         rows = rows_from_json(stored["row"].to_pylist(), types)
         rows = _fixed(rows, self._fix)
         needed = (*recorded["on"], *filter(None, [recorded["sequence_by"]]))
-        missing = [each for each in needed if each not in rows.column_names]
+        missing = [name for name in needed if name not in rows.column_names]
         if missing:
             self._left[f"they have no column {missing[0]!r}, which an upsert needs"] += len(row_ids)
             return rows.slice(0, 0)
         self._table = newest_of_same(self._table)
         table = self._table.arrow_schema
         not_stored = set(recorded["except_columns"])
-        incoming = pa.schema([each for each in rows.schema if each.name not in not_stored])
+        incoming = pa.schema([field for field in rows.schema if field.name not in not_stored])
         is_by_key = recorded["mode"] == "upsert"
-        wanted = table
+        target = table
         if is_by_key:
-            wanted = pa.schema([each for each in table if each.name in incoming.names])
+            target = pa.schema([field for field in table if field.name in incoming.names])
         rows = rows.append_column(ROW_ID, pa.array(row_ids, pa.uint64()))
         rows = rows.append_column(DELETES, stored["deletes"])
         rules = RowRules(
-            stored=pa.schema([each for each in table if each.name in incoming.names]),
+            stored=pa.schema([field for field in table if field.name in incoming.names]),
             checks=_recorded_checks(recorded) if self._checks is None else self._checks,
             keys=tuple(recorded["on"]),
             sequence_by=recorded["sequence_by"],
@@ -439,7 +439,7 @@ class _Replay:
             hidden=(DELETES, ROW_ID),
         )
         try:
-            check_castable(incoming, wanted)
+            check_castable(incoming, target)
         except InvalidInputError as error:
             self._left[str(error)] += rows.num_rows
             return rows.slice(0, 0)
@@ -479,11 +479,11 @@ def _fixed(rows: pa.Table, fix: Fix | None) -> pa.Table:
     batch = one_batch(rows)
     for name, text in fix.items():
         values = evaluate(parse_value(text, batch.schema), batch)
-        place = rows.schema.get_field_index(name)
-        if place < 0:
+        index = rows.schema.get_field_index(name)
+        if index < 0:
             rows = rows.append_column(name, values)
         else:
-            rows = rows.set_column(place, name, _as_before(values, rows.field(place)))
+            rows = rows.set_column(index, name, _as_before(values, rows.field(index)))
     return rows
 
 
@@ -512,7 +512,8 @@ def _recorded(text: str) -> dict[str, Any]:
         rules = json.loads(text)
         lists = [rules["on"], rules["except_columns"]]
         is_valid = rules["mode"] in ("append", "upsert", "overwrite", "derive") and all(
-            isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists
+            isinstance(names, list) and all(isinstance(name, str) for name in names)
+            for names in lists
         )
         is_valid &= isinstance(rules["sequence_by"], str | None) and isinstance(
             rules["expect"], dict
@@ -539,8 +540,8 @@ def _is_age(seconds: object) -> bool:
 def _recorded_checks(recorded: Mapping[str, Any]) -> tuple[Check, ...]:
     try:
         return tuple(
-            Check(name, each["condition"], tuple(each["columns"].items()))
-            for name, each in recorded["expect"].items()
+            Check(name, condition["condition"], tuple(condition["columns"].items()))
+            for name, condition in recorded["expect"].items()
         )
     except (TypeError, KeyError, AttributeError):
         raise CorruptDataError(

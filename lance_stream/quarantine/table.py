@@ -75,12 +75,14 @@ def open_quarantine(
     except NotFoundError:
         return None
     columns = {field.name: field.type for field in table.arrow_schema}
-    for wanted in QUARANTINE_SCHEMA:
-        if columns.get(wanted.name) != wanted.type:
-            problem = "is none of its columns" if wanted.name not in columns else "has another type"
+    for expected in QUARANTINE_SCHEMA:
+        if columns.get(expected.name) != expected.type:
+            problem = (
+                "is none of its columns" if expected.name not in columns else "has another type"
+            )
             raise InvalidInputError(
-                f"the table {uri} is not a quarantine: {wanted.name!r} {problem}. Bad rows are set "
-                "aside in a table of their own: give another location"
+                f"the table {uri} is not a quarantine: {expected.name!r} {problem}. Bad rows are "
+                "set aside in a table of their own: give another location"
             )
     if not table.has_stable_row_ids:
         raise InvalidInputError(
@@ -99,10 +101,10 @@ def open_quarantine(
 
 
 def _is_same(recorded: str, uri: str, *, is_beside: bool) -> bool:
-    own = normalized(uri)
+    own_uri = normalized(uri)
     if is_beside:
-        return recorded.rpartition("/")[2] == own.rpartition("/")[2]
-    return recorded == own
+        return recorded.rpartition("/")[2] == own_uri.rpartition("/")[2]
+    return recorded == own_uri
 
 
 def normalized(uri: str) -> str:

@@ -390,7 +390,7 @@ def _stop_all() -> None:
     """Let the rounds of an exiting process clean up, if they can do so in time."""
     deadline = time.monotonic() + SECONDS_AT_EXIT
     rounds = list(STOPPED_AT_EXIT)
-    for each in rounds:
-        each.stop(0.0)
-    for each in rounds:
-        each.wait(max(0.0, deadline - time.monotonic()))
+    for round_ in rounds:
+        round_.stop(0.0)
+    for round_ in rounds:
+        round_.wait(max(0.0, deadline - time.monotonic()))

@@ -195,14 +195,14 @@ def commit_prepared(
     except Exception:
         prepared.delete_files(store)  # known to have failed
         raise
-    kept = {file.path for fragment in followed.new_fragments for file in fragment.files}
+    new_paths = {file.path for fragment in followed.new_fragments for file in fragment.files}
     delete_files(
         store,
         [
-            each
+            fragment
             for group in prepared.groups
-            for each in group.new
-            if not any(file.path in kept for file in each.files)
+            for fragment in group.new
+            if not any(file.path in new_paths for file in fragment.files)
         ],
     )
     table = followed.table
@@ -211,7 +211,7 @@ def commit_prepared(
         after_commit(table, environment)
     return Compacted(
         table,
-        sum(len(each.old_fragments) for each in followed.groups),
+        sum(len(group.old_fragments) for group in followed.groups),
         len(followed.new_fragments),
         len(prepared.groups) - len(followed.groups),
     )
@@ -240,27 +240,28 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
     The new fragments get the ids that they have if no fragment is added before the commit.
     """
     covered_by = coverage_of(newest)
-    found = [_still_there(newest, group) for group in prepared.groups]
+    surviving = [_still_there(newest, group) for group in prepared.groups]
     of_use = [
         (old, new, dead)
-        for old, new, dead in found
+        for old, new, dead in surviving
         if old
-        and len({covered_by(each.id) for each in old}) == 1
-        and sum(map(len, dead)) <= MOST_DEAD_BEFORE_COMMIT * sum(each.physical_rows for each in new)
+        and len({covered_by(fragment.id) for fragment in old}) == 1
+        and sum(map(len, dead))
+        <= MOST_DEAD_BEFORE_COMMIT * sum(fragment.physical_rows for fragment in new)
     ]
     ids = count((max_fragment_id(newest.manifest) or 0) + 1)
-    made: list[Fragment] = []
+    results: list[Fragment] = []
     groups: list[RewriteGroup] = []
     try:
         for old, new, dead in of_use:
-            first = len(made)
+            first = len(results)
             for fragment, offsets in zip(new, dead, strict=True):
                 if len(offsets) < fragment.physical_rows:
-                    given = replace(fragment, id=next(ids))
-                    made.append(_with_dead_rows(newest, given, offsets, environment))
-            groups.append(RewriteGroup(old, tuple(made[first:])))
+                    numbered = replace(fragment, id=next(ids))
+                    results.append(_with_dead_rows(newest, numbered, offsets, environment))
+            groups.append(RewriteGroup(old, tuple(results[first:])))
     except Exception:
-        delete_deletion_files(newest.store, made)
+        delete_deletion_files(newest.store, results)
         raise
     return _Followed(newest, tuple(groups))
 
@@ -281,7 +282,7 @@ def _still_there(
     dead = by_new_fragment(
         [position for position in places if position is not None],
         [row.num_written for row in group.rows],
-        [each.physical_rows for each in group.new],
+        [fragment.physical_rows for fragment in group.new],
         group.order,
     )
     return tuple(old), group.new, dead

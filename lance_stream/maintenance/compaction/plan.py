@@ -88,10 +88,15 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
     rules = rules or CompactionRules()
     if not table.schema.fields:  # no writer creates this: there is nothing to rewrite
         return []
-    groups = [each for group in _groups(table, rules) for each in group if _pays(each, rules)]
+    groups = [
+        group_that_pays
+        for group in _groups(table, rules)
+        for group_that_pays in group
+        if _pays(group_that_pays, rules)
+    ]
     if rules.max_rows is not None or rules.max_bytes is not None:
         groups = _most_gaining(groups, rules)
-    return [tuple(each.place for each in group) for group in groups]
+    return [tuple(candidate.place for candidate in group) for group in groups]
 
 
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
@@ -129,8 +134,8 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
     if rules.shortens_lineage:
         sizes = np.fromiter(map(len, fragments.raws), np.int64, len(fragments))
         may_be_long = ~pays_alone & (live >= rules.target_rows // 8) & (sizes > physical)
-        for place in np.flatnonzero(may_be_long).tolist():
-            pays_alone[place] = has_disordered_lineage(table, fragments[place])
+        for index in np.flatnonzero(may_be_long).tolist():
+            pays_alone[index] = has_disordered_lineage(table, fragments[index])
     pays_alone[_misplaced(table)] = True
     is_candidate = (live < rules.target_rows) | pays_alone
     if rules.newest_fragment is not None:
@@ -145,8 +150,8 @@ def _misplaced(table: TableVersion) -> list[int]:
     fragments, limit = table.manifest.fragments, limit_of(table)
     if limit is None:
         return np.flatnonzero(fragments.numbers.has_hidden_lineage).tolist()
-    long = [place for place, raw in enumerate(fragments.raws) if len(raw) > limit]
-    return [place for place in long if is_misplaced(fragments[place], limit)]
+    long = [index for index, raw in enumerate(fragments.raws) if len(raw) > limit]
+    return [index for index in long if is_misplaced(fragments[index], limit)]
 
 
 def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:
@@ -155,14 +160,14 @@ def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:
     while waiting:
         part = waiting.pop()
         largest = max(range(len(part)), key=lambda at: part[at].live, default=0)
-        if len(part) < 2 or 2 * part[largest].live <= sum(each.live for each in part):
+        if len(part) < 2 or 2 * part[largest].live <= sum(candidate.live for candidate in part):
             yield part
             continue
         waiting += [part[largest + 1 :], [part[largest]], part[:largest]]
 
 
 def _pays(group: Sequence[_Candidate], rules: CompactionRules) -> bool:
-    return len(group) >= rules.fan_in or any(each.pays_alone for each in group)
+    return len(group) >= rules.fan_in or any(candidate.pays_alone for candidate in group)
 
 
 def _most_gaining(
@@ -171,14 +176,14 @@ def _most_gaining(
     """Return the groups with the best ratio of gain to cost, as many as a round may take."""
 
     def gain(group: list[_Candidate]) -> float:
-        gone = len(group) - 1 + sum(each.num_dead for each in group) / rules.target_rows
-        return gone / (1 + sum(each.live for each in group))
+        saved = len(group) - 1 + sum(candidate.num_dead for candidate in group) / rules.target_rows
+        return saved / (1 + sum(candidate.live for candidate in group))
 
     chosen: list[list[_Candidate]] = []
     num_rows = num_bytes = 0
     for group in sorted(groups, key=gain, reverse=True):
-        num_rows += sum(each.live for each in group)
-        num_bytes += sum(each.num_bytes for each in group)
+        num_rows += sum(candidate.live for candidate in group)
+        num_bytes += sum(candidate.num_bytes for candidate in group)
         too_many = rules.max_rows is not None and num_rows > rules.max_rows
         too_large = rules.max_bytes is not None and num_bytes > rules.max_bytes
         if chosen and (too_many or too_large):
@@ -197,11 +202,13 @@ def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
         if not holds_only_nulls(field, table.file_version)
     ]
     if not never_null:
-        return lambda place: covered_by(ids[place])
+        return lambda index: covered_by(ids[index])
 
-    def kind(place: int) -> Hashable:
-        held = {field_id for file in fragments[place].files for field_id in file.field_ids}
-        return covered_by(ids[place]), tuple(own.isdisjoint(held) for own in never_null)
+    def kind(index: int) -> Hashable:
+        stored_ids = {field_id for file in fragments[index].files for field_id in file.field_ids}
+        return covered_by(ids[index]), tuple(
+            columns.isdisjoint(stored_ids) for columns in never_null
+        )
 
     return kind
 
@@ -209,13 +216,13 @@ def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
 def coverage_of(table: TableVersion) -> Callable[[int], frozenset[bytes]]:
     """Return a function that gives the uuids of the indices that cover a fragment id."""
     section = table.manifest.index_section
-    known = {
-        each.uuid: coverage(each)
-        for each in (() if section is None else decode_index_section(section))
-        if each.fragment_bitmap
+    coverage_by_fragment = {
+        index.uuid: coverage(index)
+        for index in (() if section is None else decode_index_section(section))
+        if index.fragment_bitmap
     }
-    if not known:
+    if not coverage_by_fragment:
         return lambda _: frozenset()
     return lambda fragment_id: frozenset(
-        uuid for uuid, fragment_ids in known.items() if fragment_id in fragment_ids
+        uuid for uuid, fragment_ids in coverage_by_fragment.items() if fragment_id in fragment_ids
     )

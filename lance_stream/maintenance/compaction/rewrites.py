@@ -109,7 +109,7 @@ class Prepared:
 
     def delete_files(self, store: Store) -> None:
         """Delete the files of a compaction that is known not to have been committed."""
-        delete_files(store, [each for group in self.groups for each in group.new])
+        delete_files(store, [fragment for group in self.groups for fragment in group.new])
 
 
 def write_task(
@@ -172,7 +172,7 @@ def prepare(
     )
     tasks = [
         RewriteTask(
-            tuple(unit_of(table, place, columns=tuple(table.schema.names)) for place in places),
+            tuple(unit_of(table, index, columns=tuple(table.schema.names)) for index in places),
             target,
         )
         for places in planned
@@ -185,11 +185,13 @@ def prepare(
             written += new
             groups.append(_group(table, places, task, new))
             if _num_written(groups[num_carried:]) >= MOST_SAVED_ROWS:
-                carry_keys(table, [each.rewritten_files for each in groups[num_carried:]])
+                carry_keys(table, [group.rewritten_files for group in groups[num_carried:]])
                 num_carried = len(groups)
-        carry_keys(table, [each.rewritten_files for each in groups[num_carried:]])
+        carry_keys(table, [group.rewritten_files for group in groups[num_carried:]])
     except BaseException:
-        delete_files(table.store, [*written, *(each for group in groups for each in group.new)])
+        delete_files(
+            table.store, [*written, *(fragment for group in groups for fragment in group.new)]
+        )
         raise
     return Prepared(table, tuple(groups))
 
@@ -201,11 +203,12 @@ def _num_written(groups: Sequence[PreparedGroup]) -> int:
 def _group(
     table: TableVersion, places: Sequence[int], task: RewriteTask, new: Sequence[Fragment]
 ) -> PreparedGroup:
-    old = tuple(table.manifest.fragments[place] for place in places)
+    old = tuple(table.manifest.fragments[index] for index in places)
     inherit_key_bounds(table, old, new)
     dead = table.dead_offsets_of(old)
     rows = tuple(
-        RewrittenRows(table.physical_rows(each), gone) for each, gone in zip(old, dead, strict=True)
+        RewrittenRows(table.physical_rows(fragment), deleted)
+        for fragment, deleted in zip(old, dead, strict=True)
     )
     if not table.has_stable_row_ids:
         return PreparedGroup(old, rows, tuple(new))
@@ -219,24 +222,24 @@ def _group(
 
 def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
     """Return new fragments with the row ids and versions of their rows, in their order."""
-    made: list[Fragment] = []
+    results: list[Fragment] = []
     first = 0
     for fragment in new:
-        own = slice(first, first + fragment.physical_rows)
-        first = own.stop
-        made.append(
+        rows_of_fragment = slice(first, first + fragment.physical_rows)
+        first = rows_of_fragment.stop
+        results.append(
             replace(
                 fragment,
-                row_ids=_encoded_ids(lineage.row_ids[own]),
+                row_ids=_encoded_ids(lineage.row_ids[rows_of_fragment]),
                 created_at_versions=encode_row_versions(
-                    RowVersionSequence.from_array(lineage.created[own])
+                    RowVersionSequence.from_array(lineage.created[rows_of_fragment])
                 ),
                 last_updated_at_versions=encode_row_versions(
-                    RowVersionSequence.from_array(lineage.updated[own])
+                    RowVersionSequence.from_array(lineage.updated[rows_of_fragment])
                 ),
             )
         )
-    return made
+    return results
 
 
 def _encoded_ids(row_ids: Numbers) -> bytes:

@@ -82,7 +82,10 @@ class Lineage:
     def num_parts(self) -> int:
         """About how many parts the sequences have: ids that ascend, and runs of one version."""
         descents = np.count_nonzero(self.row_ids[1:] <= self.row_ids[:-1])
-        runs = [np.count_nonzero(each[1:] != each[:-1]) for each in (self.created, self.updated)]
+        runs = [
+            np.count_nonzero(versions[1:] != versions[:-1])
+            for versions in (self.created, self.updated)
+        ]
         return int(descents + sum(runs)) + 3
 
 
@@ -126,8 +129,8 @@ def _can_be_mixed(schema: Schema) -> bool:
 
 def read_lineage(units: Sequence[WorkUnit]) -> Lineage:
     """Return the lineage of the live rows of units, in their order."""
-    wanted = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
-    batches = read_units([replace(unit, columns=(), system_columns=wanted) for unit in units])
+    columns = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
+    batches = read_units([replace(unit, columns=(), system_columns=columns) for unit in units])
     return Lineage(*(column.to_numpy() for column in pa.Table.from_batches(batches).columns))
 
 
@@ -135,13 +138,13 @@ def lineage_of(table: TableVersion, fragments: Sequence[Fragment]) -> Lineage:
     """Return the lineage of the live rows of fragments, in their order."""
     dead = table.dead_offsets_of(fragments)
     ids = [
-        table.row_ids(fragment).without(gone)
-        for fragment, gone in zip(fragments, dead, strict=True)
+        table.row_ids(fragment).without(deleted)
+        for fragment, deleted in zip(fragments, dead, strict=True)
     ]
     created, updated = (
         RowVersionSequence.concat(
-            table.row_versions(fragment, getattr(fragment, name)).without(gone)
-            for fragment, gone in zip(fragments, dead, strict=True)
+            table.row_versions(fragment, getattr(fragment, name)).without(deleted)
+            for fragment, deleted in zip(fragments, dead, strict=True)
         ).to_array()
         for name in ("created_at_versions", "last_updated_at_versions")
     )
@@ -207,6 +210,6 @@ def reordered(batches: Iterable[pa.RecordBatch], order: Places) -> Iterator[pa.R
         chosen = pa.array(order[num_written:stop] - first)
         yield from rows.take(chosen).combine_chunks().to_batches()
         num_written = stop
-        gone = (int(first_left[stop]) if stop < len(order) else num_read) - first
-        first += gone
-        waiting = rows.slice(gone).to_batches()
+        num_passed = (int(first_left[stop]) if stop < len(order) else num_read) - first
+        first += num_passed
+        waiting = rows.slice(num_passed).to_batches()

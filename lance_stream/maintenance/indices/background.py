@@ -250,8 +250,12 @@ class BackgroundIndexing:
         now = moment_at(self._environment.now_nanos() // 1000)
         free = [index for index in indices if not self._backoff_list.contains(index)]
         by_age = self.policy.seconds_until_due(free, now)
-        held = self._backoff_list.seconds_left([index for index in indices if index not in free])
-        return min((each for each in (by_age, held) if each is not None), default=None)
+        backoff_seconds = self._backoff_list.seconds_left(
+            [index for index in indices if index not in free]
+        )
+        return min(
+            (seconds for seconds in (by_age, backoff_seconds) if seconds is not None), default=None
+        )
 
     def _reasons(self, indices: Sequence[IndexCoverage]) -> dict[str, str]:
         now = moment_at(self._environment.now_nanos() // 1000)
@@ -289,18 +293,20 @@ class BackgroundIndexing:
         built = self._build(table, tuple(reasons), stop)
         problems = dict(built.problems)
         seconds = {"build": clock() - start}
-        made: TableVersion | None = None
+        version: TableVersion | None = None
         if built.transaction is not None:
             try:
                 with self._turns.of_commit(stop):
-                    made = commit_built(table, built, _COMMIT, self._environment)
+                    version = commit_built(table, built, _COMMIT, self._environment)
             except StoppedError:
                 delete_files(built, table.store)
                 raise
             seconds["commit"] = clock() - start - seconds["build"]
-            problems |= self._without_effect(before, built, table, made)
-        self._backoff_list.note(reasons, problems, before if made is None else index_coverage(made))
-        return IndexRound(None if made is None else made.version, reasons, problems, seconds)
+            problems |= self._without_effect(before, built, table, version)
+        self._backoff_list.note(
+            reasons, problems, before if version is None else index_coverage(version)
+        )
+        return IndexRound(None if version is None else version.version, reasons, problems, seconds)
 
     def _build(self, table: TableVersion, names: tuple[str, ...], stop: threading.Event) -> Built:
         """Build indices in a child; each in one of its own if a child dies of them."""
@@ -324,29 +330,29 @@ class BackgroundIndexing:
         before: Sequence[IndexCoverage],
         built: Built,
         table: TableVersion,
-        made: TableVersion,
+        version: TableVersion,
     ) -> dict[str, str]:
         """Return the indices that were committed and still miss as much as before."""
-        if made.version != table.version + 1:  # what was written meanwhile is missed, too
+        if version.version != table.version + 1:  # what was written meanwhile is missed, too
             return {}
-        missed = {each.name: each.rows_unindexed for each in before}
+        missed = {coverage.name: coverage.rows_unindexed for coverage in before}
         return {
-            each.name: f"it still misses {each.rows_unindexed} rows"
-            for each in index_coverage(made)
-            if each.name in built.names
-            and each.rows_unindexed
-            and each.rows_unindexed >= (missed.get(each.name) or 0)
+            coverage.name: f"it still misses {coverage.rows_unindexed} rows"
+            for coverage in index_coverage(version)
+            if coverage.name in built.names
+            and coverage.rows_unindexed
+            and coverage.rows_unindexed >= (missed.get(coverage.name) or 0)
         }
 
 
 def _run(
-    given: list[BackgroundIndexing],
+    tasks: list[BackgroundIndexing],
     open_newest: Callable[[], TableVersion],
     stop: threading.Event,
     news: threading.Event,
 ) -> None:
     """Work until there is nothing to do. A sink that nobody uses any more ends its thread."""
-    indexing: BackgroundIndexing | None = given.pop()
+    indexing: BackgroundIndexing | None = tasks.pop()
     seconds: float | None = None
     while indexing is not None and not indexing._has_ended(stop, seconds):
         if seconds is not None and seconds > 0:

@@ -42,8 +42,8 @@ class BackoffList:
 
     def seconds_left(self, indices: Sequence[IndexCoverage]) -> float | None:
         """Return the seconds until the first of some indices is due; None without indices."""
-        left = [self._by_name[index.name].until - self._clock() for index in indices]
-        return max(0.0, min(left)) if left else None
+        seconds = [self._by_name[index.name].until - self._clock() for index in indices]
+        return max(0.0, min(seconds)) if seconds else None
 
     def note(
         self, names: Collection[str], problems: Mapping[str, str], indices: Sequence[IndexCoverage]

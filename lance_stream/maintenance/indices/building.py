@@ -152,9 +152,9 @@ def build(request: BuildRequest, store: Store) -> Built:
     done = Built()
     try:
         for name in request.names:
-            with taken.one_index(name) as found:
+            with taken.one_index(name) as indices:
                 dataset.optimize.optimize_indices(index_names=[name], **how)
-            done = done.and_also(Built(*found))
+            done = done.and_also(Built(*indices))
     except BaseException:
         delete_files(done, store)
         raise
@@ -199,18 +199,18 @@ class _Taken:
     @contextmanager
     def one_index(self, name: str) -> Iterator[list[Any]]:
         """Fill the list with the transaction and problems of what pylance does in the block."""
-        found: list[Any] = []
+        indices: list[Any] = []
         self._known = _names(self._store, self._version)
         self._found = self._problem = None
         try:
-            yield found
+            yield indices
         except BaseException as error:
             if self._problem is not None:
                 raise self._problem from error
             if self._found is None:
-                found += [None, {name: _explained(error, self._version)}]
-        if not found:
-            found += [None, {name: LEFT}] if self._found is None else [self._found]
+                indices += [None, {name: _explained(error, self._version)}]
+        if not indices:
+            indices += [None, {name: LEFT}] if self._found is None else [self._found]
 
 
 class _RefusedError(Exception):
@@ -238,28 +238,28 @@ def _explained(error: BaseException, version: int) -> str:
 
 def _names(store: Store, version: int) -> set[str]:
     """Return the names of the transactions that were planned on a version."""
-    found = set()
+    names = set()
     for name in store.list_names(TRANSACTIONS_DIRECTORY):
         parsed = parse_transaction_file_name(name)
         if parsed is not None and parsed[0] == version:
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
-def _newest(store: Store, version: int, known: set[str]) -> Transaction:
+def _newest(store: Store, version: int, names: set[str]) -> Transaction:
     """Return pylance's transaction, whose file it has written since some names were known."""
-    found = []
-    for name in sorted(_names(store, version) - known):
+    transactions = []
+    for name in sorted(_names(store, version) - names):
         try:
             transaction = decode_transaction(store.read(transaction_path(name)))
         except (NotFoundError, BadDataError):
             continue  # another writer's: half written, or deleted again
         if isinstance(transaction.operation, CreateIndex):
-            found.append(transaction)
-    if len(found) == 1:
-        return found[0]
+            transactions.append(transaction)
+    if len(transactions) == 1:
+        return transactions[0]
     raise RetryableConflictError(
-        f"{len(found)} programs bring indices up to date from version {version} at the same time. "
-        "Let one of them do it",
+        f"{len(transactions)} programs bring indices up to date from version {version} at the same "
+        "time. Let one of them do it",
         version,
     )

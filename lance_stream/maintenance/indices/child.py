@@ -59,7 +59,7 @@ def build_in_child(
         DeadChildError: It was killed, or crashed.
         LanceStreamError: As `build`; or the child cannot be started.
     """
-    given = pickle.dumps((os.getpid(), request, store_uri, dict(storage_options)))
+    request_bytes = pickle.dumps((os.getpid(), request, store_uri, dict(storage_options)))
     try:
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM],
@@ -75,7 +75,7 @@ def build_in_child(
         ) from error
     with child:
         try:
-            answer, said = _communicate(child, given, stop)
+            answer, output = _communicate(child, request_bytes, stop)
         finally:
             child.kill()
     try:
@@ -83,19 +83,19 @@ def build_in_child(
     except (EOFError, pickle.UnpicklingError):
         raise DeadChildError(
             f"the process that brings indices up to date ended with code {child.returncode}. The "
-            f"table is unchanged. It said last: {said[-_SHOWN:].decode(errors='replace')}"
+            f"table is unchanged. It said last: {output[-_SHOWN:].decode(errors='replace')}"
         ) from None
     if failure is not None:
         raise failure
     if problems:
-        _log.warning("pylance said: %s", said[-_SHOWN:].decode(errors="replace"))
+        _log.warning("pylance said: %s", output[-_SHOWN:].decode(errors="replace"))
     return Built(None if transaction is None else decode_transaction(transaction), problems)
 
 
 def _communicate(
-    child: "subprocess.Popen[bytes]", given: bytes, stop: threading.Event
+    child: "subprocess.Popen[bytes]", request_bytes: bytes, stop: threading.Event
 ) -> tuple[bytes, bytes]:
-    unsent: bytes | None = given
+    unsent: bytes | None = request_bytes
     while not stop.is_set():
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.communicate(unsent, timeout=_SECONDS_BETWEEN_LOOKS)

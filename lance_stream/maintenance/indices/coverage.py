@@ -79,9 +79,9 @@ def index_coverage(table: TableVersion) -> list[IndexCoverage]:
     if section is None:
         return []
     by_name: dict[str, list[IndexMetadata]] = {}
-    for each in decode_index_section(section):
-        if not is_system_index(each):
-            by_name.setdefault(each.name, []).append(each)
+    for index in decode_index_section(section):
+        if not is_system_index(index):
+            by_name.setdefault(index.name, []).append(index)
     if not by_name:
         return []
     paths = _paths(table.schema.fields)
@@ -91,7 +91,7 @@ def index_coverage(table: TableVersion) -> list[IndexCoverage]:
 def _described(
     name: str, segments: Sequence[IndexMetadata], table: TableVersion, paths: Mapping[int, str]
 ) -> IndexCoverage:
-    newest = max(segments, key=lambda each: each.created_at or 0)
+    newest = max(segments, key=lambda segment: segment.created_at or 0)
     live = table.row_counts.live
     rows: int | None = None
     if all(segment.fragment_bitmap for segment in segments):

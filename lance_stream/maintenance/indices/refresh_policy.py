@@ -47,8 +47,8 @@ class RefreshPolicy:
 
     def due(self, indices: Sequence[IndexCoverage], now: datetime) -> dict[str, str]:
         """Return the names of the indices that are due, with the reasons."""
-        found = {index.name: self.reason(index, now) for index in indices}
-        return {name: reason for name, reason in found.items() if reason is not None}
+        reasons = {index.name: self.reason(index, now) for index in indices}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def seconds_until_due(self, indices: Sequence[IndexCoverage], now: datetime) -> float | None:
         """Return the seconds until the first index is due if nothing is written until then.
@@ -63,8 +63,8 @@ class RefreshPolicy:
         if self.age is None:
             return None
         ages = [index.age(now) for index in indices if index.rows_unindexed]
-        left = [(self.age - age).total_seconds() for age in ages if age is not None]
-        return max(0.0, min(left)) if left else None
+        seconds = [(self.age - age).total_seconds() for age in ages if age is not None]
+        return max(0.0, min(seconds)) if seconds else None
 
 
 USUAL: Final = RefreshPolicy(fraction=0.01)
@@ -93,7 +93,7 @@ def as_refresh_policy(value: object) -> RefreshPolicy | None:
             "keep_indices_fresh must be True, or a mapping of limits such as "
             f"{{'fraction': 0.05, 'age': '10 minutes'}}, not {value!r:.200}"
         )
-    unknown = [each for each in value if each not in _LIMITS]
+    unknown = [key for key in value if key not in _LIMITS]
     if unknown:
         raise InvalidInputError(
             f"keep_indices_fresh has no limit {unknown[0]!r}; it has: {', '.join(_LIMITS)}"

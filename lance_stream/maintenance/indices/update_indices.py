@@ -79,7 +79,7 @@ def update_indices(
         IndexBuildError: pylance could not build some indices; the others are committed.
         CommitError: Every attempt met a conflict.
     """
-    wanted = None if names is None else as_names(names, "names")
+    requested = None if names is None else as_names(names, "names")
     check_pylance()
     check_may_write(table.manifest)
     lance_location(table.store)
@@ -87,7 +87,7 @@ def update_indices(
     def attempt() -> UpdatedIndices:
         newest = newest_of_same(table)
         indices = index_coverage(newest)
-        chosen = names_to_build(indices, wanted, retrain=retrain)
+        chosen = names_to_build(indices, requested, retrain=retrain)
         if not chosen:
             return UpdatedIndices(newest)
         built = build(request_of(newest, chosen, retrain=retrain), newest.store)
@@ -136,27 +136,27 @@ def _is_of_vectors(index: IndexCoverage) -> bool:
 
 
 def names_to_build(
-    indices: Sequence[IndexCoverage], wanted: Sequence[str] | None, *, retrain: bool = False
+    indices: Sequence[IndexCoverage], requested: Sequence[str] | None, *, retrain: bool = False
 ) -> tuple[str, ...]:
     """Return the names of the indices that are to be brought up to date.
 
     Args:
         indices: Those of the table.
-        wanted: The names to choose from; None for all.
+        requested: The names to choose from; None for all.
         retrain: Whether vector indices that need nothing are chosen, too.
 
     Raises:
         NotFoundError: There is no index of a name.
     """
-    known = [index.name for index in indices]
-    for name in wanted or ():
-        if name not in known:
-            there = ", ".join(map(repr, known)) if known else "none"
+    existing = [index.name for index in indices]
+    for name in requested or ():
+        if name not in existing:
+            there = ", ".join(map(repr, existing)) if existing else "none"
             raise NotFoundError(f"there is no index {name!r}; the table's indices are: {there}")
     return tuple(
         index.name
         for index in indices
-        if (wanted is None or index.name in wanted)
+        if (requested is None or index.name in requested)
         and (needs_work(index) or (retrain and _is_of_vectors(index)))
     )
 
@@ -168,8 +168,10 @@ def request_of(table: TableVersion, names: Sequence[str], *, retrain: bool = Fal
         UnsupportedFeatureError: It does not know the store.
         InvalidInputError: A setting of the store has no counterpart there.
     """
-    place = lance_location(table.store)
-    return BuildRequest(place.uri, place.storage_options, table.version, tuple(names), retrain)
+    location = lance_location(table.store)
+    return BuildRequest(
+        location.uri, location.storage_options, table.version, tuple(names), retrain
+    )
 
 
 def commit_built(
