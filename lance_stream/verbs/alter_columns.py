@@ -33,9 +33,6 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
-from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.prefetch import Read, read_ahead
-from lance_stream.read.selections import Selection
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_from_arrow, field_to_arrow, to_arrow
@@ -44,14 +41,12 @@ from lance_stream.schema.fields import EXTENSION_NAME_KEY, LINEAGE_IDS, Field, S
 from lance_stream.schema.identity import same_fields
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find, narrowed
-from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.schema.widening import is_wider
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Merge, Project
-from lance_stream.table.row_addresses import unpack_addresses
-from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_beside
+from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_columns
 from lance_stream.verbs.schema_changes import (
     check_no_index,
     check_not_remembered_by,
@@ -66,7 +61,6 @@ from lance_stream.write.planning import commit_planned
 
 _KEYS: Final = ("path", "name", "nullable", "data_type")
 _EXAMPLE: Final = "alter_columns({'path': 'price', 'data_type': pa.float64()})"
-_BATCH_ROWS: Final = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -445,41 +439,14 @@ def _write(
 ) -> Fragment:
     """Write the file of one fragment's cast columns."""
     schema = Schema(tuple(added))
-    return write_beside(table, index, schema, _values(table, index, source, to_arrow(schema)))
-
-
-def _values(
-    table: TableVersion, index: int, source: tuple[Field, ...], target: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield the cast columns of a fragment, one row per physical row.
-
-    A few threads read and cast them, a little ahead of the writer.
-    """
-    unit = unit_of(
-        table,
-        index,
-        fields=source,
-        system_columns=(ROW_ADDRESS,),
-        batch_size=_BATCH_ROWS,
-        include_deleted=True,
-    )
-    dead = table.dead_offsets(table.manifest.fragments[index])
-    reader = FragmentReader(unit)
-    return read_ahead(
-        Read(partial(_cast_rows, reader, selection, dead, target), reader.num_bytes_of(selection))
-        for selection in reader.selections()
-    )
+    return write_columns(table, index, schema, partial(_cast_rows, to_arrow(schema)), fields=source)
 
 
 def _cast_rows(
-    reader: FragmentReader, selection: Selection, dead: npt.NDArray[np.uint32], target: pa.Schema
+    target: pa.Schema, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
 ) -> pa.RecordBatch:
-    """Return cast rows; a dead one has the values of a live one, which are known to be valid."""
-    rows = reader.read(selection)
-    _, offsets = unpack_addresses(rows.column(ROW_ADDRESS).to_numpy())
-    is_live = ~np.isin(offsets, dead, assume_unique=True)
-    values = rows.select(range(rows.num_columns - 1))
+    """Return cast rows; a deleted one has the values of a live one, which are known to be valid."""
     if is_live.all() or not is_live.any():
-        return cast_batch(values, target)
-    places = np.maximum(np.cumsum(is_live) - 1, 0)
-    return cast_batch(values.filter(pa.array(is_live)), target).take(pa.array(places))
+        return cast_batch(rows, target)
+    nearest = np.maximum(np.cumsum(is_live) - 1, 0)
+    return cast_batch(rows.filter(pa.array(is_live)), target).take(pa.array(nearest))

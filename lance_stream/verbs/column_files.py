@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,17 @@ import pyarrow as pa
 
 from lance_stream.environment import Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
-from lance_stream.schema.fields import Schema
+from lance_stream.read.fragment import FragmentReader
+from lance_stream.read.prefetch import Read, read_ahead
+from lance_stream.read.selections import Selection
+from lance_stream.read.units import unit_of
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.verbs.schema_changes import Identity
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.planning import planning_again
@@ -87,29 +94,73 @@ class ColumnFiles:
         )
 
 
-def write_beside(
-    table: TableVersion, index: int, schema: Schema, batches: Iterator[pa.RecordBatch]
+Compute: TypeAlias = Callable[[pa.RecordBatch, npt.NDArray[np.bool_]], pa.RecordBatch]
+"""Returns new columns for rows, one row each; the mask is true for rows that are not deleted."""
+
+_BATCH_ROWS: Final = 1 << 18
+
+
+def write_columns(
+    table: TableVersion,
+    index: int,
+    schema: Schema,
+    compute: Compute,
+    *,
+    columns: tuple[str, ...] = (),
+    fields: tuple[Field, ...] | None = None,
 ) -> Fragment:
-    """Write a file of new columns beside the others of a fragment.
+    """Write a file of new columns for a fragment.
+
+    A few threads read and compute rows, slightly ahead of the writer.
 
     Args:
         table: The version.
-        index: The place of the fragment in the version.
+        index: The index of the fragment in the version.
         schema: The new columns.
-        batches: Their values, one row per physical row.
+        compute: Computes them from the columns that are read.
+        columns: The columns to read.
+        fields: The same as fields.
 
     Returns:
         The file, as the only one of a fragment.
     """
+    unit = unit_of(
+        table,
+        index,
+        columns=columns,
+        fields=fields,
+        system_columns=(ROW_ADDRESS,),
+        batch_size=_BATCH_ROWS,
+        include_deleted=True,
+    )
+    fragment = table.manifest.fragments[index]
+    deleted = table.dead_offsets(fragment)
+    reader = FragmentReader(unit)
+    batches = read_ahead(
+        Read(partial(_compute, reader, selection, deleted, compute), reader.num_bytes_of(selection))
+        for selection in reader.selections()
+    )
     target = WriteTarget(
         table.store,
         schema,
         table.file_version,
-        max_rows_per_file=max(table.physical_rows(table.manifest.fragments[index]), 1),
+        max_rows_per_file=max(table.physical_rows(fragment), 1),
         max_bytes_per_file=sys.maxsize,
     )
     (written,) = write_fragments(batches, target)
     return written
+
+
+def _compute(
+    reader: FragmentReader,
+    selection: Selection,
+    deleted: npt.NDArray[np.uint32],
+    compute: Compute,
+) -> pa.RecordBatch:
+    rows = reader.read(selection)
+    _, offsets = unpack_addresses(rows.column(rows.num_columns - 1).to_numpy())
+    is_live = ~np.isin(offsets, deleted, assume_unique=True)
+    return compute(rows.select(range(rows.num_columns - 1)), is_live)
 
 
 def commit_columns(

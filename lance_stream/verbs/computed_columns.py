@@ -18,10 +18,10 @@ Differs: The reference makes a column non-nullable if its expression is never nu
          column is nullable, so that writers that do not know it can continue.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,29 +37,21 @@ from lance_stream.expressions.predicates import (
     parse_value,
 )
 from lance_stream.file.versions import FileVersion
-from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.prefetch import Read, read_ahead
-from lance_stream.read.selections import Selection
-from lance_stream.read.units import unit_of
 from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find
-from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import DataFile, Fragment
 from lance_stream.table.operations import Merge
-from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.verbs.add_columns import Addition, additions, schema_with
-from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_beside
+from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_columns
 from lance_stream.verbs.schema_changes import identities
 from lance_stream.write.planning import commit_planned
 
 Expressions: TypeAlias = Mapping[str, Expression]
-
-_BATCH_ROWS: Final = 1 << 18
 
 
 def add_computed_columns(
@@ -117,7 +109,7 @@ def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[
 
     def added(index: int, fragment: Fragment) -> tuple[DataFile, ...]:
         def write() -> Fragment:
-            return write_beside(table, index, new.schema, _values(table, index, new))
+            return _write(table, index, new)
 
         return files.of(fragment, ids, source, table.dead_offsets(fragment), write)
 
@@ -205,39 +197,21 @@ def _only(field: Field, target_ids: Set[int], existing_ids: Set[int]) -> Field |
     return replace(field, children=parts) if parts else None
 
 
-def _values(table: TableVersion, index: int, new: _Computed) -> Iterator[pa.RecordBatch]:
-    """Yield the new columns of a fragment, one row per physical row; deleted rows are null.
-
-    A few threads read and compute them, a little ahead of the writer.
-    """
+def _write(table: TableVersion, index: int, new: _Computed) -> Fragment:
     named = (path[:1] for expression in new.expressions.values() for path in expression.paths)
     around = ((e.name,) for e in new.schema.fields if e.id not in new.expressions)
-    unit = unit_of(
-        table,
-        index,
-        columns=tuple(dict.fromkeys(map(quote_path, (*named, *around)))),
-        system_columns=(ROW_ADDRESS,),
-        batch_size=_BATCH_ROWS,
-        include_deleted=True,
-    )
-    dead = table.dead_offsets(table.manifest.fragments[index])
-    reader = FragmentReader(unit)
-    return read_ahead(
-        Read(partial(_compute, reader, selection, dead, new), reader.num_bytes_of(selection))
-        for selection in reader.selections()
-    )
+    columns = tuple(dict.fromkeys(map(quote_path, (*named, *around))))
+    return write_columns(table, index, new.schema, partial(_compute, new), columns=columns)
 
 
 def _compute(
-    reader: FragmentReader, selection: Selection, dead: npt.NDArray[np.uint32], new: _Computed
+    new: _Computed, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
 ) -> pa.RecordBatch:
-    rows = reader.read(selection)
-    _, offsets = unpack_addresses(rows.column(ROW_ADDRESS).to_numpy())
-    is_dead = np.isin(offsets, dead, assume_unique=True)
+    """Return the new columns, which are null in deleted rows."""
     live, places = rows, None
-    if is_dead.any():
-        live = rows.filter(pa.array(~is_dead))
-        places = pa.array(np.cumsum(~is_dead) - 1, mask=is_dead)
+    if not is_live.all():
+        live = rows.filter(pa.array(is_live))
+        places = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
     values = {}
     for field_id, expression in new.expressions.items():
         computed = evaluate(expression, live)
