@@ -140,7 +140,7 @@ def test_filtered_groups_are_noticed(file_stream: Any) -> None:
 def test_filtered_complete_results_refuse_upserts(file_stream: Any, tmp_path: Path) -> None:
     file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))
     sink = lance_sink(str(tmp_path / "table"), mode="upsert", on="k")
-    with pytest.raises(Exception, match="a group that is left out later would stay"):
+    with pytest.raises(Exception, match="a group that the query later removes would stay"):
         file_stream.run(
             lambda batch, batch_id: sink(batch.filter("count < 2"), batch_id),
             df=file_stream.read().groupBy("k").count(),

@@ -570,8 +570,7 @@ def test_new_tables_can_have_a_schema(spark: Any, uri: str) -> None:
     sink = lance_sink(
         uri,
         app_id="a",
-        file_version="2.0",
-        create_options={"schema": schema, "config": {"team": "flights"}},
+        create_options={"schema": schema, "config": {"team": "flights"}, "file_version": "2.0"},
     )
     sink(spark.sql("SELECT 1L AS id, array(1.0F, 2.0F) AS vector"), 0)
     table = lance_stream.open_dataset(uri)

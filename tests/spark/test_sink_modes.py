@@ -171,7 +171,7 @@ def test_late_rows_do_not_resurrect_deleted(spark: Any, uri: str, helpers: list[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "append", "tombstones": "7 days"}, "is for mode='upsert'"),
+        ({"mode": "append", "tombstones": "7 days"}, "is for the mode upsert"),
         ({"mode": "upsert", "on": "id", "tombstones": "7 days"}, "delete_when.*sequence_by"),
         ({"mode": "upsert", "on": "id", "tombstones": "a while"}, "is not an age"),
     ],
@@ -384,7 +384,7 @@ def test_the_error_of_a_stream_begins_with_the_message(spark: Any, uri: str) -> 
 
 def test_missing_key_columns_are_named(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, mode="upsert", on="key", app_id="a")
-    with pytest.raises(InvalidInputError, match="the batch has no column 'key'; it has: id"):
+    with pytest.raises(InvalidInputError, match="the batch has no column 'key'; there are: id"):
         feed(spark, sink, 0, "id long", (1,))
 
 
@@ -452,9 +452,9 @@ def test_apply_changes_follows_the_feeds_order(spark: Any, uri: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, r"mode='apply_changes'\) needs the key columns"),
-        ({"on": "id", "sequence_by": "x"}, "sequence_by='x'.* is for mode='upsert'"),
-        ({"on": "id", "delete_when": "x"}, "delete_when='x'.* is for mode='upsert'"),
+        ({}, "mode=apply_changes needs the key columns"),
+        ({"on": "id", "sequence_by": "x"}, "sequence_by is for the mode upsert"),
+        ({"on": "id", "delete_when": "x"}, "delete_when is for the mode upsert"),
     ],
 )
 def test_apply_changes_checks_its_arguments(

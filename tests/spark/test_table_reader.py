@@ -130,7 +130,7 @@ def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
     assert load(session, uri).count() == 10
     lance_stream.open_dataset(uri).compact().cleanup(retain_versions=1, delete_unverified=True)
     assert session.table("read").count() == 9
-    says = "stays at the version that was the newest when it was created, here version 4"
+    says = "stays at the version that was the newest when it was created. That was version 4"
     with pytest.raises(Exception, match=f"(?s){says}.*create it again"):
         session.table("unread").count()
     session.sql(f"CREATE OR REPLACE TEMPORARY VIEW unread USING lance OPTIONS (path '{uri}')")

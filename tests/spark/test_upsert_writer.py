@@ -241,7 +241,7 @@ def test_modes_must_fit_the_output_mode(session: Any, file_stream: Any, uri: str
     with pytest.raises(Exception, match="only those of the last one would stay"):
         run(file_stream, uri, mode="overwrite")
     counted = {"df": lambda df: df.groupBy("id").count(), "output_mode": "complete"}
-    with pytest.raises(Exception, match="leaves out later would stay in the table"):
+    with pytest.raises(Exception, match="later removes would stay in the table"):
         run(file_stream, uri, **counted, **by("id"))
     with pytest.raises(NotFoundError):
         lance_stream.open_dataset(uri)

@@ -112,8 +112,7 @@ class Batch:
         incoming = stored_schema(self.stored().schema.toNullable())
         if not incoming.names:
             raise InvalidInputError(
-                "all columns of the batch are excluded, so nothing would be stored; it has: "
-                f"{', '.join(self.df.columns) or 'none'}"
+                f"the batch has no column to store; it has: {', '.join(self.df.columns) or 'none'}"
             )
         if arguments.keeps_history:
             check_history_names(incoming.names)
