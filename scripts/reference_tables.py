@@ -68,6 +68,8 @@ def _options(table: type, callers: Sequence[str]) -> str:
     for row in rows_of(table).values():
         accepted = [caller for caller in callers if not row.callers or caller in row.callers]
         where = "all" if len(accepted) == len(callers) else "; ".join(accepted)
+        if row.modes:
+            where += f"; mode {' or '.join(row.modes)}"
         for option in row.options:
             value, default = value_of(row, option), _default_of(row, option)
             shown = f"{value}; {default}" if default else value
