@@ -34,7 +34,7 @@ from benchmarks.side_by_side import speed_ratio, take_turns
 from benchmarks.sinks.session import make_session
 from benchmarks.tables import make_table
 from lance_stream.feed.newest_version import NewestVersion
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark import register
 from lance_stream.storage.locations import open_store
 from lance_stream.verbs.append import append_fragments
@@ -126,7 +126,7 @@ def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
         uri = str(folder / f"{base.name}-{number}")
         table = lance_stream.create_dataset(uri, schema, primary_key=["id"])
         table = table.append(some(0, 1_000_000))
-        opened = open_table(uri)
+        opened = open_newest(uri)
         target = write_target(opened)
         made = [
             write_fragment

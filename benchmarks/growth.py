@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_stream
 from benchmarks.sinks.session import make_session
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark import lance_sink
 from lance_stream.table.manifest import encode_manifest
 from lance_stream.verbs.append import append_fragments
@@ -110,15 +110,15 @@ class Ours(Contender):
 
     def prepare_commit(self) -> Callable[[], object]:
         """Return what commits rows that are written."""
-        table = open_table(self.uri)
+        table = open_newest(self.uri)
         made = write_fragments(self.next_rows(ROWS).to_batches(), write_target(table))
         self.batch_id += 1
         batch = PendingBatch.of("growth", self.batch_id, "query")
-        return lambda: append_fragments(open_table(self.uri), made, batch)
+        return lambda: append_fragments(open_newest(self.uri), made, batch)
 
     def prepare_bytes(self) -> Callable[[], object]:
         """Return what writes a file of the manifest's size."""
-        table = open_table(self.uri)
+        table = open_newest(self.uri)
         self.batch_id += 1
         data = encode_manifest(table.manifest)
         return lambda: table.store.create_once(f"elsewhere/{self.batch_id}", data)

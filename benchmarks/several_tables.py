@@ -26,7 +26,7 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.commit.commit_groups import Member, run_together
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.verbs.append import append
 
 ROWS = pa.table({"id": np.arange(10), "name": [f"name {number}" for number in range(10)]})
@@ -34,7 +34,7 @@ ROWS = pa.table({"id": np.arange(10), "name": [f"name {number}" for number in ra
 
 def write(uri: str, options: dict[str, str], batch_id: int, member: Member | None = None) -> None:
     """Append a batch to a table, as a sink does."""
-    table = open_table(uri, storage_options=options)
+    table = open_newest(uri, storage_options=options)
     if member is not None:
         table = replace(table, log=member.join(table.log))
     assert append(table, ROWS, PendingBatch.of("stream", batch_id)).is_new

@@ -37,7 +37,7 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.servers.fault_proxy import FaultProxy
@@ -107,13 +107,13 @@ class Ours(Contender):
 
     def prepare_commit_4_files(self) -> Act:
         """Return the act `commit_4_files`; see the module."""
-        target = write_target(open_table(self.small, None, self.options))
+        target = write_target(open_newest(self.small, self.options))
         made = [
             write_fragment
             for number in range(NUM_WORKERS)
             for write_fragment in write_fragments(rows_from(number).to_batches(), target)
         ]
-        return lambda: append_fragments(open_table(self.small, None, self.options), made)
+        return lambda: append_fragments(open_newest(self.small, self.options), made)
 
     def prepare_idle_poll(self) -> Act:
         """Return the act `idle_poll`; see the module."""

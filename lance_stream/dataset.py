@@ -30,9 +30,9 @@ from lance_stream.schema.extension_types import (
     table_with_extensions,
     with_extensions,
 )
-from lance_stream.snapshot import history, opening
+from lance_stream.snapshot import history, opening, resolving
 from lance_stream.snapshot.html import as_html
-from lance_stream.snapshot.opening import VersionSpec
+from lance_stream.snapshot.resolving import VersionSpec
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.trust import with_trusted
@@ -211,7 +211,7 @@ class Dataset:
             NotFoundError: There is no such version or branch; the message lists those that exist.
             InvalidInputError: The argument is not a valid version.
         """
-        return Dataset(opening.checkout(self.table, version))
+        return Dataset(resolving.checkout(self.table, version))
 
     def verify(self, *, deep: bool = False) -> list[verify.Finding]:
         """Return every rule of the format that this version violates; none for a valid table.
@@ -1087,7 +1087,7 @@ def open_dataset(
                 "without `branch`"
             )
         version = (branch, version)
-    return Dataset(opening.open_table(uri, version, options))
+    return Dataset(resolving.open_version(uri, version, options))
 
 
 def open_together(
@@ -1151,5 +1151,5 @@ def migrate_to_stable_row_ids(
         UnsupportedFeatureError: The table has a feature that we may not write.
         CommitError: Every attempt met a conflict.
     """
-    table = opening.open_table(uri, None, storage_options)
+    table = opening.open_newest(uri, storage_options)
     return Dataset(stable_row_ids.migrate(table))

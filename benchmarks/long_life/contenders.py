@@ -21,7 +21,7 @@ import lance_stream
 from benchmarks.long_life.workload import Workload
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.phases import Phases
@@ -155,7 +155,7 @@ class Ours(Contender):
     def upsert(self, rows: pa.Table) -> None:
         """Upsert on the newest version, which a batch of the sink opens, too."""
         phases = Phases()
-        upsert(open_table(self.uri), rows, UpsertRules(("key",)), phases=phases)
+        upsert(open_newest(self.uri), rows, UpsertRules(("key",)), phases=phases)
         self._lookup_seconds = phases.seconds["scan"]
 
     def compact(self) -> None:
@@ -163,7 +163,7 @@ class Ours(Contender):
         if self._compaction is not None:
             self._compaction.after_batch(
                 self.num_batches - 1,
-                partial(open_table, self.uri),
+                partial(open_newest, self.uri),
                 lookup_seconds=self._lookup_seconds,
             )
             self._compaction.wait()

@@ -20,7 +20,7 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.monitoring.series import collect
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 
 NEW_KEYS: Final = 1 << 40
 """No forged fragment has keys from here on."""
@@ -47,7 +47,7 @@ def _some_row_id(uri: str) -> int:
     return random.Random(1000 * manifest.version + next(_CALLS)).randrange(1, num_rows, 100)
 
 
-def open_newest(uri: str) -> object:
+def open_dataset(uri: str) -> object:
     """Open the table."""
     return lance_stream.open_dataset(uri)
 
@@ -80,12 +80,12 @@ def delete_row(uri: str) -> object:
 
 def compaction_decision(uri: str) -> object:
     """Decide whether a stream's background compaction begins."""
-    return Automatic(CompactionRules(most_dead=0.25, by_steps=True)).reason(open_table(uri))
+    return Automatic(CompactionRules(most_dead=0.25, by_steps=True)).reason(open_newest(uri))
 
 
 def compaction_plan(uri: str) -> object:
     """Plan a compaction of everything."""
-    return plan(open_table(uri), CompactionRules(target_rows=1 << 20))
+    return plan(open_newest(uri), CompactionRules(target_rows=1 << 20))
 
 
 def one_version(uri: str) -> object:
@@ -136,7 +136,7 @@ def list_fragments(uri: str) -> object:
     """List the fragments, as the SQL function does."""
     from lance_stream.spark.source.table_functions import rows_of_fragments
 
-    return sum(1 for _ in rows_of_fragments(open_table(uri)))
+    return sum(1 for _ in rows_of_fragments(open_newest(uri)))
 
 
 def scan_plan(uri: str) -> object:
@@ -171,7 +171,7 @@ def verify(uri: str) -> object:
 
 TABLE: Final[Mapping[str, Action]] = MappingProxyType(
     {
-        "open": open_newest,
+        "open": open_dataset,
         "append 10 rows": append,
         "upsert 1,000 keys": upsert,
         "delete 100 keys": delete_keys,
@@ -220,7 +220,7 @@ def log(uri: str) -> object:
 
 def report(uri: str) -> object:
     """Collect the numbers of a report of all versions."""
-    return collect(open_table(uri), None)
+    return collect(open_newest(uri), None)
 
 
 def cleanup(uri: str) -> object:
@@ -231,7 +231,7 @@ def cleanup(uri: str) -> object:
 
 HISTORY: Final[Mapping[str, Action]] = MappingProxyType(
     {
-        "open": open_newest,
+        "open": open_dataset,
         "append 10 rows": append,
         "feed of a version": one_version,
         "feed of all, in pages": feed_in_pages,

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import uniform_stamps
 from lance_stream.table.deletion_vectors import encode_deletion_vector
@@ -65,7 +65,7 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
         num_rows: The rows of each.
     """
     lance_stream.create_dataset(uri, SCHEMA, primary_key=["key"])
-    table = open_table(uri)
+    table = open_newest(uri)
     keys = rows(0, num_rows)
     real: list[Fragment] = []
     for _ in range(-(-num_fragments // LINKS_PER_FILE)):

@@ -13,7 +13,7 @@ from lance_stream.cli.grammar import StoreOption
 
 if TYPE_CHECKING:
     from lance_stream.dataset import Dataset
-    from lance_stream.snapshot.opening import VersionSpec
+    from lance_stream.snapshot.resolving import VersionSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

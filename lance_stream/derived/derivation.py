@@ -57,7 +57,7 @@ from lance_stream.read.scan import count_rows
 from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import newest_of_same, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
@@ -224,7 +224,7 @@ class Derivation:
 
         Reads manifests and the state column.
         """
-        source = open_table(self.uri, storage_options=self._options)
+        source = open_newest(self.uri, storage_options=self._options)
         table = self._existing_target(source)
         declaration = self.declaration
         stored = (
@@ -258,7 +258,7 @@ class Derivation:
 
     def _follow(self, seen: int | None) -> tuple[DerivedCommit | None, int]:
         """Do a round if the source has news; see `running.DerivedQuery`."""
-        newest = open_table(self.uri, storage_options=self._options).version
+        newest = open_newest(self.uri, storage_options=self._options).version
         if newest == seen:
             return None, newest
         with self._lock:
@@ -307,7 +307,7 @@ class Derivation:
 
     def _plan(self) -> _Work:
         declaration = self.declaration
-        source = open_table(self.uri, storage_options=self._options)
+        source = open_newest(self.uri, storage_options=self._options)
         self._check(source)
         table = source
         if self.target is not None:
@@ -483,7 +483,7 @@ class Derivation:
         if self.target is None:
             return source
         try:
-            return open_table(self.target, storage_options=self._options)
+            return open_newest(self.target, storage_options=self._options)
         except NotFoundError:
             return None
 

@@ -26,7 +26,7 @@ from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.scan import scan
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.system_columns import DELETES
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
@@ -56,7 +56,7 @@ def open_target(
     """
     expected = schema_of(source, declaration)
     try:
-        table = open_table(uri, storage_options=dict(options))
+        table = open_newest(uri, storage_options=dict(options))
     except NotFoundError:
         planned = plan_table(
             uri, expected, primary_key=SOURCE_ROW_ID, storage_options=dict(options)
@@ -64,7 +64,7 @@ def open_target(
         try:
             return create_table(planned)
         except InvalidInputError:  # another process was faster
-            table = open_table(uri, storage_options=dict(options))
+            table = open_newest(uri, storage_options=dict(options))
     if SOURCE_ROW_ID not in table.schema.names:
         raise InvalidInputError(
             f"the table {uri} has no column {SOURCE_ROW_ID!r}: it is not one that derive() made. "

@@ -16,7 +16,7 @@ from typing import Final
 from lance_stream.commit.version_log import ExternalVersions, LogState, VersionLog
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.positions import Position, joined_marks
-from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest

@@ -26,8 +26,8 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.maintenance.links import check_no_links
 from lance_stream.snapshot import references
-from lance_stream.snapshot.opening import VersionSpec, checkout
 from lance_stream.snapshot.references import Branch, Refs, as_branch, find_branch
+from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding, list_tags, manifest_size
 from lance_stream.snapshot.timestamps import moment_at

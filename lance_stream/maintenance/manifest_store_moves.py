@@ -22,7 +22,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import ExternalVersions, VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.manifest_store_mark import CONFIG_KEY
 from lance_stream.table.operations import MapUpdate, UpdateConfig
@@ -50,7 +50,7 @@ def leave_manifest_store(
         NotFoundError: The table does not exist.
         CommitError: That version could not be committed.
     """
-    table = open_table(uri, None, storage_options)
+    table = open_newest(uri, storage_options)
     log = _external(table.log)
     version = _publish_with_mark(table, log.unmarked())
     log.forget(through=version.version)
@@ -77,7 +77,7 @@ def claim_versions(
         NotFoundError: The table does not exist.
         CommitError: The version could not be committed.
     """
-    table = open_table(uri, None, storage_options)
+    table = open_newest(uri, storage_options)
     log = table.log
     external = log.external
     is_empty = external is not None and external.manifests.latest(external.base_uri) is None
@@ -129,7 +129,7 @@ def _publish_with_mark(
     """
 
     def attempt() -> TableVersion:
-        newest = checkout(replace(table, log=log), None)
+        newest = newest_of_same(replace(table, log=log))
         if newest.manifest.config.get(CONFIG_KEY) == log.mark.get(CONFIG_KEY) and not is_needed:
             return newest
         operation = UpdateConfig(config=MapUpdate(((CONFIG_KEY, None),)))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import BadDataError, NotFoundError
+from lance_stream.errors import BadDataError, NotFoundError, TableReplacedError
 from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.maintenance.compaction.plan import plan
 from lance_stream.maintenance.consumers import list_consumers
 from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.history import read_transaction
-from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.version_marks import mark_of
@@ -137,15 +137,14 @@ class TableWatch:
         """
         with self._lock:
             last_table, self._table = self._table, None
-            if last_table is None:  # the first time, or the last one failed
+            table = None
+            if last_table is not None:
+                with suppress(TableReplacedError):
+                    table = newest_of_same(last_table)
+            if table is None:  # the first time, the last one failed, or it is another table now
                 self._size = None
                 self._counted.clear()
-                table = open_table(self.uri, None, self._options)
-            else:
-                table = checkout(last_table, None)
-            if last_table is not None and table.version < last_table.version:  # another table
-                self._size = None
-                self._counted.clear()
+                table = open_newest(self.uri, self._options)
             measured = self._measured(table)
             self._table = table
             return measured

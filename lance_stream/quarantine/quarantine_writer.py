@@ -46,7 +46,7 @@ from lance_stream.quarantine.table import (
 )
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.system_columns import ROW_CREATED_AT_VERSION
-from lance_stream.snapshot.opening import newest_of_same, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger_entries
 from lance_stream.table.manifest import Manifest
@@ -139,7 +139,7 @@ class QuarantineBatch:
         table = open_quarantine(self.uri, self.storage_options)
         if not _may_have_attempts(table, self.app_id, self.batch_id):
             return
-        target = open_table(self.table_uri, storage_options=dict(self.storage_options))
+        target = open_newest(self.table_uri, storage_options=dict(self.storage_options))
         entry = ledger_entries.read_entry(target.manifest.config, self.app_id)
         attempt, named = "", None
         if entry is not None:

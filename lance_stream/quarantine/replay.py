@@ -42,7 +42,8 @@ from lance_stream.quarantine.table import (
 from lance_stream.read.scan import scan
 from lance_stream.read.take import take
 from lance_stream.schema.system_columns import DELETES, ROW_ID
-from lance_stream.snapshot.opening import branch_uri, newest_of_same, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_newest
+from lance_stream.snapshot.resolving import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger_entries
 from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
@@ -234,7 +235,7 @@ def _open(
     uri: str, quarantine: str | None, storage_options: Mapping[str, Any] | None
 ) -> tuple[TableVersion, TableVersion] | None:
     options = dict(storage_options or {})
-    table = open_table(uri, storage_options=options)
+    table = open_newest(uri, storage_options=options)
     bad = open_quarantine(quarantine or quarantine_uri(uri), options, uri)
     if bad is None:
         of = table.manifest.config.get(TABLE_KEY)

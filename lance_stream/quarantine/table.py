@@ -16,7 +16,7 @@ from lance_stream.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger_entries
 
@@ -71,7 +71,7 @@ def open_quarantine(
         InvalidInputError: It is another table, or the quarantine of another table.
     """
     try:
-        table = open_table(uri, storage_options=dict(storage_options))
+        table = open_newest(uri, storage_options=dict(storage_options))
     except NotFoundError:
         return None
     columns = {field.name: field.type for field in table.arrow_schema}

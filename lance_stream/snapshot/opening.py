@@ -1,141 +1,71 @@
-"""Opens a table at a version: the newest one, a number, a tag, or a moment."""
+"""Opens the newest version of a table: by its location, or given any version of it.
+
+A version that a user names, by number, tag, branch or moment, is opened by `resolving`.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
-from lance_stream.arguments import as_number
 from lance_stream.commit.commit_groups import check_can_commit_together, read_latest_together
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.same_table import check_is_still_there
 from lance_stream.commit.version_log import VersionLog
-from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.snapshot.references import (
-    Refs,
-    as_branch,
-    list_branches,
-    notes_on_missing_branch,
-    refs_of,
-)
+from lance_stream.errors import NotFoundError
+from lance_stream.snapshot.references import notes_on_missing_branch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import get_tag
-from lance_stream.snapshot.timestamps import nanos_of, timestamp_of, with_zone
 from lance_stream.snapshot.write_ahead_logs import warn_of_unmerged_rows
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.feature_flags import check_readable
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.paths import branch_directory
-
-VersionSpec: TypeAlias = int | str | datetime | tuple[str | None, int | datetime | None] | None
-"""A version's number, a tag's name, a moment (in UTC if it has no zone), or None for the newest;
-or a branch and one of its versions, by number or moment, or None for its newest."""
 
 
-def open_table(
-    uri: str | os.PathLike[str],
-    version: VersionSpec = None,
-    storage_options: Mapping[str, Any] | None = None,
+def open_newest(
+    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> TableVersion:
-    """Return a version of the table at a location.
+    """Return the newest version of the table at a location.
 
     Raises:
-        NotFoundError: The table, version, tag or branch does not exist.
-        InvalidInputError: The location or the version is invalid.
+        NotFoundError: The table does not exist.
+        InvalidInputError: The location is invalid.
         UnsupportedFeatureError: The table has a feature that a reader must understand and we do
             not.
     """
     log = open_log(uri, storage_options)
     try:
-        refs = refs_of(log) if isinstance(version, str | tuple) else Refs(log)
-        found, manifest = _resolve(refs, version)
+        manifest = log.read_latest()
     except NotFoundError as error:
         for note in notes_on_missing_branch(log):
             error.add_note(note)
         raise
-    check_readable(manifest)
-    warn_of_unmerged_rows(found.log, manifest)
-    return TableVersion(
-        uri=os.fspath(uri) if found is refs else _uri_beside(os.fspath(uri), refs, found),
-        storage_options=dict(storage_options or {}),
-        store=found.store,
-        log=found.log,
-        manifest=manifest,
-    )
+    return opened(os.fspath(uri), log, manifest, storage_options)
 
 
-def open_tables_together(
-    uris: Sequence[str | os.PathLike[str]],
+def opened(
+    uri: str,
+    log: VersionLog,
+    manifest: Manifest,
     storage_options: Mapping[str, Any] | None = None,
-) -> list[TableVersion]:
-    """Return the versions of several tables that were the newest ones at one moment.
+) -> TableVersion:
+    """Return a version whose manifest has been read.
 
     Args:
-        uris: Their locations.
-        storage_options: Options of the store, for all of them.
+        uri: The table's location, as the user wrote it.
+        log: Its version log.
+        manifest: The version.
+        storage_options: The settings for opening its store.
 
     Raises:
-        InvalidInputError: They are not in one manifest store, or a location is invalid.
-        NotFoundError: A table does not exist.
-        UnsupportedFeatureError: A table has a feature that a reader must understand and we do not.
+        UnsupportedFeatureError: The table has a feature that a reader must understand and we do
+            not.
     """
-    logs = {os.fspath(uri): open_log(uri, storage_options) for uri in uris}
-    if not logs:
-        return []
-    check_can_commit_together(logs)
-    found = []
-    for (uri, log), manifest in zip(
-        logs.items(), read_latest_together(list(logs.values())), strict=True
-    ):
-        check_readable(manifest)
-        warn_of_unmerged_rows(log, manifest)
-        found.append(
-            TableVersion(
-                uri=uri,
-                storage_options=dict(storage_options or {}),
-                store=log.store,
-                log=log,
-                manifest=manifest,
-            )
-        )
-    return found
-
-
-def branch_uri(uri: str, branch: str | None) -> str:
-    """Return the location of a branch, given a table's; sends no request.
-
-    Args:
-        uri: The table's location, as a user writes it.
-        branch: The branch's name; None or "main" for the main one.
-
-    Raises:
-        InvalidInputError: No branch can have this name.
-    """
-    name = as_branch(branch)
-    if name is None:
-        return uri
-    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
-    return f"{path.rstrip('/')}/{branch_directory(name)}{mark}{query}"
-
-
-def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
-    """Return the same table at another version; see `open_table`.
-
-    A table that is yet to be created (`create.plan_table`) is its own newest version until another
-    writer creates it.
-    """
-    if version is None and not table.version:
-        return newest_of_same(table)
-    refs = table.refs
-    found, manifest = _resolve(refs, version, table.manifest)
     check_readable(manifest)
-    if found is refs:
-        return table.at(manifest)
+    warn_of_unmerged_rows(log, manifest)
     return TableVersion(
-        uri=_uri_beside(table.uri, refs, found),
-        storage_options=table.storage_options,
-        store=found.store,
-        log=found.log,
+        uri=uri,
+        storage_options=dict(storage_options or {}),
+        store=log.store,
+        log=log,
         manifest=manifest,
     )
 
@@ -162,78 +92,27 @@ def newest_of_same(table: TableVersion) -> TableVersion:
     return table.at(look.newest)
 
 
-def _resolve(
-    refs: Refs, version: VersionSpec, known: Manifest | None = None
-) -> tuple[Refs, Manifest]:
-    """Return the branch that a version belongs to, and its manifest."""
-    if isinstance(version, str):
-        try:
-            tag = get_tag(refs, version)
-        except NotFoundError:
-            refs.log.latest()  # reports it if there is no table, either
-            raise
-        refs, version = _branch(refs, tag.branch), tag.version
-    elif isinstance(version, tuple) and len(version) == 2:
-        refs, version = _branch(refs, as_branch(version[0])), version[1]
-    log = refs.log
-    if version is None:
-        return refs, log.read_latest()
-    if isinstance(version, datetime):
-        return refs, _newest_at(log, version)
-    number = as_number(version)
-    if number is None or number < 1:
-        raise InvalidInputError(
-            f"a version is a whole number from 1, a tag or a datetime, not {version!r}"
-        )
-    if known is not None and (known.version, known.branch) == (number, refs.branch):
-        return refs, known
-    return refs, log.read(number)
+def open_tables_together(
+    uris: Sequence[str | os.PathLike[str]],
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[TableVersion]:
+    """Return the versions of several tables that were the newest ones at one moment.
 
-
-def _branch(refs: Refs, branch: str | None) -> Refs:
-    """Return the references of an existing branch.
+    Args:
+        uris: Their locations.
+        storage_options: Options of the store, for all of them.
 
     Raises:
-        NotFoundError: The branch does not exist; the message lists those that do.
+        InvalidInputError: They are not in one manifest store, or a location is invalid.
+        NotFoundError: A table does not exist.
+        UnsupportedFeatureError: A table has a feature that a reader must understand and we do not.
     """
-    found = refs.of(branch)
-    if found is not refs:
-        try:
-            found.log.latest()
-        except NotFoundError:
-            names = ", ".join(list_branches(refs))
-            there = f"there are: {names}" if names else "there are no branches"
-            raise NotFoundError(
-                f"the table at {refs.root.uri} has no branch {branch!r}; {there}"
-            ) from None
-    return found
-
-
-def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
-    """Return the location of another branch, in the form that a user wrote this one's."""
-    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
-    path = path.rstrip("/")
-    own = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"
-    if not path.endswith(own):
-        return other.store.uri
-    beside = "" if other.branch is None else f"/{branch_directory(other.branch)}"
-    return path.removesuffix(own) + beside + mark + query
-
-
-def _newest_at(log: VersionLog, moment: datetime) -> Manifest:
-    """Return the newest version that was committed at or before a moment."""
-    wanted = nanos_of(moment)
-    oldest = None
-    for version in reversed(log.versions()):
-        try:
-            manifest = log.read(version)
-        except NotFoundError:
-            continue  # cleaned up meanwhile
-        if (manifest.timestamp_nanos or 0) // 1000 * 1000 <= wanted:
-            return manifest
-        oldest = manifest
-    when = oldest and timestamp_of(oldest)
-    raise NotFoundError(
-        f"no version existed at {with_zone(moment).isoformat()}; the oldest one is version "
-        f"{oldest.version if oldest else '?'} of {when.isoformat() if when else 'an unknown time'}"
-    )
+    logs = {os.fspath(uri): open_log(uri, storage_options) for uri in uris}
+    if not logs:
+        return []
+    check_can_commit_together(logs)
+    manifests = read_latest_together(list(logs.values()))
+    return [
+        opened(uri, log, manifest, storage_options)
+        for (uri, log), manifest in zip(logs.items(), manifests, strict=True)
+    ]

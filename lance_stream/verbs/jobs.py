@@ -35,7 +35,8 @@ from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger_entries
 from lance_stream.table.fragments import Fragment
@@ -141,7 +142,7 @@ def plan_job(
     """
     options = dict(storage_options or {})
     try:
-        table = open_table(uri, storage_options=options)
+        table = open_newest(uri, storage_options=options)
     except NotFoundError:
         if not may_create:
             raise
@@ -243,7 +244,7 @@ def check_is_in(job: Placed, micro_batch: PendingBatch) -> ledger_entries.Ledger
         OtherBatchError: The table has another batch under this batch id.
         InvalidInputError: The ledger's entry has been removed since.
     """
-    table = open_table(job.uri, storage_options=job.storage_options)
+    table = open_newest(job.uri, storage_options=job.storage_options)
     entry = micro_batch.find_in(table)
     if entry is None:
         batch = micro_batch.batch
@@ -262,7 +263,7 @@ def discard(job: WriteJob, fragments: Iterable[Fragment]) -> None:
 def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     """Return the version that the files were written for, as far as the commit needs it."""
     try:
-        newest = open_table(job.uri, storage_options=job.storage_options)
+        newest = open_newest(job.uri, storage_options=job.storage_options)
     except NotFoundError as error:
         raise TableReplacedError(
             f"the rows were written for version {job.version} of {job.uri}, but the table was "

@@ -7,7 +7,8 @@ reading its manifest and publishing the new one.
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.foreign_restores import KEEPS_LEDGER
-from lance_stream.snapshot.opening import VersionSpec, checkout, newest_of_same
+from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
 from lance_stream.table.detached import check_is_attached

@@ -26,8 +26,8 @@ from lance_stream.errors import (
     LanceStreamError,
     NotFoundError,
 )
-from lance_stream.snapshot.opening import VersionSpec, checkout
 from lance_stream.snapshot.references import Refs, notes_on_missing_branch
+from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag, manifest_size
 from lance_stream.storage.options.names import as_options

@@ -42,7 +42,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
 )
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
@@ -191,7 +191,7 @@ class History:
     def _write(
         self, name: str, stream: str, batch_id: int, troubles: Troubles, refuses: bool, to: Member
     ) -> Any:
-        table = open_table(self.uris[name], storage_options=self.options)
+        table = open_newest(self.uris[name], storage_options=self.options)
         troubles.watch(table)
         rows = self.rows_of(stream, batch_id, name)
         if refuses:

@@ -12,7 +12,7 @@ import lance_stream
 from lance_stream.commit.commit_groups import Member, run_together
 from lance_stream.errors import NotFoundError
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.verbs.append import append
 from lance_stream.write.planning import Outcome
@@ -73,7 +73,7 @@ class GroupPlace:
         app_id: str,
         member: Member,
     ) -> Outcome:
-        table = open_table(self.uris[name], storage_options=self.options)
+        table = open_newest(self.uris[name], storage_options=self.options)
         prepare(name, table)
         rows = pa.table({"batch": [batch_id] * num_rows, "name": [name] * num_rows}, SCHEMA)
         joined = replace(table, log=member.join(table.log))

@@ -25,7 +25,7 @@ from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.open_files import forget_dead_offsets
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
 from lance_stream.table.fragments import Fragment
@@ -155,7 +155,7 @@ def test_all_versions(service: ObjectService, ds: Dataset, monkeypatch: pytest.M
 
 def written(num_files: int, first: int = 1000) -> list[Fragment]:
     """Write files as so many workers do."""
-    target = write_target(open_table(URI))
+    target = write_target(open_newest(URI))
     return [
         fragment
         for number in range(num_files)
@@ -189,12 +189,12 @@ def test_a_micro_batch_of_several_files(
     service: ObjectService, ds: Dataset, num_files: int
 ) -> None:
     first = PendingBatch.of("app", 0, "query")
-    append_fragments(open_table(URI), written(1), first)
+    append_fragments(open_newest(URI), written(1), first)
     assert requests_of(service, lambda: written(num_files)) == {"list": 1, "put": num_files}
     fragments = written(num_files)
 
     def take_in() -> None:
-        table = open_table(URI)
+        table = open_newest(URI)
         batch = PendingBatch.of("app", 1, "query")
         assert batch.find_in(table) is None
         assert append_fragments(table, fragments, batch).is_new
@@ -206,9 +206,9 @@ def test_finding_a_replay_opens_the_table(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = PendingBatch.of("app", 0, "query")
-    append_fragments(open_table(URI), written(1), batch)
+    append_fragments(open_newest(URI), written(1), batch)
     forget(monkeypatch)
-    find = requests_of(service, lambda: batch.find_in(open_table(URI)))
+    find = requests_of(service, lambda: batch.find_in(open_newest(URI)))
     assert find == {"list": 1, "get": 1}
 
 

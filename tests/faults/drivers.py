@@ -18,7 +18,7 @@ from lance_stream import create_dataset, open_dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.environment import MACHINE
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
@@ -175,7 +175,7 @@ def take_in(
     mode: str, uri: str, store: Store | None = None, app_id: str = APP, batch_id: int = 0
 ) -> None:
     """Do what a sink does with a micro-batch."""
-    table = open_table(uri)
+    table = open_newest(uri)
     if store is not None:
         table = replace(table, store=store, log=ObjectStoreLog(store))
     MODES[mode].take_in(
@@ -201,7 +201,7 @@ def versions_of(uri: str) -> int:
 
 
 def newest_batch(uri: str, app_id: str = APP) -> int | None:
-    entry = ledger_entries.read_entry(open_table(uri).manifest.config, app_id)
+    entry = ledger_entries.read_entry(open_newest(uri).manifest.config, app_id)
     return entry and entry.batch_id
 
 

@@ -25,7 +25,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
 )
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
 from lance_stream.table import ledger_entries
 from tests.faults.drivers import (
@@ -145,7 +145,7 @@ def take_in(mode: str, batch_id: int = 0) -> Callable[[str, Options], None]:
 
     def act(uri: str, options: Options) -> None:
         MODES[mode].take_in(
-            open_table(uri, storage_options=options),
+            open_newest(uri, storage_options=options),
             batch_for(mode, APP, batch_id),
             PendingBatch.of(APP, batch_id, QUERY),
         )
@@ -160,7 +160,7 @@ def _takes_in(mode: str) -> Action:
 
 def _create(uri: str, options: Options) -> None:
     try:
-        open_table(uri, storage_options=options)
+        open_newest(uri, storage_options=options)
     except NotFoundError:
         create_dataset(uri, SCHEMA, primary_key=["id"], storage_options=options)
 

@@ -42,7 +42,8 @@ from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.resolving import open_version
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.version_marks import is_same_version
 from lance_stream.upsert.incoming import UpsertRules
@@ -71,14 +72,14 @@ def _append(uri: str, data: pa.Table, _number: int) -> object:
 
 
 def _append_batch(uri: str, data: pa.Table, number: int) -> object:
-    table = open_table(uri)
+    table = open_newest(uri)
     written = write_fragments(data.to_batches(), write_target(table))
     return append_fragments(table, written, PendingBatch.of("app", number, "query"))
 
 
 def _upsert_batch(uri: str, data: pa.Table, number: int) -> object:
     rules = UpsertRules((data.schema.names[0],))
-    return upsert(open_table(uri), data, rules, PendingBatch.of("app", number, "query"))
+    return upsert(open_newest(uri), data, rules, PendingBatch.of("app", number, "query"))
 
 
 def _job(uri: str, data: pa.Table, _number: int) -> object:
@@ -236,14 +237,14 @@ class History:
         name, moment = self.random.choice(list(VERBS)), self.random.choice(MOMENTS)
         data, number = self.some_rows(), self.number
         stands: list[tuple[int, list[dict[str, Any]], set[str]]] = []
-        planned_on = open_table(self.uri).manifest
+        planned_on = open_newest(self.uri).manifest
         still_there: list[bool] = []
 
         def act() -> None:
             self.replace()
             stands.append(self.state(self.uri))
             with suppress(NotFoundError):
-                there = open_table(self.uri, planned_on.version).manifest
+                there = open_version(self.uri, planned_on.version).manifest
                 still_there.append(is_same_version(there, planned_on))
 
         is_replaced = self.random.random() < 0.6
@@ -298,7 +299,7 @@ class History:
         num_named = sum(
             fragment.deletion_file is not None and fragment.deletion_file.base_id is None
             for version in open_dataset(uri).versions()
-            for fragment in open_table(uri, version.version).manifest.fragments
+            for fragment in open_version(uri, version.version).manifest.fragments
         )
         assert len([file for file in files if file.startswith("_del")]) <= num_named
         assert self.state(self.uri) == before

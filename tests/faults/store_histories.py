@@ -30,7 +30,7 @@ import pyarrow as pa
 from lance_stream import create_dataset, open_dataset
 from lance_stream.errors import LanceStreamError
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
@@ -162,7 +162,7 @@ class OurWriter(Writer):
         rows = self.new_rows(f"batch {self.next_batch}")
         self._until_acknowledged(
             lambda micro_batch: append(
-                open_table(self.uri, storage_options=self.options), to_arrow(rows), micro_batch
+                open_newest(self.uri, storage_options=self.options), to_arrow(rows), micro_batch
             )
         )
         self.values |= rows
@@ -175,7 +175,7 @@ class OurWriter(Writer):
         rows = {**dict.fromkeys(chosen, value), **self.new_rows(value)}
         self._until_acknowledged(
             lambda micro_batch: upsert(
-                open_table(self.uri, storage_options=self.options),
+                open_newest(self.uri, storage_options=self.options),
                 to_arrow(rows),
                 UpsertRules(("id",)),
                 micro_batch,

@@ -12,7 +12,7 @@ import pytest
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -31,7 +31,7 @@ def uri(tmp_path: Path) -> str:
 
 def opened_with(uri: str, meanwhile: Callable[[Any], Any]) -> TableVersion:
     """Open a table to which pylance does something just before the first commit of ours."""
-    table = open_table(uri)
+    table = open_newest(uri)
 
     def watch(call: str, path: str) -> None:
         if call == "create_once" and path.startswith("_transactions/"):

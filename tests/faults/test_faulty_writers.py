@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import lance_stream
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from tests.faults import writing_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly]
@@ -57,7 +57,7 @@ def test_a_retried_task_leaves_no_duplicate(run: Run, kind: str) -> None:
     assert table.verify() == []
     named = {
         f.path
-        for fragment in open_table(str(run.folder / name)).manifest.fragments
+        for fragment in open_newest(str(run.folder / name)).manifest.fragments
         for f in fragment.files
     }
     written = {path.name for path in (run.folder / name / "data").iterdir()}

@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from lance_stream.upsert.change_rules import ChangeRules
@@ -53,7 +53,7 @@ def copy() -> Callable[[], str]:
 def take_in(
     uri: str, changes: list[Change], app_id: str, store: Store | None = None, batch_id: int = 0
 ) -> None:
-    table = open_table(uri)
+    table = open_newest(uri)
     if store is not None:
         table = replace(table, store=store, log=ObjectStoreLog(store))
     micro_batch = PendingBatch.of(app_id, batch_id, "a query")

@@ -10,7 +10,7 @@ import pytest
 from lance_stream import create_dataset
 from lance_stream.commit.manifest_stores import retrying
 from lance_stream.errors import NotFoundError
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from tests.faults.drivers import SCHEMA, START, Change, to_arrow
 from tests.faults.faulty_places import (
@@ -83,7 +83,7 @@ class DynamoPlace(Place):
 def warmed(place: DynamoPlace) -> Place:
     """Let the client of DynamoDB look at the table, as it does once."""
     with suppress(NotFoundError):
-        open_table(place.new_uri(), storage_options=place.through())
+        open_newest(place.new_uri(), storage_options=place.through())
     place.proxy.clear()
     return place
 

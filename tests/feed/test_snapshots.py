@@ -14,7 +14,8 @@ import lance_stream
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.snapshots import Snapshot
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.resolving import open_version
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -49,7 +50,7 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
 )
 def test_pieces_have_each_row_once(fragments: list[int], dead: set[int], cuts: list[int]) -> None:
     uri, alive = table_of(fragments, sorted(offset for offset in dead if offset < sum(fragments)))
-    snapshot = Snapshot(open_table(uri))
+    snapshot = Snapshot(open_newest(uri))
     assert snapshot.num_rows == len(alive)
     bounds = [0, *sorted(min(cut, len(alive)) for cut in cuts), len(alive)]
     pieces = [ids_of(snapshot, *bounds[at : at + 2]) for at in range(len(bounds) - 1)]
@@ -66,7 +67,9 @@ def test_snapshot_rows_are_inserts_with_stamps() -> None:
     (batch,) = [
         *read_changes(
             list(
-                Snapshot(open_table(uri, 2), FeedColumns(open_table(uri, 2), ["name"])).units(1, 2)
+                Snapshot(open_version(uri, 2), FeedColumns(open_version(uri, 2), ["name"])).units(
+                    1, 2
+                )
             )
         )
     ]
@@ -77,7 +80,7 @@ def test_snapshot_rows_are_inserts_with_stamps() -> None:
 
 
 def test_pieces_respect_the_row_limit() -> None:
-    snapshot = Snapshot(open_table(table_of([5, 5, 5], [1, 7])[0]))
+    snapshot = Snapshot(open_newest(table_of([5, 5, 5], [1, 7])[0]))
     assert snapshot.stop_within(0, rows=4) == 4
     assert snapshot.stop_within(4, rows=100) == 13
     assert snapshot.stop_within(13, rows=1) == 13
@@ -85,7 +88,7 @@ def test_pieces_respect_the_row_limit() -> None:
 
 
 def test_pieces_respect_the_size_limit() -> None:
-    table = open_table(table_of([1000, 1000, 1000], [])[0])
+    table = open_newest(table_of([1000, 1000, 1000], [])[0])
     snapshot = Snapshot(table)
     sizes = [
         sum(file.size_bytes for file in fragment.files) for fragment in table.manifest.fragments
@@ -108,7 +111,7 @@ def test_pieces_are_as_large_as_the_size_allows(
 ) -> None:
     """A row's share is its fragment's size divided among the live rows."""
     uri, alive = table_of(fragments, sorted(offset for offset in dead if offset < sum(fragments)))
-    table = open_table(uri)
+    table = open_newest(uri)
     snapshot, start = Snapshot(table), min(start, len(alive))
     shares = [
         Fraction(sum(file.size_bytes for file in fragment.files), int(num_live))
@@ -125,12 +128,12 @@ def test_pieces_are_as_large_as_the_size_allows(
 
 @pytest.mark.floors
 def test_pieces_have_at_least_one_row() -> None:
-    snapshot = Snapshot(open_table(table_of([10], [])[0]))
+    snapshot = Snapshot(open_newest(table_of([10], [])[0]))
     assert snapshot.stop_within(3, size_bytes=1) == 4
 
 
 def test_an_empty_version_has_no_pieces() -> None:
-    snapshot = Snapshot(open_table(table_of([], [])[0]))
+    snapshot = Snapshot(open_newest(table_of([], [])[0]))
     assert snapshot.num_rows == 0
     assert snapshot.stop_within(0, rows=5) == 0
     assert list(snapshot.units()) == []

@@ -15,7 +15,7 @@ from lance_stream import CommitUncertainError, InvalidInputError
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.ledger.foreign_restores import MAX_UNTRIED_VERSIONS, forgets
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ledger_entries import config_key
 from lance_stream.table.manifest import encode_manifest
@@ -39,7 +39,7 @@ def rows(*ids: int) -> pa.Table:
 
 
 def ids_of(table: TableVersion) -> list[int]:
-    found: list[int] = lance_stream.Dataset(checkout(table, None)).to_table()["id"].to_pylist()
+    found: list[int] = lance_stream.Dataset(newest_of_same(table)).to_table()["id"].to_pylist()
     return found
 
 
@@ -124,7 +124,7 @@ def test_concurrent_drivers_commit_a_batch_once(table: TableVersion) -> None:
         each.join()
     assert sorted(each.is_new for each in done) == [False, False, False, True]
     assert ids_of(table) == [7]
-    assert open_table(table.uri).version == 2
+    assert open_newest(table.uri).version == 2
 
 
 BETWEEN: dict[str, Callable[[TableVersion], object]] = {
@@ -172,14 +172,14 @@ def test_overwritten_columns_stop_the_micro_batch(table: TableVersion) -> None:
     overwrite(table, pa.table({"other": [1.5]}))
     with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
         append_fragments(table, fragments, batch(0))
-    assert batch(0).find_in(checkout(table, None)) is None
+    assert batch(0).find_in(newest_of_same(table)) is None
 
 
 def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
     append(table, rows(1), batch(0))
     for number in range(5):
         append(table, rows(10 + number))
-    newest = checkout(table, None)
+    newest = newest_of_same(table)
     for version in range(1, newest.version):
         table.store.delete(manifest_path(version))
     assert not append(table, rows(1), batch(0)).is_new
@@ -286,7 +286,7 @@ def test_new_streams_read_only_the_newest_version(table: TableVersion) -> None:
     for number in range(5):
         append(table, rows(number))
     store = WatchedStore(table.store)
-    watched = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
+    watched = replace(newest_of_same(table), store=store, log=ObjectStoreLog(store))
     assert batch(0).find_in(watched) is None
     assert store.calls == [("list_names", "_transactions")]
 
@@ -299,7 +299,7 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
     for number in range(MAX_UNTRIED_VERSIONS + 5):
         append(table, rows(number))
     store = WatchedStore(table.store)
-    newest = replace(checkout(table, None), store=store, log=ObjectStoreLog(store))
+    newest = replace(newest_of_same(table), store=store, log=ObjectStoreLog(store))
     pending = batch(1)
     assert pending.find_in(newest) is None
     assert store.calls == [("list_names", "_transactions")]
@@ -307,7 +307,7 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
     assert pending.find_in(newest) is None
     assert store.calls == [], "the next attempt asks about the same version"
     append(table, rows(99))
-    assert pending.find_in(checkout(newest, None)) is None
+    assert pending.find_in(newest_of_same(newest)) is None
     assert [call for call, _ in store.calls] == ["list_files", "read_ranges"], "one look"
 
 
@@ -327,7 +327,7 @@ def test_a_search_covers_later_batches_only(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
-    assert batch(2).find_in(checkout(table, None)) is None
+    assert batch(2).find_in(newest_of_same(table)) is None
     assert not append(table, rows(1), batch(1)).is_new
 
 

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import InvalidInputError, TableReplacedError
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.tombstones import read_tombstones
 from lance_stream.upsert.incoming import UpsertRules
@@ -105,14 +105,14 @@ def test_a_first_batch_of_deletes_only(uri: str) -> None:
     forgetful = UpsertRules(("id",), sequence_by="at", delete_when="gone")
     assert not upsert(plan_table(uri, SCHEMA), rows(1, gone=True), forgetful, batch()).is_new
     with pytest.raises(lance_stream.NotFoundError):
-        open_table(uri)
+        open_newest(uri)
     rules = UpsertRules(("id",), sequence_by="at", delete_when="gone", tombstones=timedelta(days=7))
     done = upsert(plan_table(uri, SCHEMA), rows(1, gone=True), rules, batch(1))
     assert (done.is_new, done.table.version) == (True, 1)
     remembered = read_tombstones(done.table.manifest.config)
     assert remembered is not None
     assert remembered.files
-    late = upsert(checkout(done.table, None), rows(1), rules, batch(2))
+    late = upsert(newest_of_same(done.table), rows(1), rules, batch(2))
     assert (late.num_late, lance_stream.open_dataset(uri).count_rows()) == (1, 0)
 
 

@@ -20,7 +20,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.background import ROUND
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
@@ -79,30 +79,30 @@ def _at(manifest: Manifest, version: int) -> Manifest:
     return replace(manifest, version=version, timestamp_nanos=nanos)
 
 
-def open_newest(uri: str) -> Dataset:
+def open_dataset(uri: str) -> Dataset:
     return lance_stream.open_dataset(uri)
 
 
 def upsert(uri: str, number: int = 0) -> None:
     keys = np.random.default_rng(number).choice(NUM_ROWS, BATCH, replace=False)
-    assert open_newest(uri).upsert(rows(keys, number), on=["key"]).count_rows() == NUM_ROWS
+    assert open_dataset(uri).upsert(rows(keys, number), on=["key"]).count_rows() == NUM_ROWS
 
 
 def feed(uri: str) -> None:
-    ds = open_newest(uri)
+    ds = open_dataset(uri)
     assert ds.changes(ds.version - 1).read_all().num_rows == 2 * BATCH
 
 
 def read_key(uri: str) -> None:
-    assert open_newest(uri).to_table(filter="key = 4711").num_rows == 1
+    assert open_dataset(uri).to_table(filter="key = 4711").num_rows == 1
 
 
 def decide_on_compaction(uri: str) -> None:
-    Automatic(ROUND).reason(open_table(uri))
+    Automatic(ROUND).reason(open_newest(uri))
 
 
 def plan_cleanup(uri: str) -> None:
-    ds = open_newest(uri)
+    ds = open_dataset(uri)
     assert len(ds.cleanup(retain_versions=1, dry_run=True).versions) == ds.version - 1
 
 
@@ -152,7 +152,7 @@ def tables() -> Iterator[Callable[[int], str]]:
         yield table
 
 
-@pytest.mark.parametrize("action", [open_newest, upsert, feed, read_key, decide_on_compaction])
+@pytest.mark.parametrize("action", [open_dataset, upsert, feed, read_key, decide_on_compaction])
 def test_ten_times_as_many_batches_cost_the_same(
     tables: Callable[[int], str], action: Callable[[str], object]
 ) -> None:

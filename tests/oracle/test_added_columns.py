@@ -9,7 +9,7 @@ import pytest
 
 from lance_stream import Dataset, InvalidInputError, open_dataset
 from lance_stream.commit.committer import read_transaction
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.operations import Merge
 from lance_stream.verbs.add_columns import add_columns
 from tests.oracle.test_upserts import Twins, rows
@@ -31,10 +31,10 @@ def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
         lance.dataset(uri).delete("id = 3")
     without_structs = version == "2.0"  # in whose files pylance writes no null structs in updates
     for columns in ADDED[:1] + ADDED[2:] if without_structs else ADDED:
-        add_columns(open_table(twins.ours), pa.schema(columns))
+        add_columns(open_newest(twins.ours), pa.schema(columns))
         lance.dataset(twins.theirs).add_columns(pa.schema(columns))
         twins.check()
-        ours, theirs = open_table(twins.ours), open_table(twins.theirs)
+        ours, theirs = open_newest(twins.ours), open_newest(twins.theirs)
         assert ours.schema == theirs.schema
         made = [read_transaction(value.log, value.manifest) for value in (ours, theirs)]
         operations = [version.operation for version in made if version is not None]
@@ -64,7 +64,7 @@ def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
     inner = pa.struct([("c", pa.string())])
     added = pa.schema([("s", pa.struct([("a", pa.int64()), ("b", inner)]))])
     if by == "ours":
-        add_columns(open_table(uri), added)
+        add_columns(open_newest(uri), added)
     else:
         lance.dataset(uri).add_columns(added)
     whole = pa.table({"id": [7, 8], "s": pa.array([{"a": 1, "b": {"c": "x"}}] * 2, added[0].type)})
@@ -105,17 +105,17 @@ def test_dropped_field_ids_are_not_reused(tmp_path: Path) -> None:
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).drop_columns(["x"])
     field = pa.field("x", pa.float64())
-    added = add_columns(open_table(twins.ours), pa.schema([field]))
+    added = add_columns(open_newest(twins.ours), pa.schema([field]))
     lance.dataset(twins.theirs).add_columns(field)
     twins.check()
-    assert added.schema.fields[-1].id == open_table(twins.theirs).schema.fields[-1].id == 3
+    assert added.schema.fields[-1].id == open_newest(twins.theirs).schema.fields[-1].id == 3
     assert lance.dataset(twins.ours).to_table()["x"].null_count == 20
 
 
 def test_concurrent_pylance_appends_read_null(tmp_path: Path) -> None:
     """Rows that the reference appends while columns are added have nulls in the new columns."""
     twins = Twins(tmp_path, rows(range(5), 0))
-    stale = open_table(twins.ours)
+    stale = open_newest(twins.ours)
     lance.write_dataset(rows([7], 0), twins.ours, mode="append")
     added = add_columns(stale, pa.schema([pa.field("b", pa.string())]))
     assert added.version == stale.version + 2
@@ -126,7 +126,7 @@ def test_concurrent_pylance_appends_read_null(tmp_path: Path) -> None:
 def test_both_add_columns_concurrently(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(5), 0))
     theirs = lance.dataset(twins.ours)
-    add_columns(open_table(twins.ours), pa.schema([pa.field("b", pa.string())]))
+    add_columns(open_newest(twins.ours), pa.schema([pa.field("b", pa.string())]))
     with pytest.raises(OSError, match=r"(?i)conflict|retry"):
         theirs.add_columns(pa.field("c", pa.string()))
     theirs.checkout_latest()

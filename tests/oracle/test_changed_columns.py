@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.committer import read_transaction
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.operations import Operation
 from tests.oracle.test_upserts import Twins, rows
 from tests.verbs.test_add_columns import in_the_way
@@ -32,7 +32,7 @@ def twins_of(path: Path, version: str = "2.2", **options: Any) -> Twins:
 
 
 def operation(uri: str) -> Operation:
-    table = open_table(uri)
+    table = open_newest(uri)
     transaction = read_transaction(table.log, table.manifest)
     assert transaction is not None
     return transaction.operation
@@ -41,7 +41,7 @@ def operation(uri: str) -> Operation:
 def check_same(twins: Twins) -> None:
     """The twins agree in rows, ids, stamps, schema and kind of operation."""
     twins.check()
-    assert open_table(twins.ours).schema == open_table(twins.theirs).schema
+    assert open_newest(twins.ours).schema == open_newest(twins.theirs).schema
     assert type(operation(twins.ours)) is type(operation(twins.theirs))
 
 

@@ -19,7 +19,7 @@ import lance_stream
 from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction, Round
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 
 pytestmark = pytest.mark.oracle
 
@@ -65,7 +65,7 @@ class Life:
         self.values |= rows
         for key in gone:
             del self.values[key]
-        self.compaction.after_batch(number, partial(open_table, self.uri), lookup_seconds=0.0)
+        self.compaction.after_batch(number, partial(open_newest, self.uri), lookup_seconds=0.0)
         if self.random.random() < 0.5:
             self.end_round()
 

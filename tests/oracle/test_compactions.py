@@ -12,7 +12,7 @@ from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.rewrites import prepare
 from lance_stream.maintenance.verify import verify
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from tests.oracle.test_applied import INDEXED_ACTS, IndexedHistory
 from tests.oracle.test_diffs import ACTS, History, changes_of
 
@@ -51,12 +51,12 @@ def test_only_the_fragments_change(tmp_path: Path, seed: int, target_rows: int) 
     for _ in range(6):
         dice.choice(ACTS)(history)
         before = rows_of(uri)
-        done = compact(open_table(uri), target_rows)
+        done = compact(open_newest(uri), target_rows)
         assert rows_of(uri) == before
         lance.dataset(uri).validate()
         assert verify(done.table) == []
         if done.num_removed:
-            assert plan(open_table(uri), CompactionRules(target_rows)) == []
+            assert plan(open_newest(uri), CompactionRules(target_rows)) == []
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -66,7 +66,7 @@ def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: i
     history = History(uri, seed)
     for _ in range(6):
         dice.choice(ACTS)(history)
-        prepared = prepare(open_table(uri), CompactionRules(dice.choice([6, 100])))
+        prepared = prepare(open_newest(uri), CompactionRules(dice.choice([6, 100])))
         for _ in range(dice.randint(1, 2)):
             dice.choice(ACTS)(history)
         before, version = rows_of(uri), history.ds.version
@@ -75,7 +75,7 @@ def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: i
         lance.dataset(uri).validate()
         assert verify(done.table) == []
         if done.table.version > version:
-            found = changes_of(open_table(uri).log, done.table.version)
+            found = changes_of(open_newest(uri).log, done.table.version)
             assert (found.inserts, found.updates, found.deletes) == ((), (), ())
 
 
@@ -86,7 +86,7 @@ def test_index_queries_hold_after_a_rebased_compaction(tmp_path: Path, seed: int
     history = IndexedHistory(uri, seed)
     for _ in range(5):
         dice.choice(INDEXED_ACTS)(history)
-        prepared = prepare(open_table(uri), CompactionRules(100))
+        prepared = prepare(open_newest(uri), CompactionRules(100))
         dice.choice(INDEXED_ACTS)(history)
         commit_prepared(prepared)
         check_indices(uri)
@@ -99,5 +99,5 @@ def test_queries_by_index_find_what_scans_find(tmp_path: Path, seed: int) -> Non
     history = IndexedHistory(uri, seed)
     for _ in range(5):
         dice.choice(INDEXED_ACTS)(history)
-        compact(open_table(uri), 100)
+        compact(open_newest(uri), 100)
         check_indices(uri)

@@ -13,7 +13,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, open_dataset
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark.sink.modes import _check_fits
 from lance_stream.verbs.jobs import plan_job
 
@@ -149,7 +149,7 @@ def test_everything_else_is_allowed(ds: Dataset) -> None:
     ds = ds.update_metadata(fields={"sum": {"unit": "EUR"}})
     found = {row["key"]: (row["price"], row["sum"]) for row in ds.to_table().to_pylist()}
     assert found == {1: (7, 3), 2: (2, 3), 3: (1, None)}
-    assert open_table(ds.uri).schema.fields[-1].metadata["computed_column"] == b"true"
+    assert open_newest(ds.uri).schema.fields[-1].metadata["computed_column"] == b"true"
     assert ds.drop_columns(["price", "sum"]).schema.names == ["key", "size"]
     assert ds.overwrite(ALLOWED).schema.names == ALLOWED.column_names
 

@@ -16,7 +16,7 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.servers.buckets import Bucket
@@ -97,14 +97,14 @@ def test_requests_of_an_append(beside: Beside) -> None:
 
 
 def test_requests_of_committing_written_files(beside: Beside) -> None:
-    target = write_target(open_table(beside.our_uri, None, beside.options))
+    target = write_target(open_newest(beside.our_uri, beside.options))
     our_files = write_fragments(rows(7).to_batches(), target)
     their_files = lance.fragment.write_fragments(
         rows(7), beside.their_uri, storage_options=beside.options
     )
 
     def commit() -> None:
-        append_fragments(open_table(beside.our_uri, None, beside.options), our_files)
+        append_fragments(open_newest(beside.our_uri, beside.options), our_files)
 
     def commit_theirs() -> None:
         ds = beside.theirs()

@@ -13,7 +13,7 @@ import pytest
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.maintenance.verify import verify
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
 from lance_stream.table.tombstones import CONFIG_KEY
 from lance_stream.upsert.incoming import UpsertRules
@@ -52,7 +52,7 @@ def keys_of(uri: str) -> list[int]:
 
 def test_pylance_commits_drop_no_tombstones(tmp_path: Path) -> None:
     uri = make_table(tmp_path)
-    upsert(open_table(uri), changes((1, 5, "d"), (9, 5, "d")), RULES)
+    upsert(open_newest(uri), changes((1, 5, "d"), (9, 5, "d")), RULES)
     (file,) = (tmp_path / "t" / TOMBSTONES_DIRECTORY).iterdir()
     assert keys_of(uri) == [2, 3]
     lance.write_dataset(rows([4], 1), uri, mode="append")
@@ -60,7 +60,7 @@ def test_pylance_commits_drop_no_tombstones(tmp_path: Path) -> None:
     lance.dataset(uri).delete("id = 3")
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     lance.dataset(uri).optimize.compact_files()
-    ours = open_table(uri)
+    ours = open_newest(uri)
     lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
     assert file.exists()
     assert CONFIG_KEY in lance.dataset(uri).config()
@@ -74,7 +74,7 @@ def test_tombstone_only_versions_suit_pylance(tmp_path: Path) -> None:
     """Pylance reads and extends a version that changes nothing but tombstones."""
     uri = make_table(tmp_path)
     before = lance.dataset(uri)
-    done = upsert(open_table(uri), changes((9, 5, "d")), RULES)
+    done = upsert(open_newest(uri), changes((9, 5, "d")), RULES)
     now = lance.dataset(uri)
     assert now.version == done.table.version == before.version + 1
     assert now.to_table(with_row_id=True) == before.to_table(with_row_id=True)
@@ -84,11 +84,11 @@ def test_tombstone_only_versions_suit_pylance(tmp_path: Path) -> None:
 
 def test_a_clone_remembers_what_its_base_does(tmp_path: Path) -> None:
     uri, clone = make_table(tmp_path), str(tmp_path / "clone")
-    upsert(open_table(uri), changes((1, 5, "d")), RULES)
+    upsert(open_newest(uri), changes((1, 5, "d")), RULES)
     lance.dataset(uri).shallow_clone(clone, lance.dataset(uri).version)
-    done = upsert(open_table(clone), changes((1, 4, "u"), (2, 5, "d")), RULES)
+    done = upsert(open_newest(clone), changes((1, 4, "u"), (2, 5, "d")), RULES)
     assert (done.num_late, keys_of(clone), keys_of(uri)) == (1, [3], [2, 3])
-    again = upsert(open_table(clone), changes((1, 4, "u"), (2, 4, "u")), RULES)
+    again = upsert(open_newest(clone), changes((1, 4, "u"), (2, 4, "u")), RULES)
     assert again.num_late == 2
 
 
@@ -105,7 +105,7 @@ def insert_with_append(uri: str) -> None:
 def test_a_racing_pylance_insert_is_deleted(tmp_path: Path, insert: Callable[[str], Any]) -> None:
     """Pylance inserts the row while the delete of its key is being committed."""
     uri = make_table(tmp_path)
-    table = open_table(uri)
+    table = open_newest(uri)
     store = WatchedStore(table.store)
 
     def overtake(call: str, path: str) -> None:

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 import lance_stream
 from lance_stream._proto import transaction_pb2
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.table import operations as ops
 from lance_stream.table import wire
 from lance_stream.table.paths import transaction_path
@@ -445,7 +445,7 @@ def test_transactions_differ_only_where_documented(
 
 def transaction_of(uri: str) -> transaction_pb2.Transaction:
     """Return the newest transaction, which is stored twice."""
-    table = open_table(uri)
+    table = open_newest(uri)
     data = table.manifest.inline_transaction
     assert data is not None
     assert table.store.read(transaction_path(table.manifest.transaction_file)) == data

@@ -8,7 +8,7 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.verbs.update import update
 from tests.oracle.test_upserts import Twins, rows
 
@@ -37,15 +37,15 @@ def test_random_updates_agree(tmp_path: Path, seed: int) -> None:
         counted = lance.dataset(twins.theirs).update(values, where=where)
         if not counted["num_rows_updated"]:
             # Pylance makes a version though nothing changes.
-            assert update(open_table(twins.ours), values, where).version == before
+            assert update(open_newest(twins.ours), values, where).version == before
             return
-        update(open_table(twins.ours), values, where)
+        update(open_newest(twins.ours), values, where)
         twins.check()
 
 
 def test_values_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
     twins = Twins(tmp_path, rows(range(5), 0))
-    table = open_table(twins.ours)
+    table = open_newest(twins.ours)
     for values, match in (
         ({"id": "x"}, "'id' is double"),
         ({"y": "1"}, "no column 'y'"),

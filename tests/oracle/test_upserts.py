@@ -10,7 +10,7 @@ import pytest
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.maintenance.verify import verify
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
@@ -35,7 +35,7 @@ class Twins:
     def upsert(self, rows: pa.Table, *on: str) -> Upserted:
         merge = lance.dataset(self.theirs).merge_insert(list(on))
         counted = merge.when_matched_update_all().when_not_matched_insert_all().execute(rows)
-        done = upsert(open_table(self.ours), rows, UpsertRules(on))
+        done = upsert(open_newest(self.ours), rows, UpsertRules(on))
         assert (done.num_inserted, done.num_updated) == (
             counted["num_inserted_rows"],
             counted["num_updated_rows"],
@@ -48,7 +48,7 @@ class Twins:
         assert ours.version == theirs.version
         assert rows_of(ours) == rows_of(theirs)
         ours.validate()
-        assert verify(open_table(self.ours)) == []
+        assert verify(open_newest(self.ours)) == []
         log = ObjectStoreLog(open_store(self.ours))
         check_applied(log, ours.version)
 
@@ -120,7 +120,7 @@ def test_concurrent_inserts_of_a_key_merge(
         return pa.table({"id": list(keys), "x": [float(key) for key in keys]}, schema)
 
     lance.write_dataset(table(1, 2), uri, enable_stable_row_ids=True)
-    stale, ours = lance.dataset(uri), open_table(uri)
+    stale, ours = lance.dataset(uri), open_newest(uri)
     merge = stale.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     assert upsert(ours, table(2, 3), UpsertRules(("id",))).num_inserted == 1
     merge.execute(table(3, 4))

@@ -13,7 +13,7 @@ from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.read import take
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.snapshot.open_files import forget_dead_offsets
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.row_addresses import NO_ADDRESS
 
@@ -52,7 +52,7 @@ def test_both_ways_find_the_same_rows(tmp_path: Path, seed: int) -> None:
     wanted = np.random.default_rng(seed).permutation(ds.table.manifest.next_row_id + 3)
     wanted = np.concatenate([wanted, wanted[:5]]).astype(np.uint64)
     expected, is_expected = ds.table.row_id_index.find(wanted)
-    found, is_there = find_rows(open_table(ds.uri), wanted)
+    found, is_there = find_rows(open_newest(ds.uri), wanted)
     assert is_there.tolist() == is_expected.tolist()
     assert found.tolist() == expected.tolist()
     assert bool(is_there.any())

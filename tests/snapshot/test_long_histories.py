@@ -24,7 +24,7 @@ from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
 from lance_stream.table.fragment_list import FragmentNumbers
@@ -217,12 +217,12 @@ def test_appends_send_little_besides_the_manifest(place: Place) -> None:
 
 def test_a_batch_is_committed_once(place: Place) -> None:
     batch = PendingBatch.of("app", 0, "query")
-    table = open_table(place.uri, None, place.options)
+    table = open_newest(place.uri, place.options)
     append_fragments(table, write_fragments(rows(0).to_batches(), write_target(table)), batch)
     found = []
 
     def find() -> None:
-        found.append(batch.find_in(open_table(place.uri, None, place.options)))
+        found.append(batch.find_in(open_newest(place.uri, place.options)))
 
     asked, num_bytes = place.asked(find)
     assert asked == {"list": 1}
@@ -247,7 +247,7 @@ def test_a_row_is_deleted_by_its_id(place: Place) -> None:
 
 
 def test_versions_are_listed_by_thousands(place: Place) -> None:
-    table = open_table(place.uri, None, place.options)
+    table = open_newest(place.uri, place.options)
     versions: list[int] = []
     asked, _ = place.asked(lambda: versions.extend(table.log.versions()))
     assert len(versions) >= place.num_versions

@@ -15,7 +15,8 @@ from lance_stream import TableReplacedError
 from lance_stream.commit import same_table
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.compaction import compact
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.resolving import open_version
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
@@ -55,13 +56,13 @@ def append_once(uri: str) -> object:
 
 
 def append_fragments_of_a_batch(uri: str) -> object:
-    table = open_table(uri)
+    table = open_newest(uri)
     written = write_fragments(rows(8, 9).to_batches(), write_target(table))
     return append_fragments(table, written, BATCH)
 
 
 def upsert_a_batch(uri: str) -> object:
-    return upsert(open_table(uri), rows(1, 8), UpsertRules(("id",)), BATCH)
+    return upsert(open_newest(uri), rows(1, 8), UpsertRules(("id",)), BATCH)
 
 
 def run_a_job(overwrites: bool) -> Callable[[str], object]:
@@ -77,7 +78,7 @@ VERBS: dict[str, Callable[[str], object]] = {
     "append once": append_once,
     "append of a batch": append_fragments_of_a_batch,
     "overwrite": lambda uri: lance_stream.open_dataset(uri).overwrite(rows(8)),
-    "overwrite of a batch": lambda uri: overwrite(open_table(uri), rows(8), BATCH),
+    "overwrite of a batch": lambda uri: overwrite(open_newest(uri), rows(8), BATCH),
     "delete": lambda uri: lance_stream.open_dataset(uri).delete("id = 1"),
     "update": lambda uri: lance_stream.open_dataset(uri).update({"name": "'x'"}, where="id = 1"),
     "upsert": lambda uri: lance_stream.open_dataset(uri).upsert(rows(1, 8), on="id"),
@@ -288,9 +289,9 @@ def test_silent_manifests_are_compared_by_content(
     uri: str,
 ) -> None:
     """The manifests state neither their time nor their transaction."""
-    one = open_table(uri).manifest
+    one = open_newest(uri).manifest
     silent = replace(one, timestamp_nanos=None, transaction_file="")
-    older = open_table(uri, 3).manifest
+    older = open_version(uri, 3).manifest
     other = replace(older, version=4, timestamp_nanos=None, transaction_file="")
     assert same_table.is_same_version(silent, replace(silent))
     assert not same_table.is_same_version(silent, other)

@@ -10,7 +10,7 @@ import pytest
 
 import lance_stream
 from lance_stream.read.scan import plan_scan
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark.jobs.eager_rows import rows_of
 from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.jobs.work_units import divide
@@ -57,7 +57,7 @@ def test_an_error_is_left_to_the_task() -> None:
 def test_a_portion_knows_how_many_bytes_its_rows_have(tmp_path: Path) -> None:
     rows = pa.table({"x": np.random.default_rng(1).random(1000)})
     ds = lance_stream.create_dataset(tmp_path / "t", rows)
-    units = plan_scan(open_table(ds.uri), ("x",))
+    units = plan_scan(open_newest(ds.uri), ("x",))
     (portion,) = divide(units, lambda each: each, lambda _, part: part, Counting())
     assert portion.num_bytes is not None
     assert 8000 <= portion.num_bytes <= 16_000
@@ -67,6 +67,6 @@ def test_of_blobs_it_does_not_know(tmp_path: Path) -> None:
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([blob]))
     ds = ds.append(pa.table({"b": pa.array([b"1"], pa.large_binary())}))
-    units = plan_scan(open_table(ds.uri), ("b",))
+    units = plan_scan(open_newest(ds.uri), ("b",))
     (portion,) = divide(units, lambda each: each, lambda _, part: part, Counting())
     assert portion.num_bytes is None

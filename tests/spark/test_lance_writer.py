@@ -13,7 +13,8 @@ import lance_stream
 from lance_stream.errors import NotFoundError
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import digest_of
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.resolving import open_version
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter
 from lance_stream.table import ledger_entries
@@ -56,7 +57,7 @@ def files_of(uri: str) -> set[str]:
 
 
 def files_named(uri: str) -> set[str]:
-    manifest = open_table(uri).manifest
+    manifest = open_newest(uri).manifest
     return {file.path for fragment in manifest.fragments for file in fragment.files}
 
 
@@ -97,7 +98,7 @@ def test_an_empty_dataframe_creates_the_table(session: Any, uri: str) -> None:
 
 def test_write_options_shape_a_new_table(session: Any, uri: str) -> None:
     save(numbers(session, 0, 3), uri, fileVersion="2.1", primaryKey="name, id")
-    made = open_table(uri)
+    made = open_newest(uri)
     assert made.file_version.manifest_name == "2.1"
     keys = {field.name: field.primary_key_position for field in made.schema.fields}
     assert keys == {"name": 1, "id": 2}
@@ -146,7 +147,7 @@ def test_overwrites_keep_types_spark_lacks(session: Any, uri: str) -> None:
     assert after.to_table().to_pylist() == [{"id": 2, "vector": [1.0, 2.0], "half": 0.5}]
     save(loaded.selectExpr("id", "'new' AS note"), uri, mode="overwrite")
     assert lance_stream.open_dataset(uri).schema.names == ["id", "note"]
-    assert min(field.id for field in open_table(uri).schema.fields) > 2
+    assert min(field.id for field in open_newest(uri).schema.fields) > 2
 
 
 def test_invalid_columns_write_nothing(session: Any, uri: str) -> None:
@@ -181,7 +182,7 @@ def test_a_failed_task_leaves_nothing(session: Any, uri: str) -> None:
     with pytest.raises(Exception, match="the rows cannot be computed"):
         save(df.coalesce(1), uri)  # of several tasks one may still write when another has failed
     with pytest.raises(NotFoundError):
-        open_table(uri)
+        open_newest(uri)
     assert files_of(uri) == set()
 
 
@@ -317,7 +318,7 @@ def test_streams_need_a_query_id(uri: str) -> None:
     with pytest.raises(lance_stream.InvalidInputError, match="option 'appId'"):
         writer.commit([part], 0)
     with pytest.raises(NotFoundError):
-        open_table(uri)
+        open_newest(uri)
     assert files_of(uri) == set()
 
 
@@ -465,5 +466,5 @@ def test_complete_output_overwrites_the_table(session: Any, file_stream: Any, ur
     run(file_stream, uri, mode="complete", df=counted)
     assert lance_stream.open_dataset(uri).version == 2
     assert files_of(uri) - files_named(uri) == {
-        file.path for fragment in open_table(uri, 1).manifest.fragments for file in fragment.files
+        file.path for fragment in open_version(uri, 1).manifest.fragments for file in fragment.files
     }

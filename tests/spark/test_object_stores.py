@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import InvalidInputError, StoreRefusedError
 from lance_stream.maintenance.consumers import list_consumers
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark import lance_sink, register
 from lance_stream.storage.locations import open_store
 from tests.servers.buckets import Bucket
@@ -98,7 +98,7 @@ def test_a_stream_round_trips_through_a_store(
     assert (sink.last_commit.skipped, sink.last_commit.version) == (True, newest)
     follow()
     assert rows_of(replica, options) == rows_of(uri, options) == expected(6)
-    (consumer,) = list_consumers(open_table(uri, storage_options=options).refs)
+    (consumer,) = list_consumers(open_newest(uri, storage_options=options).refs)
     assert consumer.name == "replica"
 
     batch = spark.read.format(FORMAT).option("readChangeFeed", "true")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream.read.units import WorkUnit, size_of, unit_of
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.jobs.work_units import (
     LARGE_TASK_BYTES,
@@ -67,7 +67,7 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
     """They count with what has to be read around them, and are cut into smaller parts."""
     rows = pa.table({"text": [f"{n:0>100}" for n in range(40_000)]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
-    table = open_table(made.uri)
+    table = open_newest(made.uri)
     whole = unit_of(table, 0, columns=("text",))
     _, all_bytes = size_of(whole)
     assert cost_of(whole) == all_bytes

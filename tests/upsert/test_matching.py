@@ -8,7 +8,7 @@ import pytest
 import lance_stream
 from lance_stream.read.units import unit_of
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.upsert.keys import KeyLookup
 from lance_stream.upsert.matching import find_matches
 
@@ -26,7 +26,7 @@ def test_all_live_rows_of_keys_match(tmp_path: Path, where: str, batch_size: int
     dataset = before.append(rows[10:]).delete(where)
     live = set(dataset.to_table()["key"].to_pylist())
 
-    table = open_table(uri)
+    table = open_newest(uri)
     fragment_id, place = max((each, at) for at, each in enumerate(table.manifest.fragments.ids))
     unit = unit_of(table, place, columns=("key", "sequence"), system_columns=(ROW_ADDRESS,))
     lookup = KeyLookup([pa.array(np.arange(5, ROWS))])
@@ -50,7 +50,7 @@ def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], lea
     lance_stream.create_dataset(uri, rows.schema).append(rows).delete("key % 3 = 0")
     columns = ("key", "sequence" if set(keys) - {-1} else "no such column")
     unit = unit_of(
-        open_table(uri), 0, columns=columns, system_columns=(ROW_ADDRESS,), include_deleted=learns
+        open_newest(uri), 0, columns=columns, system_columns=(ROW_ADDRESS,), include_deleted=learns
     )
     found = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
     live = [key // 2 for key in keys if key >= 0 and key % 3]

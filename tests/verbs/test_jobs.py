@@ -21,7 +21,7 @@ from lance_stream.errors import (
 )
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.paths import NamingScheme, manifest_path
@@ -57,14 +57,14 @@ def files_of(uri: str) -> list[str]:
 
 
 def files_named(uri: str) -> list[str]:
-    fragments = open_table(uri).manifest.fragments
+    fragments = open_newest(uri).manifest.fragments
     return sorted(file.path for fragment in fragments for file in fragment.files)
 
 
 def test_the_first_commit_creates_the_table(uri: str) -> None:
     job = plan_job(uri, SCHEMA, file_version="2.1", primary_key=["id"])
     with pytest.raises(NotFoundError):
-        open_table(uri)
+        open_newest(uri)
     done = commit_job(job, write(job, 1, 2) + write(job, 3))
     made = Dataset(done.table)
     assert (done.is_new, made.version, made.file_version) == (True, 1, "2.1")

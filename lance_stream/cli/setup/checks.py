@@ -15,7 +15,7 @@ from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.environment import Environment
 from lance_stream.errors import LanceStreamError, NotFoundError
 from lance_stream.machine import java, pythons
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.extras import MODULES, is_installed
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.preflight import check_can_write_to
@@ -168,7 +168,7 @@ def check_location(
         yield reached
         return
     try:
-        version = open_table(uri, storage_options=options).version
+        version = open_newest(uri, storage_options=options).version
         yield Check("location", OK, f"a table at version {version}")
     except NotFoundError:
         yield Check("location", OK, "reached; there is no table yet")

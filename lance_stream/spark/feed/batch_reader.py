@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.changes import plan_changes
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.resolving import open_version
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.feed.planning import (
@@ -76,7 +76,7 @@ class ChangesReader(DataSourceReader):
     def partitions(self) -> list[AnyInput]:
         """Plan the interval; called once per loaded DataFrame."""
         last = self.version or open_for_changes(self.asked).version
-        table = open_table(self.asked.uri, last, self.asked.storage_options)
+        table = open_version(self.asked.uri, last, self.asked.storage_options)
         units = plan_batch(table, self.asked, self.carried)
         tasks = tasks_of(units, self.asked, self.carried)
         inputs = with_rows(tasks, only_by_tasks=self.asked.only_by_tasks)

@@ -23,7 +23,8 @@ from lance_stream.read.scan import names_of
 from lance_stream.read.units import WorkUnit, output_schema
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
-from lance_stream.snapshot.opening import checkout, open_table
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.feed.change_rows import ChangeRows
@@ -38,7 +39,7 @@ def open_for_changes(asked: ReaderOptions) -> TableVersion:
     Raises:
         InvalidInputError: The interval starts or ends after the newest version.
     """
-    newest = open_table(asked.uri, None, asked.storage_options)
+    newest = open_newest(asked.uri, asked.storage_options)
     for name, version in (
         ("startingVersion", asked.starting_version),
         ("endingVersion", asked.ending_version),

@@ -31,7 +31,7 @@ from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.follower import TableFollower
 from lance_stream.feed.intervals import first_version_since
 from lance_stream.feed.positions import NO_LIMITS, Limits, Position
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.option_values import LATEST
 from lance_stream.spark.arguments.reader_options import ReaderOptions
@@ -244,7 +244,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
                 f"startingTimestamp is {moment.isoformat()}, which is in the future; to read only "
                 f"new changes, set startingVersion to {LATEST!r}"
             )
-        table = open_table(self.asked.uri, None, self.asked.storage_options)
+        table = open_newest(self.asked.uri, self.asked.storage_options)
         first = first_version_since(table, moment)
         self._begins_now = first > table.version
         return self._now(first - 1) if self._begins_now else self.follower.after(first - 1)

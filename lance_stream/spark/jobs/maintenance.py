@@ -22,7 +22,8 @@ from lance_stream.maintenance import cleanup
 from lance_stream.maintenance.compaction.compact import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.compaction.rewrites import RewriteTask
-from lance_stream.snapshot.opening import branch_uri, open_table
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.resolving import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import described, slots_of
 from lance_stream.spark.jobs.file_jobs import by_tasks
@@ -172,7 +173,7 @@ def _open(
     check_is_shared(uri)
     location = branch_uri(text_of(uri), branch)
     options = as_options(with_trusted(as_options(storage_options), trusted_locations))
-    return open_table(location, None, options_in_session(spark, location, options))
+    return open_newest(location, options_in_session(spark, location, options))
 
 
 def _rewrite(spark: SparkSession, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:

@@ -22,7 +22,7 @@ from lance_stream.errors import (
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.verdicts import has_other_rules
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import (
     SINK,
@@ -336,7 +336,7 @@ class LanceSink:
 
             self._upkeep.after_batch(
                 batch_id,
-                partial(open_table, self.uri, storage_options=arguments.storage_options),
+                partial(open_newest, self.uri, storage_options=arguments.storage_options),
                 writer_of(df.sparkSession),
                 commit.seconds.get("scan"),
             )
@@ -515,7 +515,7 @@ def _named(batch: Batch, table: TableVersion | None) -> Batch:
 
 def _open(arguments: WriterArguments) -> TableVersion | None:
     try:
-        return open_table(arguments.uri, storage_options=arguments.storage_options)
+        return open_newest(arguments.uri, storage_options=arguments.storage_options)
     except NotFoundError:
         if arguments.branch is not None:  # a sink creates tables, but no branches
             raise

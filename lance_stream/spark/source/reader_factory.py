@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import LanceStreamError, NotFoundError
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.reader_options import (
     ReaderOptions,
@@ -83,7 +83,7 @@ def _find_table(source: SourceState, schema: StructType) -> ReaderOptions | None
     """Return the options of a stream once its table and the version to start at are there."""
     options = _options_of(source)
     try:
-        newest = open_table(options.uri, None, options.storage_options).version
+        newest = open_newest(options.uri, options.storage_options).version
     except NotFoundError:
         return None
     first = options.starting_version

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.resolving import open_version
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session.session_options import SessionOptions
@@ -112,7 +112,7 @@ def _function(
                 f"{name}: the first argument must be the table's path as a string, not {uri!r:.200}"
             )
         check_is_shared(uri)
-        return open_table(uri, _choice(name, version, is_utc), session.options_for(uri, {}))
+        return open_version(uri, _choice(name, version, is_utc), session.options_for(uri, {}))
 
     class OfVersion:
         def __init__(self, analyzed: _Analyzed | None = None) -> None:

@@ -19,7 +19,7 @@ from lance_stream.errors import NotFoundError
 from lance_stream.read.scan import check_filter, names_of, plan_scan
 from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, output_schema
 from lance_stream.schema.projections import project
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.resolving import open_version
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.jobs.eager_rows import AnyInput, with_rows
@@ -38,7 +38,7 @@ VERSION_REMOVED: Final = (
 
 def open_requested(options: ReaderOptions) -> TableVersion:
     """Return the version that a user requested."""
-    return open_table(options.uri, options.version, options.storage_options)
+    return open_version(options.uri, options.version, options.storage_options)
 
 
 def schema_of_table(table: TableVersion, options: ReaderOptions) -> pa.Schema:
@@ -88,7 +88,7 @@ class TableReader(DataSourceReader):
         options = self.asked
         version = options.version if self.version is None else self.version
         try:
-            table = open_table(options.uri, version, options.storage_options)
+            table = open_version(options.uri, version, options.storage_options)
         except NotFoundError as error:
             if options.version is None and version is not None:
                 error.add_note(VERSION_REMOVED.format(version))

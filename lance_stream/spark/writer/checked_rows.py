@@ -21,7 +21,7 @@ from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.system_columns import DELETES
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder
@@ -203,7 +203,7 @@ def _target(job: Job) -> TableVersion:
     """Return the newest version of the table; version 0 if there is none."""
     options: Mapping[str, Any] = job.storage_options
     try:
-        return open_table(job.uri, storage_options=dict(options))
+        return open_newest(job.uri, storage_options=dict(options))
     except NotFoundError:
         columns = job.incoming if isinstance(job, UpsertJob) else to_arrow(job.target.schema)
         return plan_table(job.uri, columns, storage_options=options)

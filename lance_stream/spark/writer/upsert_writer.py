@@ -25,7 +25,7 @@ from lance_stream.errors import NotFoundError, TableReplacedError
 from lance_stream.ledger.lookup import has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder, names_in_table
@@ -229,7 +229,7 @@ def _store(job: UpsertJob) -> Store:
 
 def _open(arguments: WriterArguments) -> TableVersion | None:
     try:
-        return open_table(arguments.uri, storage_options=arguments.storage_options)
+        return open_newest(arguments.uri, storage_options=arguments.storage_options)
     except NotFoundError:
         return None
 

@@ -16,7 +16,7 @@ from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, Automati
 from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.verify import verify
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
 PATIENCE = 30.0
@@ -111,7 +111,7 @@ def test_the_table_is_looked_at_from_time_to_time() -> None:
 
 def test_what_is_left_behind_is_counted_without_decoding() -> None:
     ds = new_table(100).delete("id < 40").append(rows([500]))
-    fragments = open_table(ds.uri).manifest.fragments
+    fragments = open_newest(ds.uri).manifest.fragments
     found = remains_of(ds.table, CompactionRules(50, most_dead=0.25))
     assert (found.num_live, found.num_small, found.num_dead) == (61, 1, 40)
     assert found.manifest_bytes == sum(map(len, fragments.raws))
@@ -141,7 +141,7 @@ def test_many_batches_leave_little_behind(num_rows: int) -> None:
         with compaction.batch():
             ds.upsert(rows(ids, number), on="id")
         model.update(dict.fromkeys(ids, number))
-        if compaction.after_batch(number, partial(open_table, ds.uri), lookup_seconds=0.0):
+        if compaction.after_batch(number, partial(open_newest, ds.uri), lookup_seconds=0.0):
             assert compaction.wait(PATIENCE)
             done = compaction.last_round
             if done is not None:

@@ -28,7 +28,8 @@ from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, 
 from lance_stream.maintenance.verify import verify
 from lance_stream.retries import RetryPolicy
 from lance_stream.snapshot.open_files import forget_dead_offsets
-from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Rewrite
@@ -87,7 +88,7 @@ def sizes(table: TableVersion) -> list[tuple[int, int]]:
 
 
 def commit_and_check(prepared: Prepared, **given: Any) -> Compacted:
-    before = checkout(prepared.table, None)
+    before = newest_of_same(prepared.table)
     expected = content(before)
     done = commit_prepared(prepared, **given)
     assert content(done.table) == expected
@@ -247,7 +248,7 @@ def test_planning_attempts_are_limited() -> None:
     overwrite: Act = lambda ds: ds.overwrite(rows(1)).append(rows(2))  # noqa: E731  # one of many
     with pytest.raises(RetryableConflictError, match=f"{MAX_PLANS} times in a row"):
         compact(table, write=meddling(*[overwrite] * MAX_PLANS))
-    assert files_of_no_version(checkout(table, None)) == set()
+    assert files_of_no_version(newest_of_same(table)) == set()
 
 
 def bytes_of_fragments(table: TableVersion) -> list[int]:
@@ -300,7 +301,7 @@ def test_a_failure_keeps_what_was_committed_before() -> None:
 
     with pytest.raises(OSError, match="the disk is gone"):
         compact(ds.table, 8, write, bytes_per_commit=4 * max(bytes_of_fragments(ds.table)))
-    newest = checkout(ds.table, None)
+    newest = newest_of_same(ds.table)
     assert newest.version == ds.version + 2
     assert content(newest) == content(ds.table)
     assert files_of_no_version(newest) == set()
@@ -345,8 +346,8 @@ def test_commits_follow_a_faster_writer() -> None:
     assert sizes(done.table) == [(1, 1), (1, 1), (9, 7)]
     assert stated_ids(done.table) == added_ids(checkout(table, table.version + 5), done.table)
     assert [row["id"] for row in content(done.table)] == [2, 3, 5, 6, 7, 8, 9, 20, 21]
-    assert files_of_no_version(checkout(table, None)) == set()
-    assert verify(checkout(table, None)) == []
+    assert files_of_no_version(newest_of_same(table)) == set()
+    assert verify(newest_of_same(table)) == []
 
 
 def test_appends_that_take_its_ids_delay_a_compaction() -> None:
@@ -410,7 +411,7 @@ def test_giving_up_deletes_the_files() -> None:
             environment=make_environment(),
             retries=RetryPolicy(3, 0.02, 2.0),
         )
-    assert files_of_no_version(checkout(table, None)) == set()
+    assert files_of_no_version(newest_of_same(table)) == set()
 
 
 def test_uncertain_commits_keep_their_files() -> None:
@@ -427,7 +428,7 @@ def test_uncertain_commits_keep_their_files() -> None:
         commit_prepared(
             Prepared(watched(table, store), prepared.groups), environment=make_environment()
         )
-    left = files_of_no_version(checkout(table, None))
+    left = files_of_no_version(newest_of_same(table))
     assert {text.split("/")[0] for text in left} == {"data", "_deletions"}
 
 
@@ -455,7 +456,7 @@ def test_a_lost_response_is_no_failure() -> None:
         Prepared(watched(table, store), prepared.groups), environment=make_environment()
     )
     assert sizes(done.table) == [(9, 9)]
-    assert files_of_no_version(checkout(table, None)) == set()
+    assert files_of_no_version(newest_of_same(table)) == set()
 
 
 def test_a_failed_group_deletes_all_files() -> None:

@@ -28,7 +28,7 @@ from lance_stream.maintenance.compaction.row_order import (
 from lance_stream.maintenance.verify import verify
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.snapshot.history import read_transaction
-from lance_stream.snapshot.opening import checkout
+from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Rewrite
 from lance_stream.table.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
@@ -130,7 +130,7 @@ def test_deletes_beside_it_find_their_rows(target_rows: int) -> None:
     ds = ds.delete("id % 31 = 7")
     expected = content(ds)
     done = commit_prepared(prepared)
-    after = Dataset(checkout(ds.table, None))
+    after = Dataset(newest_of_same(ds.table))
     assert done.num_removed > 1
     assert after.version == ds.version + 1
     assert content(after) == expected

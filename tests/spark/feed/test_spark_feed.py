@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 
 import lance_stream
 from lance_stream.maintenance.consumers import read_progress
-from lance_stream.snapshot.opening import open_table
+from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark import load_changes, register
 from lance_stream.table.version_marks import mark_of
 
@@ -359,7 +359,7 @@ def test_an_uncommitted_batch_is_repeated_unchanged(tail: Any, uri: str, tmp_pat
 def test_checkpoint_offsets_have_a_fixed_format(tail: Any, uri: str, tmp_path: Path) -> None:
     tail(readChangeFeed="true").run()
     offsets = (tmp_path / "tail" / "offsets" / "0").read_text().splitlines()[-1]
-    mark = mark_of(open_table(uri).manifest)
+    mark = mark_of(open_newest(uri).manifest)
     assert offsets == (
         f'{{"columns": {{}}, "format": 4, "mark": "{mark}", "position": 0, "snapshot": false, '
         '"version": 5}'
@@ -375,7 +375,7 @@ def test_limits_and_progress_through_spark(
     query = stream.start()
     query.awaitTermination()
     assert changes_in(stream.rows) == Counter([*INSERTS, *DELETES, ("update_postimage", 5, 2)])
-    progress = read_progress(open_table(uri).refs, "me")
+    progress = read_progress(open_newest(uri).refs, "me")
     if not pyspark_has_read_limits:  # all at once, and the end of a run is not reported
         assert (len(stream.batches), progress) == (1, 1)
         return

@@ -1,0 +1,173 @@
+"""Opens the version of a table that a user names: by number, tag, branch or moment."""
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from lance_stream.arguments import as_number
+from lance_stream.commit.opening import open_log
+from lance_stream.commit.version_log import VersionLog
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.snapshot.opening import newest_of_same, open_newest, opened
+from lance_stream.snapshot.references import (
+    Refs,
+    as_branch,
+    list_branches,
+    notes_on_missing_branch,
+    refs_of,
+)
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.tag_files import get_tag
+from lance_stream.snapshot.timestamps import nanos_of, timestamp_of, with_zone
+from lance_stream.table.feature_flags import check_readable
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.paths import branch_directory
+
+VersionSpec: TypeAlias = int | str | datetime | tuple[str | None, int | datetime | None] | None
+"""A version's number, a tag's name, a moment (in UTC if it has no zone), or None for the newest;
+or a branch and one of its versions, by number or moment, or None for its newest."""
+
+
+def open_version(
+    uri: str | os.PathLike[str],
+    version: VersionSpec,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TableVersion:
+    """Return the version that a user names of the table at a location.
+
+    Raises:
+        NotFoundError: The table, version, tag or branch does not exist.
+        InvalidInputError: The location or the version is invalid.
+        UnsupportedFeatureError: The table has a feature that a reader must understand and we do
+            not.
+    """
+    if version is None:
+        return open_newest(uri, storage_options)
+    log = open_log(uri, storage_options)
+    try:
+        refs = refs_of(log) if isinstance(version, str | tuple) else Refs(log)
+        branch, manifest = _resolve(refs, version)
+    except NotFoundError as error:
+        for note in notes_on_missing_branch(log):
+            error.add_note(note)
+        raise
+    location = os.fspath(uri)
+    if branch is not refs:
+        location = _uri_beside(location, refs, branch)
+    return opened(location, branch.log, manifest, storage_options)
+
+
+def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
+    """Return the version that a user names of the table that a version belongs to.
+
+    None is the newest version at its location, even if another table is there now.
+    """
+    if version is None and not table.version:
+        return newest_of_same(table)  # it is yet to be created, unless another writer has done it
+    refs = table.refs
+    branch, manifest = _resolve(refs, version, table.manifest)
+    check_readable(manifest)
+    if branch is refs:
+        return table.at(manifest)
+    return TableVersion(
+        uri=_uri_beside(table.uri, refs, branch),
+        storage_options=table.storage_options,
+        store=branch.store,
+        log=branch.log,
+        manifest=manifest,
+    )
+
+
+def branch_uri(uri: str, branch: str | None) -> str:
+    """Return the location of a branch, given a table's; sends no request.
+
+    Args:
+        uri: The table's location, as a user writes it.
+        branch: The branch's name; None or "main" for the main one.
+
+    Raises:
+        InvalidInputError: No branch can have this name.
+    """
+    name = as_branch(branch)
+    if name is None:
+        return uri
+    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
+    return f"{path.rstrip('/')}/{branch_directory(name)}{mark}{query}"
+
+
+def _resolve(
+    refs: Refs, version: VersionSpec, known: Manifest | None = None
+) -> tuple[Refs, Manifest]:
+    """Return the branch that a version belongs to, and its manifest."""
+    if isinstance(version, str):
+        try:
+            tag = get_tag(refs, version)
+        except NotFoundError:
+            refs.log.latest()  # reports it if there is no table, either
+            raise
+        refs, version = _branch(refs, tag.branch), tag.version
+    elif isinstance(version, tuple) and len(version) == 2:
+        refs, version = _branch(refs, as_branch(version[0])), version[1]
+    log = refs.log
+    if version is None:
+        return refs, log.read_latest()
+    if isinstance(version, datetime):
+        return refs, _newest_at(log, version)
+    number = as_number(version)
+    if number is None or number < 1:
+        raise InvalidInputError(
+            f"a version is a whole number from 1, a tag or a datetime, not {version!r}"
+        )
+    if known is not None and (known.version, known.branch) == (number, refs.branch):
+        return refs, known
+    return refs, log.read(number)
+
+
+def _branch(refs: Refs, branch: str | None) -> Refs:
+    """Return the references of an existing branch.
+
+    Raises:
+        NotFoundError: The branch does not exist; the message lists those that do.
+    """
+    found = refs.of(branch)
+    if found is not refs:
+        try:
+            found.log.latest()
+        except NotFoundError:
+            names = ", ".join(list_branches(refs))
+            there = f"there are: {names}" if names else "there are no branches"
+            raise NotFoundError(
+                f"the table at {refs.root.uri} has no branch {branch!r}; {there}"
+            ) from None
+    return found
+
+
+def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
+    """Return the location of another branch, in the form that a user wrote this one's."""
+    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
+    path = path.rstrip("/")
+    own = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"
+    if not path.endswith(own):
+        return other.store.uri
+    beside = "" if other.branch is None else f"/{branch_directory(other.branch)}"
+    return path.removesuffix(own) + beside + mark + query
+
+
+def _newest_at(log: VersionLog, moment: datetime) -> Manifest:
+    """Return the newest version that was committed at or before a moment."""
+    wanted = nanos_of(moment)
+    oldest = None
+    for version in reversed(log.versions()):
+        try:
+            manifest = log.read(version)
+        except NotFoundError:
+            continue  # cleaned up meanwhile
+        if (manifest.timestamp_nanos or 0) // 1000 * 1000 <= wanted:
+            return manifest
+        oldest = manifest
+    when = oldest and timestamp_of(oldest)
+    raise NotFoundError(
+        f"no version existed at {with_zone(moment).isoformat()}; the oldest one is version "
+        f"{oldest.version if oldest else '?'} of {when.isoformat() if when else 'an unknown time'}"
+    )
