@@ -568,14 +568,14 @@ class Dataset:
                 not fit. Nothing is changed.
             CommitError: Every attempt met a conflict.
         """
-        rules = ChangeRules(
+        rules = ChangeRules.of(
             is_history=False,
-            keys=as_names(keys, "keys"),
-            sequence_by=as_names(sequence_by, "sequence_by"),
+            keys=keys,
+            sequence_by=sequence_by,
             apply_as_deletes=apply_as_deletes,
-            column_list=None if column_list is None else as_names(column_list, "column_list"),
-            except_column_list=as_names(except_column_list, "except_column_list"),
-            tombstones=None if tombstones is None else parse_age(tombstones),
+            column_list=column_list,
+            except_column_list=except_column_list,
+            tombstones=tombstones,
         )
         return self._apply(data, rules)
 
@@ -625,21 +625,16 @@ class Dataset:
             BadDataError: The table's rows of a key overlap.
             CommitError: Every attempt met a conflict.
         """
-        tracked = track_history_column_list
-        rules = ChangeRules(
+        rules = ChangeRules.of(
             is_history=True,
-            keys=as_names(keys, "keys"),
-            sequence_by=as_names(sequence_by, "sequence_by"),
+            keys=keys,
+            sequence_by=sequence_by,
             apply_as_deletes=apply_as_deletes,
-            column_list=None if column_list is None else as_names(column_list, "column_list"),
-            except_column_list=as_names(except_column_list, "except_column_list"),
-            track_history_column_list=(
-                None if tracked is None else as_names(tracked, "track_history_column_list")
-            ),
-            track_history_except_column_list=as_names(
-                track_history_except_column_list, "track_history_except_column_list"
-            ),
-            tombstones=None if tombstones is None else parse_age(tombstones),
+            column_list=column_list,
+            except_column_list=except_column_list,
+            track_history_column_list=track_history_column_list,
+            track_history_except_column_list=track_history_except_column_list,
+            tombstones=tombstones,
         )
         return self._apply(data, rules)
 

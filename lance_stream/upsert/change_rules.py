@@ -16,7 +16,8 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from lance_stream.arguments import did_you_mean
+from lance_stream.arguments import as_names, did_you_mean, repeated_names
+from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.upsert.incoming import (
     END_AT,
@@ -55,6 +56,48 @@ class ChangeRules:
     track_history_column_list: tuple[str, ...] | None = None
     track_history_except_column_list: tuple[str, ...] = ()
     tombstones: timedelta | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        is_history: bool,
+        keys: object,
+        sequence_by: object,
+        apply_as_deletes: str | None = None,
+        column_list: object = None,
+        except_column_list: object = None,
+        track_history_column_list: object = None,
+        track_history_except_column_list: object = None,
+        tombstones: str | timedelta | None = None,
+    ) -> "ChangeRules":
+        """Return the rules, given the arguments as a user writes them.
+
+        Raises:
+            InvalidInputError: One is invalid, or two do not fit together.
+        """
+        if apply_as_deletes is not None and not _is_text(apply_as_deletes):
+            raise InvalidInputError(
+                "apply_as_deletes must be a condition in SQL, such as \"op = 'd'\", not "
+                f"{apply_as_deletes!r:.200}"
+            )
+        return cls(
+            is_history,
+            keys=_names("keys", keys),
+            sequence_by=_names("sequence_by", sequence_by),
+            apply_as_deletes=apply_as_deletes,
+            column_list=None if column_list is None else _names("column_list", column_list),
+            except_column_list=_names("except_column_list", except_column_list),
+            track_history_column_list=(
+                None
+                if track_history_column_list is None
+                else _names("track_history_column_list", track_history_column_list)
+            ),
+            track_history_except_column_list=_names(
+                "track_history_except_column_list", track_history_except_column_list
+            ),
+            tombstones=None if tombstones is None else parse_age(tombstones),
+        )
 
     def __post_init__(self) -> None:
         if not self.keys:
@@ -198,6 +241,17 @@ class ChangeRules:
 
 def _is_indexed(values: pa.Array) -> bool:
     return bool(pa.types.is_dictionary(values.type))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _names(argument: str, value: object) -> tuple[str, ...]:
+    names = as_names(value, argument)
+    for name in repeated_names(names):
+        raise InvalidInputError(f"{argument} names the column {name!r} twice")
+    return names
 
 
 def check_not_reserved(columns: Sequence[str]) -> None:

@@ -464,7 +464,7 @@ def test_an_upsert_does_not_rewrite_the_past() -> None:
     ds = applied(events((1, "a", 1), (1, "b", 2)))
     before = ds.to_table()
     for key in (1, 5):
-        with pytest.raises(InvalidInputError, match="Use apply_scd2, or mode='scd2'"):
+        with pytest.raises(InvalidInputError, match="Use apply_scd2, or auto_cdc_sink"):
             ds.upsert(pa.table({"id": [key], "name": ["x"]}), on="id")
     assert lance_stream.open_dataset(ds.uri).to_table().equals(before)
     past = pa.table({"id": [1], "__START_AT": [1], "name": ["A"]})

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.arguments.modes import SCD_MODES
-from lance_stream.spark.arguments.python_values import age, as_text, names, optional_names
 from lance_stream.spark.arguments.writer_arguments import (
     AUTO_CDC,
     arguments_of,
@@ -88,37 +88,20 @@ def auto_cdc_sink(
     parameters = locals()
     check_are_texts(parameters)
     scd_type = _scd_type(stored_as_scd_type)
-    rules = ChangeRules(
+    of_changes = {field.name for field in fields(ChangeRules)}
+    rules = ChangeRules.of(
         is_history=scd_type == 2,
-        keys=names("keys", keys),
-        sequence_by=names("sequence_by", sequence_by),
-        apply_as_deletes=as_text("a condition in Spark's SQL: \"op = 'd'\"")(
-            "apply_as_deletes", apply_as_deletes
-        ),
-        column_list=optional_names("column_list", column_list),
-        except_column_list=names("except_column_list", except_column_list),
-        track_history_column_list=optional_names(
-            "track_history_column_list", track_history_column_list
-        ),
-        track_history_except_column_list=names(
-            "track_history_except_column_list", track_history_except_column_list
-        ),
-        tombstones=age("tombstones", tombstones),
+        **{name: value for name, value in parameters.items() if name in of_changes},
     )
-    shared = {name: value for name, value in parameters.items() if name not in _OF_CHANGES}
     arguments = arguments_of(
         AUTO_CDC,
-        shared,
+        {name: value for name, value in parameters.items() if name not in of_changes},
         mode=SCD_MODES[scd_type],
         on=rules.keys,
         delete_when=rules.apply_as_deletes,
         changes=rules,
     )
     return LanceSink(arguments, on_commit)
-
-
-_OF_CHANGES = frozenset({"sequence_by", "tombstones"})
-"""Arguments that `lance_sink` has, too, and that are in `ChangeRules` here."""
 
 
 def _scd_type(value: object) -> int:
