@@ -4,11 +4,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lance_stream.commit.external_log import ExternalLog
+from lance_stream.commit.external_log import ExternalLog, base_uri_of
 from lance_stream.commit.manifest_stores.protocol import ManifestItem
 from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
 from lance_stream.commit.object_store_log import ObjectStoreLog
@@ -286,6 +287,21 @@ def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
             look()
     with pytest.raises(CorruptDataError, match="does not exist"):
         commit_to(writer.log, append(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "name"),
+    [
+        ("dynamodb", "s3://bucket/a/t", "a/t"),
+        ("postgresql", "s3://bucket/a/t", "s3://bucket/a/t"),
+        ("dynamodb", "az://account/bucket/a/t", "az://account/bucket/a/t"),
+    ],
+)
+def test_only_dynamodb_knows_tables_of_s3_by_their_key(kind: str, uri: str, name: str) -> None:
+    """The reference's writers do so; elsewhere tables of two buckets stay apart."""
+    store: Any = SimpleNamespace(uri=uri, shared_uri=uri, root="a/t")
+    manifests: Any = SimpleNamespace(kind=kind)
+    assert base_uri_of(store, manifests) == name
 
 
 def test_versions_of_a_deleted_table_are_never_continued(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def value_of(text: str) -> Any:
 
 
 VALUES = {
+    "'it''s'": "it's",
     # numbers of two types
     "i + 0.5e0": 7.5,
     "1BD / 3": Decimal("0.333333"),
@@ -244,6 +245,7 @@ def test_values_are_those_of_spark(text: str) -> None:
         ("CAST(s AS int)", "is no int32"),
         ("CAST('\u0661' AS int)", "is no int32"),
         ("CAST(s AS date)", "is no date"),
+        ("CAST(s AS timestamp)", "is no time"),
         ("l[3]", "no item at that position"),
     ],
 )

@@ -127,6 +127,17 @@ def test_a_condition_that_cannot_be_computed_for_a_row_is_not_met_by_it():
     assert "cannot be computed" in verdict.bad["message"][0].as_py()
 
 
+def test_only_conditions_of_one_column_blame_one() -> None:
+    """Which of two columns is wrong is unknown."""
+    columns = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    rules = RowRules(columns, as_checks({"one": "a > 0", "two": "a > b"}))
+    bad = rules.judge(pa.RecordBatch.from_pydict({"a": [0, 1, 3], "b": [0, 1, 2]})).bad
+    assert bad.select(["reason", "column"]).to_pylist() == [
+        {"reason": "one", "column": "a"},
+        {"reason": "two", "column": None},
+    ]
+
+
 def test_conditions_find_parts_of_structs_in_any_case():
     """The check of the columns accepts the name, so the check of the rows has to find it, too."""
     schema = pa.schema([("S", pa.struct([("Part", pa.int64())]))])
