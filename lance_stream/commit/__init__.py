@@ -2,7 +2,10 @@
 
 Read `version_log` first, the history of a table as commits see it, and `object_store_log`, which
 keeps it in the table's own directory. `committer` is the optimistic commit loop; `publishing`
-resolves unclear answers of the store; `rebasing` reads and writes the deletion files of a rebase.
+resolves unclear answers of the store; `rebasing` reads and writes the deletion files of a rebase;
+`repairs` fills in what old writers left out of a manifest. `external_log` publishes versions in a
+manifest store, and `commit_groups` those of several tables at once. `opening` chooses the log of a
+table.
 
 May import: table, file, storage, schema, byte_ranges, errors. The clock and randomness are passed
 in.

@@ -2,13 +2,13 @@
 
     1  create a file with the transaction, under a name that all creators of the directory use
     2  create the transaction's own file
-    3  copy the files of remembered deletes, which cannot be below a base path
+    3  copy the tombstone files, which cannot be below a base path
     4  publish the manifest under the number of the version that it was cloned from
 
 The first creator of the first file decides from which version the directory is cloned. So two
 creators cannot publish two first versions with different numbers, which is possible with the
 reference. A creator that is killed leaves the file, and the next one that clones the same version
-completes its work.
+completes the work.
 
 Source:  the reference's Clone operation, measured.
 """
@@ -75,7 +75,7 @@ def publish_clone(
         environment: The clock and randomness.
 
     Raises:
-        InvalidInputError: A clone of another version has been begun in the directory.
+        InvalidInputError: Another version's clone was started in the directory.
         UnsupportedFeatureError: The version has a feature that we may not write.
         CommitUncertainError: It is unknown whether it was published.
     """
@@ -105,18 +105,20 @@ def publish_clone(
         is_ours = publish_and_confirm(log, clone.version, encode_manifest(clone), file, environment)
     if not is_ours:
         raise InvalidInputError(
-            f"another program has created version {clone.version} of {log.store.uri} meanwhile"
+            f"another program created version {clone.version} of {log.store.uri} first: open it, "
+            "or "
+            "choose another location"
         )
     return log.read(clone.version)
 
 
 def begin_clone(store: Store, source: Source, branch: str | None) -> tuple[Transaction, bool]:
-    """Return the transaction by which a directory is cloned, and whether this call has begun it.
+    """Return the transaction by which a directory is cloned, and whether this call started it.
 
-    If not, it is an equal one that was begun before.
+    If not, it is an equal one that was started before.
 
     Raises:
-        InvalidInputError: Another one was begun there, or the directory cannot be created.
+        InvalidInputError: Another one was started there, or the directory cannot be created.
     """
     operation = Clone(
         is_shallow=True,
@@ -129,22 +131,22 @@ def begin_clone(store: Store, source: Source, branch: str | None) -> tuple[Trans
     if create_if_absent(store, CLONED_FROM, encode_transaction(ours)):
         return ours, True
     try:
-        begun = decode_transaction(store.read(CLONED_FROM))
+        started = decode_transaction(store.read(CLONED_FROM))
     except BadDataError as error:
         error.add_note(f"{store.uri}/{CLONED_FROM}")
         raise
-    earlier = begun.operation
+    earlier = started.operation
     if earlier == operation:
-        return begun, False
+        return started, False
     of_what = (
         f"version {earlier.ref_version} of {earlier.ref_path}"
         if isinstance(earlier, Clone)
         else "?"
     )
     raise InvalidInputError(
-        f"another clone was begun in {store.uri} and is not finished: of {of_what}. If the program "
-        "that began it is no longer running, finish it by cloning that version; or remove it: a "
-        "branch with ds.branches.delete(name), a clone by deleting its directory"
+        f"another clone, of {of_what}, was started in {store.uri} and is not finished. If the "
+        "program that started it is no longer running, finish it by cloning that version; or "
+        "remove it: a branch with ds.branches.delete(name), a clone by deleting its directory"
     )
 
 

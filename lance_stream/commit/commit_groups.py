@@ -3,28 +3,28 @@
 A manifest store decides which version of a table is published by putting one item (`external_log`).
 If all tables are in the same store, one transaction of its database puts the items of all.
 
-Each table is written by a thread of its own, a *member* of the group, as if it were alone: it
-plans, writes files, and resolves conflicts. Only step 2 of its commit waits for the others:
+A separate thread, a *member* of the group, writes each table as if it were alone: it plans, writes
+files, and resolves conflicts. Only step 2 of its commit waits for the others:
 
     a member
     publishes its version       waits until each of the others does so, or has left
-    has nothing to publish      leaves: the batch is there already, or has no row for its table
+    has nothing to publish      leaves: the batch is already committed, or has no row for its table
     fails                       leaves with an error: those that wait raise CommitAbortedError
 
 When all that have not left are waiting, the last of them puts all items:
 
     all were put                all members go on with step 3
-    versions are taken          only their members learn it, re-plan, and come back; the others keep
-                                waiting, and their staged manifests stay valid
-    no answer, or refused       each member gets the error, and finds out by itself (`publishing`)
+    versions are taken          only their members are told; they re-plan and return. The others
+                                keep waiting, and their staged manifests stay valid
+    no answer, or refused       each member gets the error, and resolves it alone (`publishing`)
 
-If the answer was lost, the items of all are there or those of none, so each member finds the same,
-although each reads its own table only. A member that had no clear answer before the group gave up
-does not know that it failed, so it deletes nothing.
+If the answer was lost, either all items exist or none, so each member comes to the same conclusion,
+although it reads only its own table. A member that had no clear answer before the group failed does
+not know that it failed, so it deletes nothing.
 
-Versions by others that bypass the manifest store are outside of these guarantees: one that has
-taken a version's final name replaces it in this table alone, and the member commits once more, by
-itself.
+Versions of other writers that bypass the manifest store are outside of these guarantees: one that
+has taken a version's final name replaces it in this table alone, and the member commits once more
+without the others.
 """
 
 import threading
@@ -46,7 +46,7 @@ from lance_stream.table.manifest_store_mark import CONFIG_KEY
 
 T = TypeVar("T")
 
-_TRIES: Final = 10
+_MAX_READS: Final = 10
 
 
 def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
@@ -82,7 +82,7 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
         if log.base_uri in tables:
             raise InvalidInputError(
                 f"{tables[log.base_uri]!r} and {name!r} are the same table, {log.base_uri!r}. A "
-                "batch becomes one version of a table: write it once, with the rows of both"
+                "batch becomes one version of a table: write the rows of both in one"
             )
         stores[name] = log.manifests
         tables[log.base_uri] = name
@@ -100,7 +100,7 @@ def _check_store_is_given(name: str, log: VersionLog) -> None:
     if mark is not None:
         raise InvalidInputError(
             f"several tables cannot be committed together, or opened together, without their "
-            f"manifest store: the versions of {name!r}, {log.store.uri}, are published in one, "
+            f"manifest store: the versions of {name!r}, {log.store.uri}, are published in "
             f"{mark!r}, but no storage option manifest_store was given. Give it in "
             "storage_options, as the other writers do (docs/operations/stores.md)"
         )
@@ -117,14 +117,15 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
         BadDataError: A manifest is damaged.
     """
     checked = [log.external for log in logs if log.external is not None]
-    for _ in range(_TRIES):
+    for _ in range(_MAX_READS):
         items = checked[0].manifests.latest_of_all([log.base_uri for log in checked])
         for version_log, log in zip(logs, checked, strict=True):
             if log.base_uri not in items:
                 version_log.latest()  # raises if there is no table
                 raise NotFoundError(
-                    f"{log.manifests.where} holds no version of {log.store.uri} yet, so it is "
-                    "unknown which version belongs to those of the other tables: commit to it once"
+                    f"{log.manifests.where} has no version of {log.store.uri} yet, so it is "
+                    "unknown "
+                    "which version belongs to those of the other tables: commit to the table once"
                 )
         read = [log.read_item(items[log.base_uri]) for log in checked]
         manifests = [manifest for manifest in read if manifest is not None]
@@ -132,8 +133,8 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
             return manifests
     raise CorruptDataError(
         f"the newest version of one of {', '.join(log.store.uri for log in checked)} is in "
-        f"{checked[0].manifests.where}, but its manifest does not exist. Open each table by itself "
-        "to see which: the error says what can be done"
+        f"{checked[0].manifests.where}, but its manifest does not exist. Open each table alone to "
+        "find it: the error states the remedy"
     )
 
 
@@ -229,7 +230,7 @@ class CommitGroup:
         return bool(entry.is_put)
 
     def leave(self, member: Member, error: BaseException | None = None) -> None:
-        """End a member's part; with an error, nothing that waits is committed anymore."""
+        """End a member's part; after an error, no waiting member commits."""
         with self._changed:
             self._running.discard(member.name)
             if error is not None and self._failure is None:
@@ -242,7 +243,7 @@ class CommitGroup:
         return self._failure
 
     def _put_all(self, manifests: ManifestStore) -> None:
-        """Put the items of all that wait. The lock is held: there is nobody else to wait for it."""
+        """Put the items of all waiting members. The caller holds the lock."""
         waiting = dict(self._waiting)
         try:
             taken = _put(manifests, {entry.base_uri: entry.item for entry in waiting.values()})
@@ -273,8 +274,8 @@ def _put(manifests: ManifestStore, items: Mapping[str, ManifestItem]) -> frozens
 
 def _aborted(name: str, error: BaseException) -> CommitAbortedError:
     return CommitAbortedError(
-        f"nothing was committed, because {name!r}, which is committed together with this table, "
-        f"failed: {type(error).__name__}: {error}"
+        f"nothing was committed: {name!r}, which is committed together with this table, failed "
+        f"with {type(error).__name__}: {error}"
     )
 
 

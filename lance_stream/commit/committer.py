@@ -12,7 +12,7 @@
 
 The transaction file is written before the newest version is read, because of cleanup. If a cleanup
 deleted the manifest of the version that is about to be published, because there is a newer one, its
-name would be free again and our version would be published behind the newest. A transaction file
+name would be free again and our version would be published after the newest. A transaction file
 that no version names yet indicates a commit under way; see `maintenance.cleanup`.
 
 `apply` assigns ids, row versions and config entries on each attempt. Deletion files that a rebase
@@ -28,7 +28,7 @@ from typing import Final
 from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.repairs import with_counts, with_sequences
-from lance_stream.commit.same_table import check_files_are_there, check_is_still_there, replaced
+from lance_stream.commit.same_table import check_files_exist, check_is_same_table, replaced
 from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -207,7 +207,7 @@ def _attempt(
         state = _read_state(log, transaction)
         newest = state.newest if state else None
         if state is not None and last_read is not None:
-            check_is_still_there(log, state, last_read)
+            check_is_same_table(log, state, last_read)
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
             return Skipped(newest, reason)
         log.check_may_follow(newest)
@@ -224,7 +224,7 @@ def _attempt(
         if file.transaction is not transaction:
             file = _write_transaction(log, transaction, environment)
         if planned_on is not None:
-            check_files_are_there(log.store, transaction.operation)
+            check_files_exist(log.store, transaction.operation)
         manifest = _next_version(log, newest, file, creation, config_entries, environment)
         data = encode_manifest(manifest)
         if publish_and_confirm(log, manifest.version, data, file.name, environment):

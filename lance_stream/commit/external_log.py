@@ -86,7 +86,7 @@ from lance_stream.table.paths import (
 
 _log = logging.getLogger(__name__)
 
-_TRIES: Final = 5
+_MAX_READS: Final = 5
 
 
 class _Location(NamedTuple):
@@ -183,15 +183,15 @@ class ExternalLog:
         branch = newest.branch if newest is not None else None
         if mark != self._mark and not (branch and is_of_one_table(mark, self._mark, branch)):
             raise InvalidInputError(
-                f"the versions of {self.store.uri} are published in another manifest store, "
-                f"{mark!r}, than the one given, {self._mark!r}. Give that one; or, if the table "
-                "was moved or copied here and no writer publishes there anymore, take it over with "
+                f"the versions of {self.store.uri} are published in the manifest store {mark!r}, "
+                f"not in the given one, {self._mark!r}. Give that one; or, if the table was moved "
+                "or copied here and no writer publishes there anymore, take it over with "
                 "lance_stream.claim_versions()"
             )
         if self._newest_seen is None:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in a manifest store, but "
-                f"{self.manifests.where} holds none of them under {self.base_uri!r}: it is another "
+                f"{self.manifests.where} has none of them under {self.base_uri!r}: it is another "
                 "one, or was emptied. Give the right one; or, if no writer publishes there "
                 "anymore, take the table over with lance_stream.claim_versions()"
             )
@@ -255,7 +255,7 @@ class ExternalLog:
     def read_latest(self) -> Manifest:
         """Return the manifest of the newest version; see `VersionLog.read_latest`."""
         location = None
-        for _ in range(_TRIES):
+        for _ in range(_MAX_READS):
             location = self._latest()
             if location is None:
                 newest = self._listed.read_latest()
@@ -263,7 +263,7 @@ class ExternalLog:
                 return newest
             with suppress(NotFoundError):
                 return self._load(location, is_newest=True)
-            # The file is gone: another reader finished the version, or the table was deleted.
+            # The file is missing: another reader finished the version, or the table was deleted.
         assert location is not None
         raise self._lost(location)
 
@@ -391,7 +391,7 @@ class ExternalLog:
         if name == item.path or "/" in name or parsed is None or parsed.version != item.version:
             raise CorruptDataError(
                 f"{self.manifests.where} has {item.path[:300]!r} as the path of the manifest of "
-                f"version {item.version} of {self.base_uri!r}, which is not the name of one"
+                f"version {item.version} of {self.base_uri!r}, which is not the path of a manifest"
             )
         return _Location(item, f"{VERSIONS_DIRECTORY}/{name}", parsed.scheme, final is None)
 
@@ -468,15 +468,16 @@ class ExternalLog:
             versions = self._listed.versions()
         except NotFoundError:
             return NotFoundError(
-                f"there is no dataset at {self.store.uri}; {self.manifests.where} still holds "
-                f"versions up to {location.version} of {self.base_uri!r}: either the dataset was "
-                "deleted, or it is another one, at the same path elsewhere. If it was deleted, "
-                "remove it from the manifest store with lance_stream.forget_versions()"
+                f"there is no dataset at {self.store.uri}, but {self.manifests.where} has versions "
+                f"up to {location.version} of {self.base_uri!r}: either the dataset was deleted, "
+                "or "
+                "the versions are those of another one at the same path elsewhere. If it was "
+                "deleted, remove it from the manifest store with lance_stream.forget_versions()"
             )
         return CorruptDataError(
             f"{self.manifests.where} has version {location.version} as the newest of "
-            f"{self.store.uri}, but its manifest {location.path!r} does not exist; the newest one "
-            f"that exists is of version {versions[-1]}. The table is not loaded, because a "
+            f"{self.store.uri}, but its manifest {location.path!r} does not exist; the newest "
+            f"manifest is that of version {versions[-1]}. The table was not opened, because a "
             "published version would be missing: restore the file"
         )
 
@@ -496,18 +497,20 @@ class ExternalLog:
         except Exception as error:
             error.add_note(
                 f"version {location.version} of {self.store.uri} is published in "
-                f"{self.manifests.where}, but its manifest could not be given its final name "
-                f"{final!r}; the version is not loaded until that succeeds"
+                f"{self.manifests.where}, but its manifest could not be copied to its final name "
+                f"{final!r}; the version cannot be read until that succeeds"
             )
             raise
         if not self._put_final(location, len(published)) and is_created:
             # The version was removed meanwhile: the file just created must not bring it back.
             self.store.delete(final)
-            raise NotFoundError(f"version {location.version} of {self.store.uri} has been removed")
+            raise NotFoundError(
+                f"version {location.version} of {self.store.uri} was removed meanwhile"
+            )
         return published
 
     def _put_final(self, location: _Location, size_bytes: int) -> bool:
-        """Do steps 4 and 5; False if the item is gone. The next reader retries failures."""
+        """Do steps 4 and 5; False if the item was removed. The next reader retries failures."""
         item = ManifestItem(location.version, self._key(location.final_path), size_bytes)
         try:
             if not self.manifests.put_if_exists(self.base_uri, item):
@@ -528,7 +531,12 @@ class ExternalLog:
         try:
             self.store.delete(path)
         except Exception as error:
-            _log.warning("%s/%s is left for cleanup: %s", self.store.uri, path, error)
+            _log.warning(
+                "%s/%s could not be deleted, and is left for cleanup: %s",
+                self.store.uri,
+                path,
+                error,
+            )
 
     # --- versions that others have published without the manifest store
 
@@ -561,7 +569,7 @@ class ExternalLog:
         item = ManifestItem(newest, self._key(path), self.store.size(path))
         self.manifests.put_if_not_exists(self.base_uri, item)
         _log.warning(
-            "version %d of %s was published without %s, and is now added to it",
+            "version %d of %s was published without %s, and was added to it",
             newest,
             self.store.uri,
             self.manifests.where,

@@ -73,12 +73,12 @@ class ManifestCache:
         marks = own_marks(manifest)
         if len(data) > self._max_bytes or not marks or any(mark not in tail for mark in marks):
             return
-        met = _Cached(path, manifest, len(data), tail, etag)
+        new = _Cached(path, manifest, len(data), tail, etag)
 
         def with_it(of_table: tuple[_Cached, ...] | None) -> tuple[_Cached, ...]:
             others = tuple(entry for entry in of_table or () if entry.path != path)
-            entries = (*others[1 - MAX_OF_TABLE :], met)
-            return entries if _size_of(entries) <= self._max_bytes else (met,)
+            entries = (*others[1 - MAX_OF_TABLE :], new)
+            return entries if _size_of(entries) <= self._max_bytes else (new,)
 
         self._known.change(store.uri, with_it)
 
@@ -156,8 +156,9 @@ def read_manifest(
     data = store.read(path)
     if size_bytes not in (None, len(data)):
         raise CorruptDataError(
-            f"the manifest of version {version} at {store.uri}/{path} has {len(data)} bytes, and "
-            f"should have {size_bytes}"
+            f"the manifest of version {version} at {store.uri}/{path} has {len(data)} bytes "
+            "instead "
+            f"of {size_bytes}"
         )
     manifest = decode_manifest_of(store, path, version, data)
     if is_newest:

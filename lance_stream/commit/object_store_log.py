@@ -46,7 +46,7 @@ from lance_stream.table.paths import (
 FIRST_NAMES: Final = 8
 """How many names are listed to find the newest version."""
 
-_TRIES = 5
+_MAX_LISTINGS = 5
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ObjectStoreLog:
         if mark is not None and not self.is_claiming:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in an external manifest store, "
-                f"{mark!r}, and without it the newest one may not be seen. Give the storage option "
+                f"{mark!r}; without it, the newest one may be missed. Give the storage option "
                 "manifest_store (or a URI that begins with s3+ddb://), as the other writers do. To "
                 "stop using it, call lance_stream.leave_manifest_store() once with it; if it no "
                 "longer exists, or this is a copy of the table, call "
@@ -168,7 +168,7 @@ class ObjectStoreLog:
 
     def read_state(self) -> LogState:
         """Return the newest manifest, and the versions before it; see `VersionLog.read_state`."""
-        for _ in range(_TRIES):
+        for _ in range(_MAX_LISTINGS):
             listing = self._list_first()
             newest = listing.newest
             if newest is None:

@@ -7,12 +7,12 @@ that name, because it is created once.
 
     published           yes
     taken, or error     yes, if it is ours; no, if it is another writer's
-                        nothing there: the same bytes are published again, which does no harm if
+                        nothing exists: the same bytes are published again, which does no harm if
                         the first request arrives late
                         cannot be read: unknown
     refused             yes, if it is ours after all; no, if it is another writer's
-                        nothing there, or reading it is refused, too: the refusal is raised
-    given up            unknown if an earlier answer was unclear; otherwise not published (see
+                        nothing exists, or reading it is refused, too: the refusal is raised
+    aborted             unknown if an earlier answer was unclear; otherwise not published (see
                         `commit_groups`)
 """
 

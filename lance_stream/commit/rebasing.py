@@ -52,8 +52,8 @@ def rebase_transaction(
         read = log.read(transaction.read_version)
     except NotFoundError as error:
         raise RetryableConflictError(
-            f"version {transaction.read_version}, on which the operation was planned, has been "
-            f"cleaned up. Plan it again on version {newest.version}",
+            f"version {transaction.read_version}, on which the operation was planned, was cleaned "
+            f"up. Plan it again on version {newest.version}",
             newest.version,
         ) from error
     if isinstance(operation, CreateIndex):
@@ -65,11 +65,13 @@ def rebase_transaction(
             _read(log.store, merge.fragment_id, file, merge.physical_rows)
             for file in (merge.ours, merge.read, merge.newest)
         )
-        dead = unite(merge, ours, before, now, newest.version)
-        if len(dead) == merge.physical_rows:
+        deleted = unite(merge, ours, before, now, newest.version)
+        if len(deleted) == merge.physical_rows:
             files[merge.fragment_id] = None
             continue
-        file = write_deletion_file(log.store, merge.fragment_id, dead, newest.version, random_id())
+        file = write_deletion_file(
+            log.store, merge.fragment_id, deleted, newest.version, random_id()
+        )
         written.append(Fragment(merge.fragment_id, (), merge.physical_rows, deletion_file=file))
         files[merge.fragment_id] = file
     return replace(transaction, read_version=newest.version, operation=rebased(operation, files))
@@ -78,7 +80,7 @@ def rebase_transaction(
 def write_deletion_file(
     store: Store,
     fragment_id: int,
-    dead: npt.NDArray[np.uint32],
+    deleted: npt.NDArray[np.uint32],
     read_version: int,
     file_id: int,
 ) -> DeletionFile:
@@ -87,18 +89,18 @@ def write_deletion_file(
     Args:
         store: The table's directory.
         fragment_id: The fragment.
-        dead: The offsets of all its deleted rows, including those deleted earlier.
+        deleted: The offsets of all its deleted rows, including those deleted earlier.
         read_version: The version that its writer has read.
         file_id: A random u64.
     """
-    file_type, data = encode_deletion_vector(dead)
-    file = DeletionFile(file_type, read_version, file_id, num_deleted_rows=len(dead))
+    file_type, data = encode_deletion_vector(deleted)
+    file = DeletionFile(file_type, read_version, file_id, num_deleted_rows=len(deleted))
     store.write(deletion_file_path(fragment_id, file), data)
     return file
 
 
 def delete_deletion_files(store: Store, fragments: Iterable[Fragment]) -> None:
-    """Delete deletion files that no version names. Best effort."""
+    """Delete deletion files that no version names, as far as possible."""
     for fragment in fragments:
         if fragment.deletion_file is not None:
             with suppress(OSError, LanceStreamError):

@@ -113,8 +113,8 @@ def read_external(store: Store, stored: ExternalFile) -> bytes:
     part = data[stored.offset : stored.offset + stored.size]
     if len(part) != stored.size:
         raise CorruptDataError(
-            f"the manifest places a sequence of {stored.size} bytes at byte {stored.offset} of "
-            f"{stored.path!r}, which has {len(data)} bytes"
+            f"the manifest names a sequence of {stored.size} bytes at byte {stored.offset} of "
+            f"{stored.path!r}, which has {len(data)} bytes: the file is truncated"
         )
     return part
 
@@ -126,8 +126,8 @@ def _counted(store: Store, fragment: Fragment) -> Fragment:
     deletion_file = fragment.deletion_file
     if file.base_id is not None or (deletion_file and deletion_file.base_id is not None):
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} does not state how many rows it has, and is stored below a "
-            "base path; compact the table with the program that wrote it"
+            f"fragment {fragment.id} does not state its number of rows, and is stored below a base "
+            "path. Compact the table with the program that wrote it"
         )
     physical_rows = fragment.physical_rows
     if not physical_rows:

@@ -1,4 +1,4 @@
-"""Does a version that was read earlier still belong to the table that is there now?
+"""Does a version that was read earlier still belong to the table that exists now?
 
 Versions are identified by their numbers, and a table that was deleted and re-created, or restored
 from a copy, has versions with the same numbers. A plan for the previous table does not fit the
@@ -45,8 +45,8 @@ from lance_stream.table.paths import data_file_path, deletion_file_path
 from lance_stream.table.version_marks import is_same_version, may_derive_from
 
 
-def check_is_still_there(log: VersionLog, state: LogState, earlier: Manifest) -> None:
-    """Raise unless a version that was read earlier belongs to the table that is there now.
+def check_is_same_table(log: VersionLog, state: LogState, earlier: Manifest) -> None:
+    """Raise unless a version that was read earlier belongs to the table that exists now.
 
     Args:
         log: The table's history.
@@ -56,11 +56,11 @@ def check_is_still_there(log: VersionLog, state: LogState, earlier: Manifest) ->
     Raises:
         TableReplacedError: It belongs to another table.
     """
-    if not _is_still_there(log, state, earlier):
+    if not _is_same_table(log, state, earlier):
         raise replaced(log.store.uri, earlier.version, state.newest.version)
 
 
-def check_files_are_there(store: Store, operation: Operation) -> None:
+def check_files_exist(store: Store, operation: Operation) -> None:
     """Raise unless the files written for an operation exist; checked on local disks only.
 
     Args:
@@ -70,7 +70,7 @@ def check_files_are_there(store: Store, operation: Operation) -> None:
     Raises:
         TableReplacedError: A file no longer exists.
     """
-    if not store.uri.startswith("file:"):
+    if store.local_path("") is None:
         return
     for path in _files_of(operation):
         if not store.exists(path):
@@ -85,23 +85,23 @@ def check_files_are_there(store: Store, operation: Operation) -> None:
 
 def _files_of(operation: Operation) -> Iterator[str]:
     """Yield the paths of the files that an operation adds to the table's own directory."""
-    dying: tuple[Fragment, ...] = ()
+    updated: tuple[Fragment, ...] = ()
     new: tuple[Fragment, ...] = ()
     if isinstance(operation, Append | Overwrite):
         new = operation.fragments
     elif isinstance(operation, Update):
-        new, dying = operation.new_fragments, operation.updated_fragments
+        new, updated = operation.new_fragments, operation.updated_fragments
         if operation.update_mode is UpdateMode.REWRITE_COLUMNS:  # a new file is the last one
-            new += tuple(replace(item, files=item.files[-1:]) for item in dying)
+            new += tuple(replace(item, files=item.files[-1:]) for item in updated)
     elif isinstance(operation, Delete):
-        dying = operation.updated_fragments
+        updated = operation.updated_fragments
     elif isinstance(operation, Rewrite):
-        new = dying = tuple(item for group in operation.groups for item in group.new_fragments)
+        new = updated = tuple(item for group in operation.groups for item in group.new_fragments)
     elif isinstance(operation, Merge):  # a new file is the last one of its fragment
         new = tuple(replace(item, files=item.files[-1:]) for item in operation.fragments)
     for fragment in new:
         yield from (data_file_path(item.path) for item in fragment.files if item.base_id is None)
-    for fragment in dying:
+    for fragment in updated:
         file = fragment.deletion_file
         if file is not None and file.base_id is None:
             yield deletion_file_path(fragment.id, file)
@@ -119,13 +119,13 @@ def replaced(uri: str, version: int, newest: int) -> TableReplacedError:
         f"version {version} of {uri} is not the one that was read before (the newest version is "
         "now "
         f"{newest}): the table was deleted and re-created meanwhile, or restored from a copy. "
-        "Nothing was committed. To continue with the table that is there now, open it again and "
+        "Nothing was committed. To continue with the new table, open it again and "
         "repeat the operation; a streaming query continues there when it is restarted",
         newest,
     )
 
 
-def _is_still_there(log: VersionLog, state: LogState, earlier: Manifest) -> bool:
+def _is_same_table(log: VersionLog, state: LogState, earlier: Manifest) -> bool:
     newest = state.newest
     if newest.version <= earlier.version:
         return is_same_version(newest, earlier)

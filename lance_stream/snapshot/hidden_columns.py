@@ -24,7 +24,7 @@ Numbers: TypeAlias = npt.NDArray[np.uint64]
 KeptNumbers: TypeAlias = npt.NDArray[np.unsignedinteger]
 Offsets: TypeAlias = npt.NDArray[np.integer]
 
-MAX_KEPT_BYTES: Final = 128 << 20
+MAX_CONNECTIONS_BYTES: Final = 128 << 20
 """How much memory the columns that are kept take at most."""
 
 ROWS_PER_PICK: Final = 256
@@ -132,7 +132,7 @@ class HiddenColumn:
 
 
 _KEPT: Final = Cache[tuple[int, Hashable], KeptNumbers](
-    MAX_KEPT_BYTES, lambda kept: kept.nbytes + _COLUMN_BYTES
+    MAX_CONNECTIONS_BYTES, lambda kept: kept.nbytes + _COLUMN_BYTES
 )
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import ReadRanges, answer
 from lance_stream.caches import Cache
-from lance_stream.commit.manifest_stores.choice import place_of_files
+from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.stored_pages import StoredPage
@@ -330,7 +330,7 @@ class OpenFiles:
 
     def _open_base(self, base: BasePath) -> Store:
         try:
-            return open_named(self.store, place_of_files(base.path), self.storage_options)
+            return open_named(self.store, location_of_files(base.path), self.storage_options)
         except BadDataError as error:
             error.add_note(f"base path {base.id}")
             raise

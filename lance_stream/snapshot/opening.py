@@ -9,7 +9,7 @@ from typing import Any
 
 from lance_stream.commit.commit_groups import check_can_commit_together, read_latest_together
 from lance_stream.commit.opening import open_log
-from lance_stream.commit.same_table import check_is_still_there
+from lance_stream.commit.same_table import check_is_same_table
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import NotFoundError
 from lance_stream.snapshot.references import notes_on_missing_branch
@@ -87,7 +87,7 @@ def newest_of_same(table: TableVersion) -> TableVersion:
             return table  # it is yet to be created
         raise
     if table.version:
-        check_is_still_there(table.log, look, table.manifest)
+        check_is_same_table(table.log, look, table.manifest)
     check_readable(look.newest)
     return table.at(look.newest)
 

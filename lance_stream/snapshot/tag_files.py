@@ -209,7 +209,7 @@ def create_tag(
             f"there is a tag {name!r} already: it stands for {said(get_tag(refs, name))}. Move it "
             "with `update`, or delete it"
         )
-    _check_is_still_there(refs.store, version, lambda: refs.root.delete(path))
+    _check_is_same_table(refs.store, version, lambda: refs.root.delete(path))
     return _as_tag(name, content)
 
 
@@ -232,7 +232,7 @@ def move_tag(refs: Refs, name: str, version: int, environment: Environment = MAC
         "manifestSize": manifest_size(refs.store, version),
     }
     store.write(path, _encode(content))
-    _check_is_still_there(refs.store, version, lambda: store.write(path, _encode(before)))
+    _check_is_same_table(refs.store, version, lambda: store.write(path, _encode(before)))
     return _as_tag(name, content)
 
 
@@ -348,7 +348,7 @@ def manifest_size(store: Store, version: int) -> int:
     )
 
 
-def _check_is_still_there(store: Store, version: int, undo: Callable[[], None]) -> None:
+def _check_is_same_table(store: Store, version: int, undo: Callable[[], None]) -> None:
     """Raise if a cleanup has removed a version before it could see the new tag.
 
     Raises:

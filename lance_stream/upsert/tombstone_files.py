@@ -47,7 +47,7 @@ _KEY_PREFIX: Final = "key:"
 _LEAST_BYTES_OF_A_ROW: Final = 8
 """The size of a deletion time in bytes."""
 
-MAX_KEPT_BYTES: Final = 256 << 20
+MAX_CONNECTIONS_BYTES: Final = 256 << 20
 
 FORGET: Final = (
     "To forget the deletes, so that late rows may bring the keys back, remove the key "
@@ -336,7 +336,7 @@ class KeptFiles:
         self._files.get_or_make(key, lambda: deletes)
 
 
-KEPT: Final = KeptFiles(MAX_KEPT_BYTES)
+KEPT: Final = KeptFiles(MAX_CONNECTIONS_BYTES)
 """The files that this process has cached."""
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lance_stream.commit.manifest_stores.choice import place_of_files
+from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot.history import read_transaction
@@ -51,10 +51,10 @@ def origins_of(table: TableVersion) -> list[Origin]:
         InvalidInputError: It is unknown which version of another table has them.
         UntrustedLocationError: The other table may not be opened.
     """
-    root_of_table = _root_of(place_of_files(table.location), table.branch)
+    root_of_table = _root_of(location_of_files(table.location), table.branch)
     origins: dict[tuple[str, str | None, int], Origin] = {}
     for base in _needed(table):
-        root = _root_of(place_of_files(base.path), base.name)
+        root = _root_of(location_of_files(base.path), base.name)
         if root == root_of_table:  # a branch names the files of its table
             continue
         open_named(table.store, root, table.storage_options)  # refuses what is not trusted
@@ -89,14 +89,14 @@ def _needed(table: TableVersion) -> Iterator[BasePath]:
 def _held(refs: Refs, clone: str) -> Iterator[tuple[str | None, int]]:
     """Yield the versions of a table that are tagged for a clone: their branches and numbers."""
     for tag in list_tags(refs).values():
-        if place_of_files(tag.metadata.get("clone", "")).rstrip("/") == clone:
+        if location_of_files(tag.metadata.get("clone", "")).rstrip("/") == clone:
             yield tag.branch, tag.version
 
 
 def _cloned(refs: Refs, clone: TableVersion, root: str) -> Iterator[tuple[str | None, int]]:
     """Yield the version of a table that a clone was made of, if its first transaction is there."""
     for operation in _clonings(clone):
-        if _root_of(place_of_files(operation.ref_path), operation.ref_name) == root:
+        if _root_of(location_of_files(operation.ref_path), operation.ref_name) == root:
             version, branch = operation.ref_version, operation.ref_name
             if refs.of(branch).log.has(version):
                 yield branch, version

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from lance_stream.commit.cloning import Source, begin_clone, publish_clone
-from lance_stream.commit.manifest_stores.choice import place_of_files
+from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import (
     CommitUncertainError,
@@ -103,8 +103,8 @@ def _check_can_be_read(source: Source, target: TableVersion) -> None:
         InvalidInputError: With their storage options they look elsewhere.
     """
     for base in source.base_paths:
-        open_named(target.store, place_of_files(base.path), target.storage_options)
-    location = place_of_files(source.location)
+        open_named(target.store, location_of_files(base.path), target.storage_options)
+    location = location_of_files(source.location)
     named = open_named(target.store, location, target.storage_options)
     try:
         manifest_size(named, source.manifest.version)

@@ -444,7 +444,7 @@ def test_a_table_that_is_new_in_the_store_is_not_guessed(tmp_path: Path) -> None
     place = in_sqlite(tmp_path)
     lance_stream.create_dataset(place.uris["orders"], SCHEMA)
     lance_stream.create_dataset(place.uris["lines"], SCHEMA, storage_options=place.options)
-    with pytest.raises(NotFoundError, match="commit to it once"):
+    with pytest.raises(NotFoundError, match="commit to the table once"):
         place.batches()
     place.commit(0)
     assert place.batches() == [[0], [0]]
@@ -544,9 +544,9 @@ def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> GroupPlace:
 def test_too_many_tables_for_dynamodb_are_refused(dynamodb_table: DynamoTable) -> None:
     manifests = manifests_of(in_dynamodb(dynamodb_table, Path("/x"), dynamodb_table.endpoint))
     items = {f"t{number}": ManifestItem(1, f"t{number}/x", 1) for number in range(101)}
-    with pytest.raises(InvalidInputError, match="at most 100 tables here, not 101"):
+    with pytest.raises(InvalidInputError, match="at most 100 tables, not 101"):
         manifests.put_all_if_not_exist(items)
-    with pytest.raises(InvalidInputError, match="at most 50 tables here, not 101"):
+    with pytest.raises(InvalidInputError, match="at most 50 tables, not 101"):
         manifests.latest_of_all(list(items))
     items.popitem()
     assert manifests.put_all_if_not_exist(items) == frozenset()

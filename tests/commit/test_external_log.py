@@ -270,7 +270,7 @@ def test_unfinishable_versions_prevent_loading(writer: Writer) -> None:
     for look in (writer.log.latest, writer.log.versions, writer.log.read_latest):
         with pytest.raises(StoreUnavailableError) as caught:
             look()
-        assert "could not be given its final name" in caught.value.__notes__[0]
+        assert "could not be copied to its final name" in caught.value.__notes__[0]
     assert writer.log.read(3).version == 3
     revive(writer)
     assert writer.log.read_latest().version == 4
@@ -314,14 +314,14 @@ def test_versions_of_a_deleted_table_are_never_continued(tmp_path: Path) -> None
     revive(writer)
     assert not writer.others().publish(1, manifest_of(1)), "its manifest is staged"
     store.delete(f"_versions/{staged(store)[0]}")
-    with pytest.raises(InvalidInputError, match=r"still holds versions up to 1 .*forget_versions"):
+    with pytest.raises(InvalidInputError, match=r"has versions up to 1 .*forget_versions"):
         writer.others().publish(1, manifest_of(1))
 
 
 def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
     writer.log.publish(4, manifest_of(4))
     writer.store.write(FINAL_4, manifest_of(4, "x"))
-    with pytest.raises(CorruptDataError, match="bytes, and should have"):
+    with pytest.raises(CorruptDataError, match="bytes instead of"):
         writer.others().read_latest()
     writer.store.write(FINAL_4, manifest_of(4))
     kill_at(writer, 3)
@@ -345,7 +345,7 @@ def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
 )
 def test_items_must_name_their_versions_manifest(writer: Writer, path: str) -> None:
     writer.manifests.put_if_not_exists("uri of t", ManifestItem(4, path, 1))
-    with pytest.raises(CorruptDataError, match="not the name of one"):
+    with pytest.raises(CorruptDataError, match="not the path of a manifest"):
         writer.log.read_latest()
 
 
@@ -445,7 +445,7 @@ def test_refusals_after_publishing_leave_uncertainty(
     writer.store.before = refuse
     with pytest.raises(CommitUncertainError):
         commit_to(writer.log, append(3, 1))
-    assert "could not be given its final name" in refused(writer.log.read_latest).__notes__[0]
+    assert "could not be copied to its final name" in refused(writer.log.read_latest).__notes__[0]
 
 
 # --- others who do not know of the manifest store
@@ -590,7 +590,7 @@ def test_leftover_items_prevent_recreating_a_table(
     """The table's files are gone, but its items are still in the manifest store."""
     for file in writer.store.list():
         writer.store.delete(file.path)
-    with pytest.raises(NotFoundError, match=r"no dataset .* still holds versions up to 3"):
+    with pytest.raises(NotFoundError, match=r"no dataset .* has versions up to 3"):
         writer.log.read_latest()
     with pytest.raises(InvalidInputError, match=r"forget_versions\(\)"):
         commit_to(writer.log, overwrite(0, 1), creation=CREATION)

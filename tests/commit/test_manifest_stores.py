@@ -25,7 +25,7 @@ class TestSqlite(ManifestStoreContract):
 
     def test_an_uncreatable_file_is_refused_by_name(self, tmp_path: Path) -> None:
         manifests = SqliteManifests(str(tmp_path / "no" / "folder" / "m.db"))
-        with pytest.raises(StoreRefusedError, match=r"no/folder/m\.db.*no such folder"):
+        with pytest.raises(StoreRefusedError, match=r"no/folder/m\.db.*its folder does not exist"):
             manifests.latest(URI)
 
     def test_a_file_of_another_format_is_refused(self, tmp_path: Path) -> None:

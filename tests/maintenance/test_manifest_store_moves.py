@@ -180,7 +180,7 @@ def test_emptied_stores_can_be_claimed_again(
     external: Path, options: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "manifests.db").unlink()
-    with pytest.raises(InvalidInputError, match="holds none of them"):
+    with pytest.raises(InvalidInputError, match="has none of them"):
         open_dataset(external, storage_options=options).append(rows(3))
     lance_stream.claim_versions(external, options)
     open_dataset(external, storage_options=options).append(rows(3))
@@ -191,7 +191,7 @@ def test_forgotten_tables_can_be_recreated(external: Path, options: dict[str, st
     with pytest.raises(InvalidInputError, match="there is a dataset"):
         lance_stream.forget_versions(external, options)
     shutil.rmtree(external)
-    with pytest.raises(NotFoundError, match="still holds versions up to 3"):
+    with pytest.raises(NotFoundError, match="has versions up to 3"):
         open_dataset(external, storage_options=options)
     with pytest.raises(InvalidInputError, match="forget_versions"):
         lance_stream.create_dataset(external, SCHEMA, storage_options=options)

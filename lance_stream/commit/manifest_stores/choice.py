@@ -67,24 +67,24 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
         return Choice(uri, None)
     if not isinstance(text, str):
         raise InvalidInputError(
-            f"the storage option manifest_store is a URI, not {type(text).__name__}"
+            f"the storage option manifest_store must be a URI, not {type(text).__name__}"
         )
     scheme = text.partition(":")[0].lower()
-    make = _MAKERS.get(scheme)
-    if make is None or "://" not in text:
+    factory = _FACTORIES.get(scheme)
+    if factory is None or "://" not in text:
         raise InvalidInputError(
-            "the storage option manifest_store begins with "
-            f"{', '.join(f'{maker}://' for maker in _MAKERS)}; this one does not"
+            "the storage option manifest_store must begin with one of "
+            f"{', '.join(f'{factory}://' for factory in _FACTORIES)}"
         )
     query = dict(_queries(text))
     base_uri = query.pop("base_uri", None)
     if base_uri == "":
         raise InvalidInputError("the base_uri in the storage option manifest_store is empty")
-    manifests = make(_Uri(text, scheme, query), endpoint, options)
+    manifests = factory(_Uri(text, scheme, query), endpoint, options)
     return Choice(uri, manifests, base_uri)
 
 
-def place_of_files(uri: str) -> str:
+def location_of_files(uri: str) -> str:
     """Return where the files of a dataset are stored, without how its versions are published.
 
     Args:
@@ -114,7 +114,7 @@ def _split_ddb(uri: str) -> tuple[str, str]:
     queries = _queries(uri)
     if [key for key, _ in queries] != [_DDB_QUERY] or not queries[0][1]:
         raise InvalidInputError(
-            f"a URI of the scheme {DYNAMODB}:// has exactly one query, {_DDB_QUERY}, which "
+            f"a URI of the scheme {DYNAMODB}:// must have exactly one query, {_DDB_QUERY}, which "
             f"names the table of DynamoDB: {DYNAMODB}://bucket/path?{_DDB_QUERY}=T"
         )
     return urlunsplit(("s3", parts.netloc, parts.path, "", "")), queries[0][1]
@@ -125,8 +125,8 @@ def _dynamodb_of_uri(uri: _Uri, endpoint: str | None, options: Mapping[str, Any]
     _refuse_unknown(uri, ("region", "endpoint"))
     if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
         raise InvalidInputError(
-            "a manifest store in DynamoDB is given as 'dynamodb://table?region=...&endpoint=...'; "
-            "keys are given by the storage options of S3, or found by botocore"
+            "a manifest store in DynamoDB is given as 'dynamodb://table?region=...&endpoint=...'. "
+            "Give keys by the storage options of S3, or where botocore looks"
         )
     return _dynamodb(
         parts.netloc, uri.query.get("region"), uri.query.get("endpoint") or endpoint, options
@@ -176,8 +176,8 @@ def _sqlite_of_uri(uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]
         raise _bad_table(table)
     if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
         raise InvalidInputError(
-            "a manifest store in SQLite is given by its file's absolute path: "
-            "'sqlite:///data/manifests.db' has three slashes"
+            "a manifest store in SQLite is given by the absolute path of its file, with three "
+            "slashes: 'sqlite:///data/manifests.db'"
         )
     return SqliteManifests(os.path.normpath(path), table)
 
@@ -186,18 +186,18 @@ def _refuse_unknown(uri: _Uri, names: tuple[str, ...]) -> None:
     unknown = sorted(set(uri.query) - set(names))
     if unknown:
         raise InvalidInputError(
-            f"the storage option manifest_store has {unknown[0]!r} in its query; {uri.scheme}:// "
-            f"knows {', '.join((*names, 'base_uri'))}"
+            f"the query of the storage option manifest_store has an unknown parameter "
+            f"{unknown[0]!r}; those of {uri.scheme}:// are {', '.join((*names, 'base_uri'))}"
         )
 
 
 def _bad_table(table: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{table!r} cannot be the table of a manifest store: letters, digits and '_' are allowed"
+        f"{table!r} cannot be the table of a manifest store: use letters, digits and '_'"
     )
 
 
-_MAKERS: Final[Mapping[str, Callable[[_Uri, str | None, Mapping[str, Any]], ManifestStore]]] = {
+_FACTORIES: Final[Mapping[str, Callable[[_Uri, str | None, Mapping[str, Any]], ManifestStore]]] = {
     "dynamodb": _dynamodb_of_uri,
     "postgresql": _postgresql_of_uri,
     "postgres": _postgresql_of_uri,

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from lance_stream.commit.manifest_stores import retrying
-from lance_stream.commit.manifest_stores.kept import Kept
+from lance_stream.commit.manifest_stores.connection_cache import ConnectionCache
 from lance_stream.commit.manifest_stores.protocol import ManifestItem
 from lance_stream.errors import (
     CorruptDataError,
@@ -103,7 +103,7 @@ class DynamoDBManifests:
 
     @property
     def kind(self) -> str:
-        """What kind of store it is."""
+        """The kind of store."""
         return "dynamodb"
 
     @property
@@ -134,7 +134,7 @@ class DynamoDBManifests:
         """Put items of several tables, or none; see `ManifestStore.put_all_if_not_exist`."""
         self._check_fits_transaction(len(items), _MAX_IN_TRANSACTION)
         names = sorted(items)
-        answer = self._ask_in_transaction(
+        answer = self._request_in_transaction(
             f"putting versions of {len(items)} tables",
             "transact_write_items",
             # A repeated request with the same token is answered like the first one.
@@ -159,7 +159,7 @@ class DynamoDBManifests:
 
     def get(self, base_uri: str, version: int) -> ManifestItem | None:
         """Return the item of a version; see `ManifestStore.get`."""
-        answer = self._ask(
+        answer = self._request(
             f"the item of version {version}",
             "get_item",
             Key=_key(base_uri, version),
@@ -180,7 +180,7 @@ class DynamoDBManifests:
             # A version follows the one before it, so one without a successor is the newest.
             versions = {name: item.version if item else 0 for name, item in newest.items()}
             keys = [(name, versions[name] + more) for name in base_uris for more in (0, 1)]
-            answer = self._ask_in_transaction(
+            answer = self._request_in_transaction(
                 f"the newest items of {len(base_uris)} tables",
                 "transact_get_items",
                 TransactItems=[
@@ -196,15 +196,16 @@ class DynamoDBManifests:
             if {key[0]: key[1] for key in items} == {k: v for k, v in versions.items() if v}:
                 return {name: item for (name, _), item in items.items()}
         raise StoreUnavailableError(
-            f"{self.where} had newer versions of one of {len(base_uris)} tables each of "
-            f"{_MAX_SNAPSHOTS} times that the newest of all were asked for: try again when fewer "
-            "writers commit, or open fewer tables at once"
+            f"the newest versions of {len(base_uris)} tables changed each of {_MAX_SNAPSHOTS} "
+            "times "
+            f"that they were read from {self.where}: try again when fewer writers commit, or open "
+            "fewer tables at once"
         )
 
     def _check_fits_transaction(self, num_tables: int, max_tables: int) -> None:
         if num_tables > max_tables:
             raise InvalidInputError(
-                f"one transaction of DynamoDB is for at most {max_tables} tables here, not "
+                f"a transaction of DynamoDB can contain at most {max_tables} tables, not "
                 f"{num_tables}: use fewer tables at once, or a manifest store in PostgreSQL"
             )
 
@@ -225,12 +226,12 @@ class DynamoDBManifests:
                 answer = self._send("batch_write_item", RequestItems={self.table: remaining})
                 remaining = answer.get("UnprocessedItems", {}).get(self.table, [])
                 if remaining:
-                    raise TryAgainError(f"{len(remaining)} items were not deleted yet")
+                    raise TryAgainError(f"{len(remaining)} items are not deleted yet")
 
             retrying.with_retries(send, f"the deletion of {len(remaining)} items", self.where)
 
     def _put(self, what: str, base_uri: str, item: ManifestItem, condition: str) -> bool:
-        answer = self._ask(
+        answer = self._request(
             what,
             "put_item",
             Item=_attributes(base_uri, item),
@@ -248,7 +249,7 @@ class DynamoDBManifests:
             start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
     def _query(self, what: str, base_uri: str, **options: Any) -> Any:
-        return self._ask(
+        return self._request(
             what,
             "query",
             KeyConditionExpression="base_uri = :base_uri",
@@ -267,17 +268,17 @@ class DynamoDBManifests:
             )
         except (KeyError, ValueError) as error:
             raise CorruptDataError(
-                f"an item of {self.where} is damaged: it should have a number 'version', a text "
-                f"'path' and a number 'size', and is {dict(attributes)!r:.500}"
+                f"an item of {self.where} is damaged: expected a number 'version', a text 'path' "
+                f"and a number 'size', found {dict(attributes)!r:.500}"
             ) from error
 
-    def _ask(self, what: str, operation: str, **parameters: Any) -> Any:
+    def _request(self, what: str, operation: str, **parameters: Any) -> Any:
         def once() -> Any:
             return self._send(operation, TableName=self.table, **parameters)
 
         return retrying.with_retries(once, what, self.where)
 
-    def _ask_in_transaction(self, what: str, operation: str, **parameters: Any) -> Any:
+    def _request_in_transaction(self, what: str, operation: str, **parameters: Any) -> Any:
         return retrying.with_retries(lambda: self._send(operation, **parameters), what, self.where)
 
     def _send(self, operation: str, **parameters: Any) -> Any:
@@ -289,13 +290,13 @@ class DynamoDBManifests:
         except _NotAcceptedError as error:
             if self.key is not None:
                 raise
-            # botocore may find others; the first request of the next client finds that out
+            # botocore may find others: a new client looks for them
             _drop(self, client)
             raise TryAgainError(str(error)) from error
 
 
 class _NotAcceptedError(StoreRefusedError):
-    """The credentials are unknown, or have ended."""
+    """The credentials are unknown or expired."""
 
 
 _CONDITION_FAILED: Final[Mapping[str, Any]] = {}
@@ -365,7 +366,7 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
         # No connection, or it broke; or the answer is damaged.
         raise TryAgainError(f"{type(error).__name__}: {error}") from error
     except BotoCoreError as error:  # no credentials, no region, a parameter of a wrong kind
-        raise StoreRefusedError(f"{manifests.where} cannot be asked: {error}") from error
+        raise StoreRefusedError(f"no request can be sent to {manifests.where}: {error}") from error
 
 
 _AGAIN_IN_TRANSACTION: Final = {
@@ -395,7 +396,7 @@ def _check_is_whole(operation: str, answer: Mapping[str, Any]) -> None:
     has_content = bool(answer.keys() - {"ResponseMetadata"})
     expected = _CONTENT.get(operation)
     if not (has_content or is_empty_object) or (expected and expected not in answer):
-        raise TryAgainError(f"the answer to {operation} has no content")
+        raise TryAgainError(f"the answer to {operation} is empty")
 
 
 _EMPTY_OBJECT: Final = str(len("{}"))
@@ -404,7 +405,7 @@ _CONTENT: Final = {"query": "Items", "transact_get_items": "Responses"}
 
 # --- clients: one per process and set of settings
 
-_clients: Kept[DynamoDBManifests, Any] = Kept(lambda client: client.close())
+_clients: ConnectionCache[DynamoDBManifests, Any] = ConnectionCache(lambda client: client.close())
 _lock = threading.Lock()
 
 
@@ -449,7 +450,9 @@ def _new_client(manifests: DynamoDBManifests) -> Any:
             ),
         )
     except (BotoCoreError, ValueError) as error:
-        raise InvalidInputError(f"{manifests.where} cannot be asked: {error}") from error
+        raise InvalidInputError(
+            f"no client can be created for {manifests.where}: {error}"
+        ) from error
 
 
 def _check_keys(manifests: DynamoDBManifests, table: Mapping[str, Any]) -> None:
@@ -469,11 +472,11 @@ def _check_keys(manifests: DynamoDBManifests, table: Mapping[str, Any]) -> None:
 
 def _forget_all() -> None:
     global _lock, _clients  # the parent may have held the lock at the moment of the fork
-    _of_parents.append(_clients)  # not closed here: the parent still uses them
-    _lock, _clients = threading.Lock(), Kept(lambda client: client.close())
+    _inherited.append(_clients)  # not closed here: the parent still uses them
+    _lock, _clients = threading.Lock(), ConnectionCache(lambda client: client.close())
 
 
-_of_parents: list[Any] = []
+_inherited: list[Any] = []
 
 
 if hasattr(os, "register_at_fork"):

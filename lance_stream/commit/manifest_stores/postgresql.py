@@ -14,7 +14,7 @@ NOTHING.
 
 A conninfo is what libpq accepts: its environment variables (PGPASSWORD, PGSERVICE, ...) and its
 password file work, too. Unless it says otherwise, the server must accept writes, connecting takes
-ten seconds at most, and a connection whose other end is gone is noticed within half a minute.
+ten seconds at most, and a connection whose peer has vanished is noticed within half a minute.
 
 A process keeps one connection for each of its few most recently used conninfos; threads take turns
 with it. A forked child drops it, and it is replaced when it breaks.
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lance_stream.commit.manifest_stores import retrying
-from lance_stream.commit.manifest_stores.kept import Kept
+from lance_stream.commit.manifest_stores.connection_cache import ConnectionCache
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError
 from lance_stream.storage.extras import brought_by
@@ -43,8 +43,8 @@ _DEFAULTS: Final = {
     "target_session_attrs": "read-write",
     "tcp_user_timeout": str(int(retrying.POLICY.request_seconds * 1000)),
 }
-# of two clients that create the table at once, one may fail: its name, or its type's, is taken
-_TABLE_IS_THERE: Final = {"23505", "42P07", "42710"}
+# if two clients create the table at once, one may fail: its name, or its type's, is taken
+_TABLE_EXISTS: Final = {"23505", "42P07", "42710"}
 _AGAIN: Final = ("08", "40", "53", "57", "58")
 """Classes of SQLSTATE: connection, rollback (serialization, deadlock), resources, shutdown, I/O."""
 
@@ -56,22 +56,22 @@ class PostgresManifests(SqlManifests):
     Args:
         conninfo: How libpq reaches it; may contain a password.
         table: Its name, after its schema's and a "." if it is not in the first schema.
-        place: The server and the database as text, without a password.
+        server: The server and the database as text, without a password.
     """
 
     conninfo: str = field(repr=False)
     table: str = DEFAULT_TABLE
-    place: str = field(default="", compare=False)
+    server: str = field(default="", compare=False)
 
     @property
     def kind(self) -> str:
-        """What kind of store it is."""
+        """The kind of store."""
         return "postgresql"
 
     @property
     def where(self) -> str:
         """Return the store's name for errors."""
-        return f"the table {self.table!r} of PostgreSQL{self.place}"
+        return f"the table {self.table!r} of PostgreSQL{self.server}"
 
     def execute(
         self,
@@ -86,7 +86,7 @@ class PostgresManifests(SqlManifests):
         from psycopg import sql
 
         table = sql.Identifier(*self.table.split("."))
-        asked_for = sql.SQL(statement.replace("?", "%s")).format(table=table)
+        query = sql.SQL(statement.replace("?", "%s")).format(table=table)
 
         def once() -> Answer:
             rows: Sequence[Any] = ()
@@ -95,30 +95,30 @@ class PostgresManifests(SqlManifests):
                 try:
                     with connection.transaction() if len(values) > 1 else nullcontext():
                         for value in values:
-                            cursor = connection.execute(asked_for, value)
+                            cursor = connection.execute(query, value)
                             rows = cursor.fetchall() if cursor.description else ()
                             nums_rows.append(cursor.rowcount)
                         if all_or_none and len(values) > 1 and not all(nums_rows):
                             raise psycopg.Rollback
                 except psycopg.errors.UndefinedTable:
-                    self._make_table(connection, table)
-                    raise TryAgainError("the table has just been made") from None
+                    self._create_table(connection, table)
+                    raise TryAgainError("the table was just created") from None
             return Answer(rows, tuple(nums_rows))
 
-        def asked() -> Answer:
+        def request() -> Answer:
             try:
                 return once()
             except psycopg.Error as error:
                 state = error.sqlstate or ""
-                if not _may_go_through(error, state):
+                if not _may_succeed_later(error, state):
                     raise StoreRefusedError(
-                        f"{what} was refused by {self.where}: {state} {_text(error)}"
+                        f"{self.where} refused {what}: {state} {_text(error)}"
                     ) from None
                 raise TryAgainError(f"{state} {_text(error)}".strip()) from None
 
-        return retrying.with_retries(asked, what, self.where)
+        return retrying.with_retries(request, what, self.where)
 
-    def _make_table(self, connection: Any, table: Any) -> None:
+    def _create_table(self, connection: Any, table: Any) -> None:
         psycopg = _import_psycopg(self)
         from psycopg import sql
 
@@ -130,11 +130,11 @@ class PostgresManifests(SqlManifests):
                 ).format(table)
             )
         except psycopg.Error as error:
-            if error.sqlstate in _TABLE_IS_THERE:
+            if error.sqlstate in _TABLE_EXISTS:
                 return
             raise StoreRefusedError(
-                f"{self.where} is not there, and cannot be made by this user: {_text(error)}. Let "
-                f"an administrator do it: CREATE TABLE {self.table} (base_uri text NOT NULL, "
+                f"{self.where} does not exist, and this user cannot create it: {_text(error)}. Ask "
+                f"an administrator to run CREATE TABLE {self.table} (base_uri text NOT NULL, "
                 "version bigint NOT NULL, path text NOT NULL, size bigint, PRIMARY KEY (base_uri, "
                 "version))"
             ) from None
@@ -160,9 +160,10 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
     except psycopg.Error:
         # its message might contain the password
         raise InvalidInputError(
-            "the storage option manifest_store names PostgreSQL, but libpq cannot make sense of "
-            "it: it is 'postgresql://user@host:port/database?sslmode=...&table=...', with "
-            "percent-encoding for what has a meaning in a URI"
+            "the storage option manifest_store names PostgreSQL, but libpq cannot parse it: "
+            "expected "
+            "'postgresql://user@host:port/database?sslmode=...&table=...', with special characters "
+            "percent-encoded"
         ) from None
     host = parameters.get("host") or parameters.get("hostaddr")
     server = f" at {host}:{parameters['port']}" if host and "port" in parameters else f" at {host}"
@@ -181,11 +182,11 @@ def _text(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _may_go_through(error: Exception, state: str) -> bool:
-    """Return whether the same request may go through in a moment."""
+def _may_succeed_later(error: Exception, state: str) -> bool:
+    """Return whether the same request may succeed in a moment."""
     if state:
         return state.startswith(_AGAIN)
-    # libpq gives no state for a server that said no to the connection: only its words
+    # for a refused connection, libpq gives no state, only a message
     text = str(error)
     return any(phrase in text for phrase in _NOT_YET) or not any(
         phrase in text for phrase in _NEVER
@@ -213,7 +214,7 @@ def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
             if entry.is_dropped:
                 _close(entry)
         except BaseException:
-            # a pending answer would be taken for the next one's
+            # a pending answer could be taken for that of the next request
             broken, entry.connection = entry.connection, None
             with suppress(Exception):
                 broken.close()
@@ -244,15 +245,15 @@ def _close(entry: _Connection) -> None:
             connection.close()
 
 
-_connections: Kept[str, _Connection] = Kept(_drop)
+_connections: ConnectionCache[str, _Connection] = ConnectionCache(_drop)
 _lock = threading.Lock()
-_of_parents: list[Any] = []
+_inherited: list[Any] = []
 
 
 def _forget_all() -> None:
     global _connections, _lock  # the parent may have held the lock at the moment of the fork
-    _of_parents.append(_connections)  # not closed here: the parent still uses them
-    _connections, _lock = Kept(_drop), threading.Lock()
+    _inherited.append(_connections)  # not closed here: the parent still uses them
+    _connections, _lock = ConnectionCache(_drop), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -44,7 +44,7 @@ class ManifestStore(Protocol):
 
     @property
     def kind(self) -> str:
-        """What kind of store it is, in a word: "dynamodb"."""
+        """The kind of store, such as "dynamodb"."""
         ...
 
     @property

@@ -40,7 +40,7 @@ class SqliteManifests(SqlManifests):
 
     @property
     def kind(self) -> str:
-        """What kind of store it is."""
+        """The kind of store."""
         return "sqlite"
 
     @property
@@ -73,8 +73,8 @@ class SqliteManifests(SqlManifests):
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
                     raise TryAgainError(f"{error}: another process is writing") from error
                 raise StoreRefusedError(
-                    f"{what} was refused by {self.where}: {error}. The folder has to be there, and "
-                    "this user must be allowed to write to it and to the file"
+                    f"{self.where} refused {what}: {error}. Check that the folder exists, and that "
+                    "this user may write to it and to the file"
                 ) from error
             return Answer(rows, tuple(nums_rows))
 
@@ -83,13 +83,15 @@ class SqliteManifests(SqlManifests):
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
         if not Path(self.file).parent.is_dir():
-            raise StoreRefusedError(f"{self.where} cannot be opened: there is no such folder")
+            raise StoreRefusedError(
+                f"{self.where} cannot be opened: its folder does not exist. Create it"
+            )
         database = sqlite3.connect(self.file, timeout=retrying.POLICY.request_seconds)
         try:
             with database:
                 # each transaction is on disk before it is answered
                 database.execute("PRAGMA synchronous = FULL")
-                if not self._is_there(database):
+                if not self._exists(database):
                     database.execute(
                         f"CREATE TABLE IF NOT EXISTS {self.table} (base_uri TEXT NOT NULL, "
                         "version INTEGER NOT NULL, path TEXT NOT NULL, size INTEGER, "
@@ -99,7 +101,7 @@ class SqliteManifests(SqlManifests):
         finally:
             database.close()
 
-    def _is_there(self, database: sqlite3.Connection) -> bool:
+    def _exists(self, database: sqlite3.Connection) -> bool:
         tables = database.execute(
             "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (self.table,)
         )

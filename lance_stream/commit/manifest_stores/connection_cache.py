@@ -12,11 +12,11 @@ from cachetools import LRUCache
 K = TypeVar("K")
 V = TypeVar("V")
 
-MAX_KEPT: Final = 8
+MAX_CONNECTIONS: Final = 8
 """Maximum number of connections of each kind; the least recently used one is closed first."""
 
 
-class Kept(LRUCache[K, V]):
+class ConnectionCache(LRUCache[K, V]):
     """Values by key, each of which is closed when it is evicted.
 
     Args:
@@ -24,7 +24,7 @@ class Kept(LRUCache[K, V]):
     """
 
     def __init__(self, close: Callable[[V], object]) -> None:
-        super().__init__(MAX_KEPT)
+        super().__init__(MAX_CONNECTIONS)
         self._close = close
 
     def popitem(self) -> tuple[K, V]:

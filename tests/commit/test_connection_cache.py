@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from lance_stream.commit.manifest_stores import dynamodb, postgresql
-from lance_stream.commit.manifest_stores.kept import MAX_KEPT, Kept
+from lance_stream.commit.manifest_stores.connection_cache import MAX_CONNECTIONS, ConnectionCache
 
 
 def test_the_connection_used_longest_ago_is_closed() -> None:
     closed: list[int] = []
-    kept: Kept[str, int] = Kept(closed.append)
-    for number in range(MAX_KEPT):
+    kept: ConnectionCache[str, int] = ConnectionCache(closed.append)
+    for number in range(MAX_CONNECTIONS):
         kept[str(number)] = number
     assert kept["0"] == 0
     kept["one more"] = 99
     assert closed == [1]
-    assert len(kept) == MAX_KEPT
+    assert len(kept) == MAX_CONNECTIONS
 
 
 def test_clients_of_dynamodb_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,13 +31,13 @@ def test_clients_of_dynamodb_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         def close(self) -> None:
             Client.closed += 1
 
-    monkeypatch.setattr(dynamodb, "_clients", Kept(lambda client: client.close()))
+    monkeypatch.setattr(dynamodb, "_clients", ConnectionCache(lambda client: client.close()))
     monkeypatch.setattr(dynamodb, "_new_client", lambda _: Client())
     monkeypatch.setattr(dynamodb, "_check_keys", lambda *_: None)
-    for number in range(MAX_KEPT + 5):
+    for number in range(MAX_CONNECTIONS + 5):
         renewed = dynamodb.DynamoDBManifests("t", token=f"session {number}")
         assert dynamodb._checked_client(renewed) is dynamodb._checked_client(renewed)
-    assert len(dynamodb._clients) == MAX_KEPT
+    assert len(dynamodb._clients) == MAX_CONNECTIONS
     assert Client.closed == 5
 
 
@@ -62,7 +62,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> type[Connection]:
         connect = staticmethod(lambda *_, **__: Connection())
 
     monkeypatch.setattr(Connection, "num_open", 0)
-    monkeypatch.setattr(postgresql, "_known", Kept(postgresql._drop))
+    monkeypatch.setattr(postgresql, "_connections", ConnectionCache(postgresql._drop))
     monkeypatch.setattr(postgresql, "_import_psycopg", lambda _: Library)
     return Connection
 
@@ -74,15 +74,15 @@ def borrowed(number: int) -> Any:
 
 
 def test_connections_to_postgresql_are_bounded(connections: type[Connection]) -> None:
-    for number in range(MAX_KEPT + 5):
+    for number in range(MAX_CONNECTIONS + 5):
         with borrowed(number) as connection:
             assert not connection.closed
-    assert connections.num_open == MAX_KEPT
+    assert connections.num_open == MAX_CONNECTIONS
 
 
 def test_a_connection_in_use_is_closed_afterwards(connections: type[Connection]) -> None:
     with borrowed(0) as connection:
-        for number in range(1, MAX_KEPT + 3):
+        for number in range(1, MAX_CONNECTIONS + 3):
             thread = threading.Thread(target=lambda n=number: borrowed(n).__enter__())
             thread.start()
             thread.join()
