@@ -40,12 +40,12 @@ import numpy as np
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.keys.file_columns import FileColumn
+from lance_stream.keys.index import key_index, remembered_keys
+from lance_stream.keys.index.key_runs import Covered, KeyColumns, Keys
+from lance_stream.keys.index.merged_runs import Part
 from lance_stream.maintenance.compaction import rewrites
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.upsert import key_index, remembered_keys
-from lance_stream.upsert.file_columns import FileColumn
-from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys
-from lance_stream.upsert.merged_runs import Part
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import create_table, plan_table
 from lance_stream.write.fragments import write_fragments, write_target

@@ -33,8 +33,8 @@ import numpy as np
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.upsert.in_place_costs import FragmentCosts
-from lance_stream.upsert.remembered_keys import forget_keys
+from lance_stream.keys.index.remembered_keys import forget_keys
+from lance_stream.row_updates.in_place_costs import FragmentCosts
 
 DIMENSIONS = 768
 ROWS_AT_ONCE = 10_000

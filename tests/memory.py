@@ -16,10 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lance_stream.keys.index.remembered_keys import forget_keys
 from lance_stream.snapshot.hidden_columns import forget_hidden_columns
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.table.row_ids import forget_row_ids
-from lance_stream.upsert.remembered_keys import forget_keys
 
 LIMIT_BYTES = 1_750_000_000
 GROWTH_BYTES = 60_000_000

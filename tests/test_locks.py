@@ -15,6 +15,11 @@ from lance_stream.caches import Cache
 from lance_stream.derived.derivation import Derivation
 from lance_stream.derived.reports import DerivedCommit
 from lance_stream.environment import MACHINE
+from lance_stream.keys.bounds import key_bounds
+from lance_stream.keys.bounds.key_bounds import ColumnBounds
+from lance_stream.keys.index import remembered_keys
+from lance_stream.keys.index.key_index import LocalRun, LostRunError
+from lance_stream.keys.index.remembered_keys import RememberedKeys
 from lance_stream.maintenance.compaction import background as compaction
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.plan import CompactionRules
@@ -24,10 +29,6 @@ from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.kept_pages import KeptPages
 from lance_stream.read.units import unit_of
 from lance_stream.snapshot import store_clock
-from lance_stream.upsert import key_bounds, remembered_keys
-from lance_stream.upsert.key_bounds import ColumnBounds
-from lance_stream.upsert.key_index import LocalRun, LostRunError
-from lance_stream.upsert.remembered_keys import RememberedKeys
 from tests.guarded import unlocked_uses
 from tests.upsert.keyed_tables import rows, table_of
 from tests.upsert.small_runs import indexed, small_runs

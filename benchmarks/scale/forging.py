@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.keys.bounds.key_bounds import BoundsLearner, ColumnBounds, key_fields
+from lance_stream.keys.bounds.known_key_bounds import write_bounds
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import uniform_stamps
@@ -28,8 +30,6 @@ from lance_stream.table.paths import (
     manifest_path,
 )
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
-from lance_stream.upsert.key_bounds import BoundsLearner, ColumnBounds, key_fields
-from lance_stream.upsert.known_key_bounds import write_bounds
 from lance_stream.write.fragments import write_fragments, write_target
 
 SCHEMA: Final = pa.schema(

@@ -25,13 +25,13 @@ from lance_stream.derived.returned import as_outputs, counted, list_size, messag
 from lance_stream.errors import DerivedFunctionError, InvalidInputError, LanceStreamError
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.row_updates.staged_files import SortedRows, WordRange, sort_rows, write_sorted
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.json_columns import with_text
 from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.ascending import are_among
-from lance_stream.upsert.staged_files import SortedRows, WordRange, sort_rows, write_sorted
 from lance_stream.write.row_checks import BAD_ROWS_SCHEMA
 from lance_stream.write.rows_as_json import rows_to_json
 
@@ -427,7 +427,7 @@ def _failed(declaration: Declaration, what: str, why: str) -> DerivedFunctionErr
 
 @dataclass(frozen=True)
 class StagedValues:
-    """Computed values of some rows; picklable, also as what `upsert.in_place` calls.
+    """Computed values of some rows; picklable, also as what `row_updates.in_place` calls.
 
     Attributes:
         store: The store of staged files.

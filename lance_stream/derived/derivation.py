@@ -55,6 +55,7 @@ from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import open_quarantine, quarantine_uri
 from lance_stream.read.scan import count_rows
 from lance_stream.retries import Retrying, RetryPolicy
+from lance_stream.row_updates.staged_files import discard_files
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import newest_of_same, open_newest
@@ -64,7 +65,6 @@ from lance_stream.storage.options.names import as_options
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations import MapUpdate, UpdateConfig
 from lance_stream.table.version_marks import mark_of
-from lance_stream.upsert.staged_files import discard_files
 from lance_stream.verbs.add_columns import add_columns
 from lance_stream.verbs.configure import update_config
 from lance_stream.verbs.delete import delete

@@ -29,7 +29,8 @@ from lance_stream.derived.computing import Computed, Runner, StagedValues
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import fingerprints_of
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.read.changed_rows import (
+from lance_stream.read.row_lookup import find_rows
+from lance_stream.row_updates.changed_rows import (
     Addresses,
     by_fragment,
     kept_lineage,
@@ -37,13 +38,7 @@ from lance_stream.read.changed_rows import (
     with_kept_lineage,
     without_rows,
 )
-from lance_stream.read.row_lookup import find_rows
-from lance_stream.schema.column_paths import quote_path
-from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Update, UpdateMode
-from lance_stream.upsert.in_place import (
+from lance_stream.row_updates.in_place import (
     changed_offsets,
     columns_job,
     columns_that_may_stay,
@@ -52,6 +47,11 @@ from lance_stream.upsert.in_place import (
     with_new_columns,
     write_columns,
 )
+from lance_stream.schema.column_paths import quote_path
+from lance_stream.schema.fields import Schema
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.operations import Update, UpdateMode
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
 from lance_stream.write.planning import Staged

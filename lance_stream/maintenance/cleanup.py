@@ -64,6 +64,8 @@ from lance_stream.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
+from lance_stream.keys.file_columns import chance_of
+from lance_stream.keys.index.key_index import is_useless
 from lance_stream.maintenance.consumers import (
     Consumer,
     abandoned_consumers,
@@ -95,8 +97,6 @@ from lance_stream.table.paths import (
     transaction_path,
 )
 from lance_stream.threads import map_ahead
-from lance_stream.upsert.file_columns import chance_of
-from lance_stream.upsert.key_index import is_useless
 
 GRACE: Final = timedelta(days=7)
 """The age from which a file can no longer be about to be committed."""

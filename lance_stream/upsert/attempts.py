@@ -6,7 +6,7 @@
     commit    if that changes anything; after a conflict, the next attempt
 
 How rows are applied is the strategy's: as rows by one process (`upsert`), as events of histories
-(`apply_events`), or in parts by many workers (`in_parts`).
+(`histories`), or in parts by many workers (`large`).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import Manifest
+from lance_stream.upsert.decisions import check_untouched
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.matching import check_untouched
 from lance_stream.upsert.parts import Part
-from lance_stream.upsert.planned_update import PlannedUpdate, plan_update
 from lance_stream.upsert.tombstones import RememberedDeletes
+from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import commit_planned, joined, planning_again
 

@@ -1,7 +1,7 @@
 """Changes of a source applied as a slowly changing dimension: arguments, and the rules they make.
 
     type 1      the table has the current row of each key; an upsert that remembers deletes
-    type 2      the table has the history of each key, with a start and an end (`histories`)
+    type 2      the table has the history of each key, with a start and an end (`rebuild_history`)
 
 The arguments have the names and meanings of Spark's AUTO CDC (`create_auto_cdc_flow`).
 

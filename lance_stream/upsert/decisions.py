@@ -3,24 +3,30 @@
     decide              a function of the batch and of the matches: late, changed, new, deleted
     _without_ignored    conditions of the user's rules, on the incoming and the stored row
     _without_unchanged  rows that would not change, if they are to be left untouched
+    check_untouched     before the commit: are rows that stay untouched still the same?
 
 The last two read stored rows, and only if the rules ask for it.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.errors import RetryableConflictError
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
-from lance_stream.read.changed_rows import Addresses, read_rows
+from lance_stream.keys.batch_keys import Places
+from lance_stream.keys.comparing import are_less, same_rows
+from lance_stream.keys.matching import THREADS, Matches, Workers, deleted_rows
+from lance_stream.row_updates.changed_rows import Addresses, by_fragment, read_rows
+from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert.comparing import are_less, same_rows
+from lance_stream.table.ascending import are_among
+from lance_stream.table.fragments import decode_fragment
+from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.incoming import IGNORE, SOURCE, TARGET, Incoming
-from lance_stream.upsert.keys import Places
-from lance_stream.upsert.matching import THREADS, Matches, Workers
-from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.upsert.tombstones import RememberedDeletes
 
 
@@ -196,3 +202,40 @@ def _without_unchanged(
         changed_rows=decision.changed_rows[changes],
         untouched=np.concatenate([decision.untouched, decision.changed[~changes]]),
     )
+
+
+def check_untouched(table: TableVersion, untouched: Addresses) -> Callable[[Manifest], None]:
+    """Return a check that rows that an upsert leaves untouched have not changed since its plan.
+
+    It is called with the newest version before each attempt to commit.
+
+    Args:
+        table: The version that the upsert was planned on.
+        untouched: Their addresses, in any order.
+
+    Raises:
+        RetryableConflictError: By the check: another writer has changed, deleted or moved one.
+    """
+    fragments = table.manifest.fragments
+
+    def check(newest: Manifest) -> None:
+        if newest.version == table.version or not len(untouched):
+            return
+        for fragment_id, offsets in by_fragment(np.sort(untouched)):
+            raw = fragments.raw(fragments.place_of[fragment_id])
+            index = newest.fragments.place_of.get(fragment_id)
+            if index is not None and newest.fragments.raw(index) == raw:
+                continue
+            deleted = None
+            if index is not None:
+                now = newest.fragments[index]
+                deleted = deleted_rows(table.at(newest), decode_fragment(raw), now)
+            if deleted is None or bool(are_among(offsets, deleted).any()):
+                raise RetryableConflictError(
+                    f"this upsert was planned on version {table.version} and leaves rows of "
+                    f"fragment {fragment_id} untouched, which another writer has changed, deleted "
+                    "or moved since. Plan it again on the newest version",
+                    newest.version,
+                )
+
+    return check

@@ -29,11 +29,7 @@ from lance_stream.expressions.predicates import (
     parse_predicate,
     with_fixed_time,
 )
-from lance_stream.schema.column_paths import named_twice
-from lance_stream.schema.computed_columns import check_not_computed
-from lance_stream.upsert.change_feeds import last_changes
-from lance_stream.upsert.comparing import check_can_order
-from lance_stream.upsert.keys import (
+from lance_stream.keys.batch_keys import (
     NOT_FOUND,
     KeyLookup,
     Places,
@@ -43,7 +39,11 @@ from lance_stream.upsert.keys import (
     newest_rows,
     only_rows,
 )
-from lance_stream.upsert.partial_structs import arriving_parts, partial_columns
+from lance_stream.keys.comparing import check_can_order
+from lance_stream.row_updates.partial_structs import arriving_parts, partial_columns
+from lance_stream.schema.column_paths import named_twice
+from lance_stream.schema.computed_columns import check_not_computed
+from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.write.casting import cast_batch, check_known
 
 FOR_GOOD: Final = timedelta.max
@@ -193,6 +193,11 @@ class Incoming:
     source: pa.RecordBatch
     matched_condition: Expression | None
     not_matched_condition: Expression | None
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self.rules.on
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:

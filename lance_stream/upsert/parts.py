@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lance_stream.row_updates.staged_files import SortedRows, discard_files
 from lance_stream.storage.store import Store
-from lance_stream.upsert.staged_files import SortedRows, discard_files
-from lance_stream.upsert.written_rows import Written
+from lance_stream.upsert.row_writer import Written
 from lance_stream.write.fragments import delete_files
 
 

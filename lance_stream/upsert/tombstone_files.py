@@ -6,7 +6,7 @@ A file is an Arrow file of one batch, its rows in no order:
     sequence       the sequence of the row that deleted
     deleted_at     i64, milliseconds since 1970-01-01 UTC
 
-In a history of keys (`hidden_events`) a file remembers events, which are not all deletes, and has
+In a history of keys (`shadowed_events`) a file remembers events, which are not all deletes, and has
 more columns:
 
     stores         bool, whether the event stored a row; otherwise it deleted
@@ -29,13 +29,13 @@ import pyarrow as pa
 
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.keys.batch_keys import KeyLookup, Places, hash_keys
+from lance_stream.keys.comparing import dense_ranks
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.storage.store import Store
 from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.paths import tombstone_path
 from lance_stream.table.tombstones import CONFIG_KEY, FileContent, TombstoneFile
-from lance_stream.upsert.comparing import dense_ranks
-from lance_stream.upsert.keys import KeyLookup, Places, hash_keys
 from lance_stream.write.casting import cast_batch
 
 SEQUENCE: Final = "sequence"

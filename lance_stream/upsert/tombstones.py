@@ -25,6 +25,8 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
+from lance_stream.keys.batch_keys import NOT_FOUND, KeyLookup, Places, hash_keys
+from lance_stream.keys.comparing import are_less, dense_ranks
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
 from lance_stream.snapshot.open_files import OpenFiles
@@ -45,9 +47,7 @@ from lance_stream.table.tombstones import (
     with_change,
     without_expired,
 )
-from lance_stream.upsert.comparing import are_less, dense_ranks
 from lance_stream.upsert.incoming import FOR_GOOD, Incoming, UpsertRules
-from lance_stream.upsert.keys import NOT_FOUND, KeyLookup, Places, hash_keys
 from lance_stream.upsert.tombstone_files import (
     FORGET,
     KEPT,

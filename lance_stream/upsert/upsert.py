@@ -21,14 +21,15 @@ import pyarrow as pa
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
+from lance_stream.keys.matching import THREADS, KeyMatcher, Workers
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
-from lance_stream.upsert.apply_events import BatchOfEvents
 from lance_stream.upsert.attempts import Strategy, Upserted, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
+from lance_stream.upsert.histories.merge_history import BatchOfEvents
 from lance_stream.upsert.incoming import (
     Incoming,
     UpsertRules,
@@ -36,10 +37,9 @@ from lance_stream.upsert.incoming import (
     prepare,
     which_delete,
 )
-from lance_stream.upsert.matching import THREADS, Found, Workers
 from lance_stream.upsert.parts import Part
+from lance_stream.upsert.row_writer import Written, write_rows, written_order
 from lance_stream.upsert.tombstones import remembered_deletes
-from lance_stream.upsert.written_rows import Written, write_rows, written_order
 from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.phases import Phases
@@ -126,7 +126,7 @@ class _BatchOfRows:
         self._workers = workers
         self._environment = environment
         self._checks = checks
-        self._found = Found(workers)
+        self._found = KeyMatcher(workers)
         self._incoming: Incoming | None = None
         self._written: Written | None = None
         self._written_on: TableVersion | None = None
@@ -158,7 +158,8 @@ class _BatchOfRows:
                 )
                 rows = incoming.rows.select(list(incoming.scanned_columns))
                 rows = rows.take(written_order(decision, self._written))
-                self._found.remember(table, incoming.rules, self._written.fragments, rows)
+                on, by = self.rules.on, self.rules.sequence_by
+                self._found.remember(table, on, by, self._written.fragments, rows)
         part = Part(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
         return Work([part], incoming.rows.schema.names, remembered)
 

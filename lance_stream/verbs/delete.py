@@ -5,7 +5,7 @@ already deleted. A fragment whose rows are all deleted leaves the table.
 """
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.read.changed_rows import chosen_rows, without_rows
+from lance_stream.row_updates.changed_rows import chosen_rows, without_rows
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write

@@ -2,7 +2,7 @@
 
 The rows are rewritten with all their columns, keep their row ids, and are deleted at their old
 position; or stay in place, and only the columns that are set are written again, where that costs
-less (`upsert.in_place`). Every expression sees the row before the update.
+less (`row_updates.in_place`). Every expression sees the row before the update.
 
 Source: facts of the format, section 4; observed in the reference.
 """
@@ -15,7 +15,7 @@ from lance_stream.arguments import as_mapping
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import Expression, evaluate, parse_value
-from lance_stream.read.changed_rows import (
+from lance_stream.row_updates.changed_rows import (
     Addresses,
     by_fragment,
     chosen_rows,
@@ -24,12 +24,7 @@ from lance_stream.read.changed_rows import (
     with_kept_lineage,
     without_rows,
 )
-from lance_stream.schema.computed_columns import check_not_computed
-from lance_stream.schema.fields import Field
-from lance_stream.snapshot.opening import newest_of_same
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.operations import Update, UpdateMode
-from lance_stream.upsert.in_place import (
+from lance_stream.row_updates.in_place import (
     ColumnsJob,
     changed_offsets,
     columns_job,
@@ -39,6 +34,11 @@ from lance_stream.upsert.in_place import (
     with_new_columns,
     write_all_columns,
 )
+from lance_stream.schema.computed_columns import check_not_computed
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.operations import Update, UpdateMode
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files

@@ -23,15 +23,15 @@ from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.newest_version import POLLS_PER_LISTING
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.index.remembered_keys import forget_keys
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
 from lance_stream.table.fragments import Fragment
-from lance_stream.upsert import known_key_bounds
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.remembered_keys import forget_keys
 from lance_stream.upsert.upsert import upsert as apply_upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target

@@ -11,8 +11,8 @@ import lance_stream
 from lance_stream import BadDataError, Dataset, InvalidInputError, UnsupportedFeatureError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.tombstones import read_tombstones
-from lance_stream.upsert import hidden_events
 from lance_stream.upsert.change_rules import ChangeRules
+from lance_stream.upsert.histories.rebuild_history import shadowed_events
 from lance_stream.upsert.incoming import FOR_GOOD
 from lance_stream.upsert.tombstone_files import KEPT
 from lance_stream.upsert.upsert import upsert
@@ -482,7 +482,7 @@ def test_columns_of_hidden_events_are_not_renamed(name: str) -> None:
 
 
 def test_hidden_events_are_kept_for_good_by_default() -> None:
-    assert hidden_events.FOR_GOOD == FOR_GOOD == timedelta.max
+    assert shadowed_events.FOR_GOOD == FOR_GOOD == timedelta.max
 
 
 def test_names_of_a_history_are_taken() -> None:

@@ -37,17 +37,19 @@ class Path:
 
 
 PATHS: Mapping[str, Path] = {
-    "a run of the key index is written": Path("upsert.key_index:write_run", _something),
-    "a run of the key index is searched": Path("upsert.key_index:LocalRun.find"),
-    "runs of the key index are merged": Path("upsert.remembered_keys:RememberedKeys._merge_all"),
-    "a compaction carries keys over": Path("upsert.carried_keys:_carry"),
-    "bounds of keys are saved": Path("upsert.known_key_bounds:write_bounds"),
-    "many names of files are parsed at once": Path("upsert.file_columns:_PlainFiles.of"),
-    "of many files none has a plain name": Path(
-        "upsert.file_columns:_PlainFiles.of", lambda files: len(files.owners) == 0
+    "a run of the key index is written": Path("keys.index.key_index:write_run", _something),
+    "a run of the key index is searched": Path("keys.index.key_index:LocalRun.find"),
+    "runs of the key index are merged": Path(
+        "keys.index.remembered_keys:RememberedKeys._merge_all"
     ),
-    "columns are updated in place": Path("upsert.in_place:write_columns"),
-    "an upsert runs in parts": Path("upsert.in_parts:upsert_in_parts"),
+    "a compaction carries keys over": Path("keys.index.carried_keys:_carry"),
+    "bounds of keys are saved": Path("keys.bounds.known_key_bounds:write_bounds"),
+    "many names of files are parsed at once": Path("keys.file_columns:_PlainFiles.of"),
+    "of many files none has a plain name": Path(
+        "keys.file_columns:_PlainFiles.of", lambda files: len(files.owners) == 0
+    ),
+    "columns are updated in place": Path("row_updates.in_place:write_columns"),
+    "an upsert runs in parts": Path("upsert.large.in_parts:upsert_in_parts"),
     "lineage goes into a data file": Path("write.lineage_files:_write"),
     "lineage is read from a data file": Path("snapshot.hidden_columns:HiddenColumn._whole"),
     "an index serves a filter": Path("read.indices.candidates:candidate_rows", _something),

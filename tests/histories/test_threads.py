@@ -9,11 +9,11 @@ from tests.histories.engine import replay
 from tests.histories.steps import Step, step
 
 LIMITS = {
-    "upsert.key_runs.CHUNK_ROWS": 16,
-    "upsert.remembered_keys.LEAST_SAVED_ROWS": 20,
-    "upsert.remembered_keys.LEAST_SHARED_ROWS": 1,
-    "upsert.remembered_keys.MOST_SAVED_ROWS": 40,
-    "upsert.remembered_keys.MOST_MERGED_KEYS": 200,
+    "keys.index.key_runs.CHUNK_ROWS": 16,
+    "keys.index.remembered_keys.LEAST_SAVED_ROWS": 20,
+    "keys.index.remembered_keys.LEAST_SHARED_ROWS": 1,
+    "keys.index.remembered_keys.MOST_SAVED_ROWS": 40,
+    "keys.index.remembered_keys.MOST_MERGED_KEYS": 200,
 }
 
 

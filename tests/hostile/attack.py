@@ -36,9 +36,9 @@ from lance_stream._proto import table_pb2, transaction_pb2
 from lance_stream.cli.main import main as command_line
 from lance_stream.dataset import Dataset
 from lance_stream.errors import LanceStreamError
+from lance_stream.keys.bounds import known_key_bounds
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
-from lance_stream.upsert import known_key_bounds
 from tests.dataset.manifest_edits import join_manifest, split_manifest
 from tests.hostile.hostile_messages import Attacker
 

@@ -39,7 +39,7 @@ from lance_stream import Dataset
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import prepare
-from lance_stream.upsert.in_place_costs import FragmentCosts
+from lance_stream.row_updates.in_place_costs import FragmentCosts
 from tests import seeded_runs
 from tests.recipes import need
 

@@ -35,7 +35,7 @@ from lance_stream import IndexBuildError, RetryableConflictError
 from lance_stream.maintenance.indices.building import build
 from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.maintenance.indices.update_indices import commit_built, names_to_build, request_of
-from lance_stream.upsert.in_place_costs import FragmentCosts
+from lance_stream.row_updates.in_place_costs import FragmentCosts
 from tests import seeded_runs as histories
 from tests.eager_indices import eager_indices
 from tests.oracle.indexed_table import WORDS, IndexedTable

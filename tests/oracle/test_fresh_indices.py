@@ -18,9 +18,9 @@ from lance_stream import (
     UnsupportedFeatureError,
 )
 from lance_stream.maintenance.indices import building
+from lance_stream.row_updates.in_place_costs import FragmentCosts
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.paths import index_folder
-from lance_stream.upsert.in_place_costs import FragmentCosts
 from tests.oracle.indexed_table import ACTS, IndexedTable
 
 pytestmark = pytest.mark.oracle

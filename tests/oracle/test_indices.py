@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.upsert.in_place_costs import FragmentCosts
+from lance_stream.row_updates.in_place_costs import FragmentCosts
 from tests.oracle.indexed_table import ACTS, OTHERS, SCHEMA, IndexedTable
 
 pytestmark = pytest.mark.oracle

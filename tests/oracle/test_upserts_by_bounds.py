@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.upsert import known_key_bounds, remembered_keys
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.index import remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.small_runs import restart, runs_of, small_runs

@@ -2,9 +2,10 @@
 
 import pytest
 
+from lance_stream.row_updates import staged_files
 from lance_stream.spark.jobs import range_tasks
 from lance_stream.spark.sink import modes, staged_upserts
-from lance_stream.upsert import staged_files, staged_rows
+from lance_stream.upsert.large import staged_rows
 
 
 def upsert_by_tasks(patch: pytest.MonkeyPatch, *, is_cluster: bool = True) -> None:

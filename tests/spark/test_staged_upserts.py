@@ -11,10 +11,12 @@ from pyspark.sql import DataFrame
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
+from lance_stream.row_updates import staged_files
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink import modes, staged_upserts
-from lance_stream.upsert import attempts, staged_files, staged_rows
+from lance_stream.upsert import attempts
+from lance_stream.upsert.large import staged_rows
 from tests.spark.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark

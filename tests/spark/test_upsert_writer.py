@@ -22,7 +22,7 @@ from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWrit
 from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.table import ledger_entries
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from lance_stream.upsert import staged_rows
+from lance_stream.upsert.large import staged_rows
 
 CDC = {
     "mode": "upsert",

@@ -7,15 +7,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.index import key_index, key_runs, merged_runs, remembered_keys, sorted_words
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import (
-    key_index,
-    key_runs,
-    known_key_bounds,
-    merged_runs,
-    remembered_keys,
-    sorted_words,
-)
 from lance_stream.upsert.incoming import UpsertRules
 from tests.contracts.watched_stores import WatchedStore
 

@@ -32,18 +32,20 @@ import pyarrow as pa
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CommitError, InvalidInputError
+from lance_stream.keys.index.shared_index import shared_index
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
+from lance_stream.row_updates import in_place_costs, staged_files
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from lance_stream.upsert import attempts, in_place_costs, staged_files, staged_rows
+from lance_stream.upsert import attempts
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_rules import ChangeRules, history_schema
 from lance_stream.upsert.incoming import IGNORE, INSERT, UPDATE, UpsertRules
-from lance_stream.upsert.shared_index import shared_index
-from lance_stream.upsert.staged_rows import RANGE_THREADS, discard_staged, upsert_staged
+from lance_stream.upsert.large import staged_rows
+from lance_stream.upsert.large.staged_rows import RANGE_THREADS, discard_staged, upsert_staged
 from lance_stream.upsert.upsert import upsert
 from tests import seeded_runs as histories
 from tests.upsert.keyed_tables import use_small_runs

@@ -9,18 +9,19 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
+from lance_stream.keys.index.remembered_keys import forget_keys
+from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
+from lance_stream.keys.matching import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.row_updates import staged_files
+from lance_stream.row_updates.staged_files import WordRange
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from lance_stream.upsert import staged_files, staged_rows
 from lance_stream.upsert.attempts import Upserted
-from lance_stream.upsert.in_parts import Outcome, PartedUpsert
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.matching import THREADS, Workers
-from lance_stream.upsert.remembered_keys import forget_keys
-from lance_stream.upsert.shared_index import index_keys, merge_runs, shared_index
-from lance_stream.upsert.staged_files import WordRange
-from lance_stream.upsert.staged_rows import (
+from lance_stream.upsert.large import staged_rows
+from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert
+from lance_stream.upsert.large.staged_rows import (
     RANGE_THREADS,
     RangeWorkers,
     StagedRows,

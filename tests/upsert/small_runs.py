@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.index import remembered_keys
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import known_key_bounds, remembered_keys
 from lance_stream.upsert.tombstone_files import KEPT
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.keyed_tables import ON_ID, rows, use_small_runs

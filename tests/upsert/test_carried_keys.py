@@ -14,15 +14,15 @@ import pytest
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.keys.index import carried_keys, key_index, remembered_keys
+from lance_stream.keys.index.carried_keys import RewrittenFiles
+from lance_stream.keys.index.merged_runs import GONE
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.carried_rows import RewrittenRows
 from lance_stream.table.fragments import Fragment
-from lance_stream.upsert import carried_keys, key_index, remembered_keys
-from lance_stream.upsert.carried_keys import RewrittenFiles
-from lance_stream.upsert.merged_runs import GONE
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched

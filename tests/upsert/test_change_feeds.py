@@ -17,8 +17,8 @@ from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.follower import FollowerRules, TableFollower
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
+from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.upsert.change_feeds import BRINGS, last_changes
-from lance_stream.upsert.keys import KeyLookup
 from tests.sampling import ALL_CASES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])

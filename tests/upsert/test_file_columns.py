@@ -10,6 +10,8 @@ import pytest
 from lance_stream import create_dataset
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
+from lance_stream.keys import file_columns as module
+from lance_stream.keys.file_columns import file_column, file_columns
 from lance_stream.table.fragments import DataFile, Fragment, encode_fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import (
@@ -17,8 +19,6 @@ from lance_stream.table.paths import (
     parse_data_file_name,
     parse_data_file_names,
 )
-from lance_stream.upsert import file_columns as module
-from lance_stream.upsert.file_columns import file_column, file_columns
 
 
 def some_name(dice: random.Random) -> str:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.upsert.apply_events import _are_last
 from lance_stream.upsert.change_rules import ChangeRules
-from lance_stream.upsert.histories import NONE, OPEN, StoredRows, first_bad_row
+from lance_stream.upsert.histories.merge_history import _are_last
+from lance_stream.upsert.histories.rebuild_history import NONE, OPEN, StoredRows, first_bad_row
 from tests.sampling import ALL_CASES
 from tests.upsert import dimension_models as model
 from tests.upsert.dimension_models import Change, State, batch_of, states

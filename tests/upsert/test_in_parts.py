@@ -16,11 +16,13 @@ import pytest
 import lance_stream
 from lance_stream.environment import MACHINE
 from lance_stream.errors import InvalidInputError, TableReplacedError
+from lance_stream.keys import batch_keys as keys
+from lance_stream.keys import comparing
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import attempts, comparing, keys
+from lance_stream.upsert import attempts
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.planned_update import PlannedUpdate, plan_update
+from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.running_parts import upsert_by_parts
 

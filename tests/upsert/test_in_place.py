@@ -14,16 +14,17 @@ import pytest
 import lance_stream
 from lance_stream.errors import LanceStreamError
 from lance_stream.file.reader import TAIL_BYTES
+from lance_stream.row_updates import in_place, in_place_costs
+from lance_stream.row_updates.in_place import fragments_that_stay
+from lance_stream.row_updates.in_place_costs import FragmentCosts
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.fragments import LineageColumn
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.operations import Update, UpdateMode
-from lance_stream.upsert import attempts, in_place, in_place_costs
-from lance_stream.upsert.in_place import fragments_that_stay
-from lance_stream.upsert.in_place_costs import FragmentCosts
-from lance_stream.upsert.planned_update import plan_update
+from lance_stream.upsert import attempts
+from lance_stream.upsert.update_planner import plan_update
 
 WIDE = 5_000
 """Bytes of the column that most batches here lack."""

@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Field
-from lance_stream.table.fragments import DataFile, Fragment
-from lance_stream.table.manifest import FragmentList
-from lance_stream.table.paths import data_file_name
-from lance_stream.upsert import key_bounds
-from lance_stream.upsert.file_columns import file_column
-from lance_stream.upsert.key_bounds import (
+from lance_stream.keys.batch_keys import KeyLookup
+from lance_stream.keys.bounds import key_bounds
+from lance_stream.keys.bounds.key_bounds import (
     UNKNOWN,
     BoundsLearner,
     ColumnBounds,
@@ -25,7 +19,13 @@ from lance_stream.upsert.key_bounds import (
     KeyBounds,
     joined_bounds,
 )
-from lance_stream.upsert.keys import KeyLookup
+from lance_stream.keys.file_columns import file_column
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import Field
+from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.manifest import FragmentList
+from lance_stream.table.paths import data_file_name
 
 OVERLAY = b"\x5a\x00"
 
@@ -108,7 +108,7 @@ def test_only_fragments_that_cannot_match_are_skipped(
     bounds, fragments, file_bounds = file_bounds_of(types, rows_of)
     file_bounds = file_bounds[: num_known * len(types)]
     bounds.learn(file_bounds)
-    with patch("lance_stream.upsert.key_bounds._SAMPLE_KEYS", sample_keys):
+    with patch("lance_stream.keys.bounds.key_bounds._SAMPLE_KEYS", sample_keys):
         may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
     expected = [
         bool(keys) and (at >= num_known or any(lies_in_box(key, rows) for key in keys))
@@ -320,5 +320,5 @@ def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) ->
     bounds.learn(file_bounds)
     lookup = KeyLookup(arrays((pa.int64(), pa.int64()), keys))
     assert bounds.may_hold(fragments, lookup).tolist() == [True, False]
-    monkeypatch.setattr("lance_stream.upsert.key_bounds._MOST_PAIRS", 0)
+    monkeypatch.setattr("lance_stream.keys.bounds.key_bounds._MOST_PAIRS", 0)
     assert bounds.may_hold(fragments, lookup).tolist() == [True, True]

@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_stream.upsert.key_filter import KeyFilter, are_exact, key_words
+from lance_stream.keys.key_filter import KeyFilter, are_exact, key_words
 
 
 def test_the_filter_has_few_false_positives() -> None:

@@ -17,19 +17,20 @@ import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.environment import MACHINE
 from lance_stream.errors import CorruptDataError
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.file_columns import FileColumn
+from lance_stream.keys.index import key_index, key_runs, remembered_keys
+from lance_stream.keys.index.key_index import LostRunError, write_run
+from lance_stream.keys.index.key_runs import Covered, KeyColumns, Keys, RunEncoder, RunFooter
+from lance_stream.keys.index.memory_runs import words_of
+from lance_stream.keys.index.merged_runs import Part, merged, planned_parts
+from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.maintenance.cleanup import CleanupRules, cleanup
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.rewrites import Prepared, prepare
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import Store
-from lance_stream.upsert import key_index, key_runs, known_key_bounds, remembered_keys
-from lance_stream.upsert.file_columns import FileColumn
-from lance_stream.upsert.key_index import LostRunError, write_run
-from lance_stream.upsert.key_runs import Covered, KeyColumns, Keys, RunEncoder, RunFooter
-from lance_stream.upsert.memory_runs import words_of
-from lance_stream.upsert.merged_runs import Part, merged, planned_parts
-from lance_stream.upsert.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched

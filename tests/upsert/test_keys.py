@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.upsert import keys
-from lance_stream.upsert.keys import (
+from lance_stream.keys import batch_keys as keys
+from lance_stream.keys.batch_keys import (
     KeyLookup,
     check_key_type,
     check_no_null_keys,
@@ -100,7 +100,7 @@ def test_similar_strings_are_distinguished() -> None:
 def test_large_batches_work_without_the_filter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lance_stream.upsert.keys.MAX_KEYS", 3)
+    monkeypatch.setattr("lance_stream.keys.batch_keys.MAX_KEYS", 3)
     keys = [pa.array([5, 6, 7, 8]), pa.array(list("aabb"))]
     lookup = KeyLookup(keys)
     assert lookup._search is None

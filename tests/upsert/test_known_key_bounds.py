@@ -5,23 +5,23 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.schema.fields import Field
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import known_key_bounds
-from lance_stream.upsert.key_bounds import (
+from lance_stream.keys.batch_keys import KeyLookup
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds.key_bounds import (
     BoundsLearner,
     ColumnBounds,
     FileBounds,
     KeyBounds,
 )
-from lance_stream.upsert.keys import KeyLookup
-from lance_stream.upsert.known_key_bounds import (
+from lance_stream.keys.bounds.known_key_bounds import (
     bounds_path,
     key_bounds,
     read_bounds,
     save_key_bounds,
     write_bounds,
 )
+from lance_stream.schema.fields import Field
+from lance_stream.snapshot.table_version import TableVersion
 from tests.contracts.watched_stores import WatchedStore
 
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.keys.batch_keys import KeyLookup
+from lance_stream.keys.matching import find_matches
 from lance_stream.read.units import unit_of
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.upsert.keys import KeyLookup
-from lance_stream.upsert.matching import find_matches
 
 ROWS = 1000
 

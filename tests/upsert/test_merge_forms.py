@@ -10,7 +10,7 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.upsert import attempts
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.staged_rows import stage_rows, upsert_staged
+from lance_stream.upsert.large.staged_rows import stage_rows, upsert_staged
 
 SCHEMA = pa.schema(
     [
@@ -171,7 +171,7 @@ def test_a_concurrent_insert_of_the_key_is_seen(
 
 def test_parts_of_a_batch_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large batches are decided by ranges of keys, with the same function."""
-    monkeypatch.setattr("lance_stream.upsert.staged_rows.MAX_ROWS", 2)
+    monkeypatch.setattr("lance_stream.upsert.large.staged_rows.MAX_ROWS", 2)
     data = rows({1: 5, 2: 25, 3: 35, 4: 40, 5: 50})
     rules = UpsertRules(
         ("id",), when_matched="source.price > target.price", when_not_matched="source.id = 5"

@@ -11,10 +11,10 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.row_updates.in_place_costs import FragmentCosts
 from lance_stream.table.apply.new_fragments import with_moved_rows
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
-from lance_stream.upsert import written_rows
-from lance_stream.upsert.in_place_costs import FragmentCosts
+from lance_stream.upsert import row_writer
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("x", pa.string()), ("y", pa.int32())]
@@ -70,7 +70,7 @@ def test_values_too_large_to_be_sorted_stay_with_their_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = sorted(lived(3, ["id", "x"]).scan(with_row_id=True).read_all().to_pylist(), key=str)
-    monkeypatch.setattr(written_rows, "_MOST_SORTED_BYTES", 200)
+    monkeypatch.setattr(row_writer, "_MOST_SORTED_BYTES", 200)
     ds = lived(3, ["id", "x"])
     found = ds.scan(with_row_id=True, with_row_versions=True).read_all()
     assert sorted(found.select([*SCHEMA.names, "_rowid"]).to_pylist(), key=str) == expected

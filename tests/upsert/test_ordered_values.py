@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_stream.upsert.ordered_values import (
+from lance_stream.keys.bounds.ordered_values import (
     MAX_BYTES,
     as_words,
     bounds_of,

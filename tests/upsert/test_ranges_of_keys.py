@@ -14,14 +14,16 @@ import pytest
 import lance_stream
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import InvalidInputError
+from lance_stream.keys.index import key_index, key_runs, remembered_keys
+from lance_stream.keys.index.key_index import read_footer
+from lance_stream.keys.index.shared_index import in_groups
+from lance_stream.row_updates import staged_files
+from lance_stream.row_updates.staged_files import cut_ranges, sort_rows, write_sorted
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
-from lance_stream.upsert import attempts, key_index, key_runs, remembered_keys, staged_files
-from lance_stream.upsert.in_parts import PartedUpsert
+from lance_stream.upsert import attempts
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.key_index import read_footer
-from lance_stream.upsert.shared_index import in_groups
-from lance_stream.upsert.staged_files import cut_ranges, sort_rows, write_sorted
+from lance_stream.upsert.large.in_parts import PartedUpsert
 from tests.upsert.keyed_tables import ON_ID, SCHEMA, rows, table_of
 from tests.upsert.running_parts import upsert_by_parts
 from tests.upsert.small_runs import restart, runs_of

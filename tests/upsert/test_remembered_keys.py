@@ -14,16 +14,17 @@ import pytest
 import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
+from lance_stream.keys import batch_keys as key_module
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.file_columns import FileColumn
+from lance_stream.keys.index import memory_runs, remembered_keys
+from lance_stream.keys.index.memory_runs import Collector
+from lance_stream.keys.index.remembered_keys import RememberedKeys
 from lance_stream.schema.fields import Field
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
-from lance_stream.upsert import keys as key_module
-from lance_stream.upsert import known_key_bounds, memory_runs, remembered_keys
-from lance_stream.upsert.file_columns import FileColumn
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.memory_runs import Collector
-from lance_stream.upsert.remembered_keys import RememberedKeys
 from lance_stream.upsert.upsert import upsert
 from tests.dataset.manifest_edits import edit_manifest
 from tests.upsert.keyed_tables import ON_ID, num_read, rows, table_of, watched

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lance_stream.upsert import sorted_words
-from lance_stream.upsert.sorted_words import U64, SortedWords
+from lance_stream.keys.index import sorted_words
+from lance_stream.keys.index.sorted_words import U64, SortedWords
 
 DICE = np.random.default_rng(5)
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.upsert import staged_rows
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.staged_rows import stage_rows, upsert_staged
+from lance_stream.upsert.large import staged_rows
+from lance_stream.upsert.large.staged_rows import stage_rows, upsert_staged
 
 
 @pytest.mark.parametrize("knows_it", [False, True])

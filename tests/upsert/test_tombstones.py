@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_path
 from lance_stream.table.tombstones import (
@@ -24,7 +25,6 @@ from lance_stream.table.tombstones import (
     read_tombstones,
 )
 from lance_stream.upsert import tombstone_files
-from lance_stream.upsert.keys import KeyLookup
 from lance_stream.upsert.tombstone_files import (
     Deletes,
     KeptFiles,

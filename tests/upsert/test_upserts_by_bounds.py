@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.keys.batch_keys import KeyLookup
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds.known_key_bounds import bounds_path, key_bounds
+from lance_stream.keys.index import remembered_keys
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import known_key_bounds, remembered_keys
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.keys import KeyLookup
-from lance_stream.upsert.known_key_bounds import bounds_path, key_bounds
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 

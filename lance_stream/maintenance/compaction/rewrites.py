@@ -17,6 +17,9 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.keys.bounds.known_key_bounds import inherit_key_bounds
+from lance_stream.keys.index.carried_keys import RewrittenFiles, carry_keys
+from lance_stream.keys.index.remembered_keys import MOST_SAVED_ROWS
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
@@ -38,9 +41,6 @@ from lance_stream.table.row_versions import (
     RowVersionSequence,
     encode_row_versions,
 )
-from lance_stream.upsert.carried_keys import RewrittenFiles, carry_keys
-from lance_stream.upsert.known_key_bounds import inherit_key_bounds
-from lance_stream.upsert.remembered_keys import MOST_SAVED_ROWS
 from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files

@@ -15,14 +15,14 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
+from lance_stream.keys.index.remembered_keys import LEAST_SHARED_ROWS, MOST_SAVED_ROWS
+from lance_stream.keys.index.shared_index import in_groups, index_keys, merge_runs, shared_index
+from lance_stream.row_updates.staged_files import WordRange
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import run_in_tasks, slots_of
 from lance_stream.spark.jobs.spark_workers import SparkTasks
-from lance_stream.upsert.in_parts import Outcome, PartedUpsert
-from lance_stream.upsert.remembered_keys import LEAST_SHARED_ROWS, MOST_SAVED_ROWS
-from lance_stream.upsert.shared_index import in_groups, index_keys, merge_runs, shared_index
-from lance_stream.upsert.staged_files import WordRange
-from lance_stream.upsert.staged_rows import MAX_ROWS
+from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert
+from lance_stream.upsert.large.staged_rows import MAX_ROWS
 
 LEAST_ROWS: Final = 100_000
 """Fewer rows are not worth a task of their own."""

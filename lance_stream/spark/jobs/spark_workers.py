@@ -11,14 +11,14 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
+from lance_stream.keys.batch_keys import KeyLookup
+from lance_stream.keys.matching import THREADS, Matches, Workers, find_matches
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit, sizes_of
+from lance_stream.row_updates.in_place import ColumnsJob, write_all_columns
 from lance_stream.spark.jobs.arrow_jobs import driver_is_alone, run_in_tasks
 from lance_stream.spark.jobs.work_units import number_of_tasks, pack
 from lance_stream.table.fragments import Fragment
-from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
-from lance_stream.upsert.keys import KeyLookup
-from lance_stream.upsert.matching import THREADS, Matches, Workers, find_matches
 from lance_stream.write.fragments import delete_files
 
 

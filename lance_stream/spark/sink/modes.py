@@ -47,7 +47,7 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import check_has_sequence, history_schema
-from lance_stream.upsert.hidden_events import check_has_history, check_history_names
+from lance_stream.upsert.histories.shadowed_events import check_has_history, check_history_names
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments

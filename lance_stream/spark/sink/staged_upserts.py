@@ -1,7 +1,7 @@
 """Upserts that are too large to be collected, or of unknown size: tasks stage the rows.
 
     tasks      sort their rows by a word of the key, and write them to files, as the format does
-               (`upsert.staged_rows`); few rows stay in their results
+               (`upsert.large.staged_rows`); few rows stay in their results
     driver     few rows: upserts them itself. More: divides them into ranges of words
     threads    look up the keys of a range, decide, and write its rows; or, on a cluster,
     or tasks   tasks do (`range_tasks`)
@@ -38,7 +38,7 @@ from lance_stream.spark.sink.bad_rows import RowSorter
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.staged_rows import (
+from lance_stream.upsert.large.staged_rows import (
     RANGE_THREADS,
     StagedRows,
     discard_staged,

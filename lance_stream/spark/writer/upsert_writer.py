@@ -3,7 +3,7 @@
     planning worker    plan_upsert      the table is read; do columns and options fit?
     tasks              stage            rows for the commit: a few in the message, more in a file
     commit worker      commit_upsert    all rows are looked up, written, and committed as one
-                                        version (`upsert.staged_rows`); staged files are deleted
+                                        version (`upsert.large`); staged files are deleted
 
 The meaning of the options, the ledger's entry and the digest of the rows are those of `lance_sink`,
 so a stream can be moved from one to the other.
@@ -36,7 +36,12 @@ from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.staged_rows import StagedRows, discard_staged, stage_rows, upsert_staged
+from lance_stream.upsert.large.staged_rows import (
+    StagedRows,
+    discard_staged,
+    stage_rows,
+    upsert_staged,
+)
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_types_known, plan_table

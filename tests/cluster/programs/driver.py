@@ -147,9 +147,10 @@ def share_work(_spark: Any) -> None:
 
     Tasks process ranges of an upsert's keys; each group of fragments and each few files are a task.
     """
+    from lance_stream.row_updates import staged_files
     from lance_stream.spark.jobs import file_jobs, range_tasks, rewrite_jobs
     from lance_stream.spark.sink import modes
-    from lance_stream.upsert import staged_files, staged_rows
+    from lance_stream.upsert.large import staged_rows
 
     modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # Final for others
     staged_rows.MAX_ROWS = 0  # type: ignore[misc]  # Final for others

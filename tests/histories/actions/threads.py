@@ -21,13 +21,13 @@ import numpy as np
 
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitError
+from lance_stream.keys.index.key_index import LostRunError
+from lance_stream.keys.index.remembered_keys import Known, RememberedKeys
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.incoming import IGNORE, UpsertRules
-from lance_stream.upsert.key_index import LostRunError
-from lance_stream.upsert.remembered_keys import Known, RememberedKeys
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 from tests.histories.life import Build, Life, Line, in_list, unchanged

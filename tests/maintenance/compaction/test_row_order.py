@@ -32,7 +32,7 @@ from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.operations import Rewrite
 from lance_stream.table.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
-from lance_stream.upsert import written_rows
+from lance_stream.upsert import row_writer
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])
 
@@ -46,7 +46,7 @@ def lived(batches: int = 6, num_rows: int = 2000, updates: int = 300) -> Dataset
     and some inserts and deletes.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(written_rows, "_order_of_ids", lambda _, found: np.arange(len(found)))
+        patch.setattr(row_writer, "_order_of_ids", lambda _, found: np.arange(len(found)))
         return _lived(batches, num_rows, updates)
 
 

@@ -18,21 +18,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.file.type_support import holds_only_nulls
-from lance_stream.read.changed_rows import Addresses, read_rows, row_ids_of
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import distinct
-from lance_stream.table.fragments import Fragment
-from lance_stream.upsert.decisions import Decision
-from lance_stream.upsert.in_place import (
+from lance_stream.keys.batch_keys import Places, hash_keys
+from lance_stream.keys.bounds.key_bounds import FileBounds, bounds_of_written, key_fields
+from lance_stream.keys.matching import THREADS, Workers
+from lance_stream.row_updates.changed_rows import Addresses, read_rows, row_ids_of
+from lance_stream.row_updates.in_place import (
     columns_that_may_stay,
     fragments_that_stay,
     jobs_of_incoming,
 )
+from lance_stream.row_updates.partial_structs import with_stored_parts
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ascending import distinct
+from lance_stream.table.fragments import Fragment
+from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.incoming import Incoming, UpsertRules
-from lance_stream.upsert.key_bounds import FileBounds, bounds_of_written, key_fields
-from lance_stream.upsert.keys import Places, hash_keys
-from lance_stream.upsert.matching import THREADS, Workers
-from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.upsert.tombstone_files import Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments

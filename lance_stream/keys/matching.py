@@ -8,10 +8,10 @@
 Only the key columns are read, and the sequence if one is stored. Fragments whose key bounds exclude
 the batch are skipped (`key_bounds`); bounds of the others are collected on the way. When a batch is
 planned again because the table changed, only fragments that were added or changed since are
-searched (`Found`): an address stays valid as long as its fragment's files do.
+searched (`KeyMatcher`): an address stays valid as long as its fragment's files do.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,38 +21,36 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.errors import NotFoundError, RetryableConflictError
-from lance_stream.read.changed_rows import Addresses, by_fragment
-from lance_stream.read.fragment import read_unit
-from lance_stream.read.prefetch import num_readers
-from lance_stream.read.unit_rows import read_units
-from lance_stream.read.units import WorkUnit, unit_of
-from lance_stream.schema.fields import Field
-from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import are_among
-from lance_stream.table.fragments import Fragment, decode_fragment
-from lance_stream.table.manifest import Manifest
-from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
-from lance_stream.upsert.in_place import ColumnsJob, write_all_columns
-from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.key_bounds import BoundsLearner, FileBounds, key_fields
-from lance_stream.upsert.key_index import LostRunError
-from lance_stream.upsert.keys import KeyLookup, Places
-from lance_stream.upsert.known_key_bounds import key_bounds, save_key_bounds
-from lance_stream.upsert.memory_runs import Collector
-from lance_stream.upsert.remembered_columns import (
+from lance_stream.errors import NotFoundError
+from lance_stream.keys.batch_keys import KeyLookup, Places
+from lance_stream.keys.bounds.key_bounds import BoundsLearner, FileBounds, key_fields
+from lance_stream.keys.bounds.known_key_bounds import key_bounds, save_key_bounds
+from lance_stream.keys.index.key_index import LostRunError
+from lance_stream.keys.index.memory_runs import Collector
+from lance_stream.keys.index.remembered_columns import (
     place_of_column,
     remember_column,
     remembered_column,
 )
-from lance_stream.upsert.remembered_keys import (
+from lance_stream.keys.index.remembered_keys import (
     MAX_NEW_ROWS,
     MOST_SAVED_ROWS,
     FoundRows,
     RememberedKeys,
     remembered_keys,
 )
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.prefetch import num_readers
+from lance_stream.read.unit_rows import read_units
+from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.row_updates.changed_rows import Addresses
+from lance_stream.row_updates.in_place import ColumnsJob, write_all_columns
+from lance_stream.schema.fields import Field
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.ascending import are_among
+from lance_stream.table.fragments import Fragment, decode_fragment
+from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
 
 
 class Matches(NamedTuple):
@@ -84,8 +82,8 @@ class KeyedRows(Protocol):
     """A batch whose keys are looked up."""
 
     @property
-    def rules(self) -> UpsertRules:
-        """The user's rules for it."""
+    def on(self) -> tuple[str, ...]:
+        """Its key columns."""
         ...
 
     @property
@@ -282,7 +280,7 @@ def join_matches(parts: Iterable[Matches]) -> Matches:
     return joined if bool((order[1:] > order[:-1]).all()) else joined.where(order)
 
 
-class Found:
+class KeyMatcher:
     """The matches of one batch: kept for when it is planned again.
 
     Args:
@@ -309,7 +307,7 @@ class Found:
         matches: list[Matches] = []
         places: list[int] = []
         fragments = table.manifest.fragments
-        bounds = key_bounds(table, incoming.rules.on)
+        bounds = key_bounds(table, incoming.on)
         for place in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
             known = self._known.get(fragments.ids[place])
             kept = None if known is None else _still(table, place, *known)
@@ -352,7 +350,7 @@ class Found:
             units: Of the fragments that may have a key of it.
             was_looked_up: Whether a process has looked up keys in the table before.
         """
-        lookup, on = incoming.lookup, incoming.rules.on
+        lookup, on = incoming.lookup, incoming.on
         if not isinstance(self._workers, Threads) or not units:
             return self._workers.find(units, lookup, len(on))
         memory = remembered_keys(table, on)
@@ -382,7 +380,8 @@ class Found:
     def remember(
         self,
         table: TableVersion,
-        rules: UpsertRules,
+        on: Sequence[str],
+        sequence_by: str | None,
         fragments: Sequence[Fragment],
         rows: pa.RecordBatch,
     ) -> None:
@@ -390,15 +389,16 @@ class Found:
 
         Args:
             table: The version that they were written for.
-            rules: Name the key columns, and the one that orders rows of a key.
+            on: The key columns.
+            sequence_by: The column that orders rows of a key; None if there is none.
             fragments: The new fragments.
             rows: Their rows, in order, with these columns.
         """
         if not isinstance(self._workers, Threads):
             return
-        memory = remembered_keys(table, rules.on)
-        keys = rows.select(list(rules.on)).columns
-        ordering = [name for name in rows.schema.names if name == rules.sequence_by]
+        memory = remembered_keys(table, on)
+        keys = rows.select(list(on)).columns
+        ordering = [name for name in rows.schema.names if name == sequence_by]
         first = 0
         for fragment, collector in zip(
             fragments, _collectors(memory, fragments, memory.is_worth_it), strict=True
@@ -490,14 +490,14 @@ def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Mat
     now = table.manifest.fragments.raw(place)
     if now == raw:
         return matches
-    deleted = _deleted_rows(table, decode_fragment(raw), decode_fragment(now))
+    deleted = deleted_rows(table, decode_fragment(raw), decode_fragment(now))
     if deleted is None:
         return None
     _, offsets = unpack_addresses(matches.addresses)
     return matches.where(np.flatnonzero(~are_among(offsets, deleted)))
 
 
-def _deleted_rows(
+def deleted_rows(
     table: TableVersion, before: Fragment, now: Fragment
 ) -> npt.NDArray[np.uint32] | None:
     """Return the offsets of a fragment's deleted rows; None if it has changed in another way.
@@ -507,7 +507,7 @@ def _deleted_rows(
         before: The fragment as it was.
         now: The fragment as it is.
     """
-    if _without_dead(before) != _without_dead(now):
+    if _without_deletion_file(before) != _without_deletion_file(now):
         return None
     try:
         deleted_before, deleted = table.dead_offsets(before), table.dead_offsets(now)
@@ -518,42 +518,5 @@ def _deleted_rows(
     return deleted
 
 
-def check_untouched(table: TableVersion, untouched: Addresses) -> Callable[[Manifest], None]:
-    """Return a check that rows that an upsert leaves untouched have not changed since its plan.
-
-    It is called with the newest version before each attempt to commit.
-
-    Args:
-        table: The version that the upsert was planned on.
-        untouched: Their addresses, in any order.
-
-    Raises:
-        RetryableConflictError: By the check: another writer has changed, deleted or moved one.
-    """
-    fragments = table.manifest.fragments
-
-    def check(newest: Manifest) -> None:
-        if newest.version == table.version or not len(untouched):
-            return
-        for fragment_id, offsets in by_fragment(np.sort(untouched)):
-            raw = fragments.raw(fragments.place_of[fragment_id])
-            index = newest.fragments.place_of.get(fragment_id)
-            if index is not None and newest.fragments.raw(index) == raw:
-                continue
-            deleted = None
-            if index is not None:
-                now = newest.fragments[index]
-                deleted = _deleted_rows(table.at(newest), decode_fragment(raw), now)
-            if deleted is None or bool(are_among(offsets, deleted).any()):
-                raise RetryableConflictError(
-                    f"this upsert was planned on version {table.version} and leaves rows of "
-                    f"fragment {fragment_id} untouched, which another writer has changed, deleted "
-                    "or moved since. Plan it again on the newest version",
-                    newest.version,
-                )
-
-    return check
-
-
-def _without_dead(fragment: Fragment) -> Fragment:
+def _without_deletion_file(fragment: Fragment) -> Fragment:
     return replace(fragment, deletion_file=None)

@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.upsert.comparing import dense_ranks, same_rows, show_value
-from lance_stream.upsert.key_filter import (
+from lance_stream.keys.comparing import dense_ranks, same_rows, show_value
+from lance_stream.keys.key_filter import (
     MAX_KEYS,
     KeyFilter,
     KeyWords,

@@ -27,11 +27,13 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_stream.file.type_support import holds_only_nulls
-from lance_stream.read.changed_rows import Addresses, by_fragment
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.row_updates.changed_rows import Addresses, by_fragment
+from lance_stream.row_updates.in_place_costs import FragmentCosts, measured
+from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.schema.arrow_schemas import has_narrow_indices
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
@@ -41,8 +43,6 @@ from lance_stream.table.apply.index_coverage import keep_old_values
 from lance_stream.table.fragments import DataFile, Fragment, LineageColumn, decode_fragment
 from lance_stream.table.row_addresses import unpack_addresses
 from lance_stream.threads import map_ahead
-from lance_stream.upsert.in_place_costs import FragmentCosts, measured
-from lance_stream.upsert.partial_structs import with_stored_parts
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.lineage_files import limit_of
 
@@ -358,8 +358,7 @@ def with_new_columns(
 
     Args:
         table: The version that is changed.
-        updated: The fragments with new deletion files, as `read.changed_rows.without_rows` returns
-            them.
+        updated: The fragments with new deletion files, as `changed_rows.without_rows` returns them.
         written: The fragments with new columns, from `write_columns`; they may be among the first.
     """
     places = table.manifest.fragments.place_of

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from lance_stream.caches import Cache
-from lance_stream.read.fragment import read_unit
-from lance_stream.read.units import unit_of
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import key_index
-from lance_stream.upsert.key_bounds import key_fields
-from lance_stream.upsert.key_runs import RunFooter
-from lance_stream.upsert.memory_runs import new_seeds
-from lance_stream.upsert.remembered_keys import (
+from lance_stream.keys.bounds.key_bounds import key_fields
+from lance_stream.keys.index import key_index
+from lance_stream.keys.index.key_runs import RunFooter
+from lance_stream.keys.index.memory_runs import new_seeds
+from lance_stream.keys.index.remembered_keys import (
     LEAST_SAVED_ROWS,
     MOST_MERGED_KEYS,
     MOST_SAVED_ROWS,
     RememberedKeys,
 )
+from lance_stream.read.fragment import read_unit
+from lance_stream.read.units import unit_of
+from lance_stream.snapshot.table_version import TableVersion
 
 T = TypeVar("T")
 

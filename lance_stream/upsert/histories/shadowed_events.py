@@ -90,7 +90,7 @@ def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules)
 
 
 def remembered_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
-    """Return the stored columns whose values are remembered with hidden events."""
+    """Return the stored columns whose values are remembered with shadowed events."""
     tracked = tracked_columns(table, stored, rules)
     return [
         data_column
@@ -99,13 +99,13 @@ def remembered_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRul
     ]
 
 
-def open_hidden(
+def open_shadowed_events(
     table: TableVersion,
     rules: UpsertRules,
     stored: Sequence[str],
     environment: Environment = MACHINE,
 ) -> RememberedDeletes:
-    """Return the hidden events that a version remembers; reads no file.
+    """Return the shadowed events that a version remembers; reads no file.
 
     Args:
         table: The version.
@@ -142,14 +142,14 @@ def open_hidden(
     )
 
 
-def new_hidden(
+def new_shadowed_events(
     remembered: RememberedDeletes,
     keys: Sequence[pa.Array],
     sequence: pa.Array,
     stores: npt.NDArray[np.bool_],
     values: pa.RecordBatch,
 ) -> Deletes:
-    """Return hidden events at the current time.
+    """Return shadowed events at the current time.
 
     Args:
         remembered: What the version remembers.

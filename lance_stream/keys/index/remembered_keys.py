@@ -27,6 +27,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.caches import Cache
+from lance_stream.keys.batch_keys import Places, without_dictionary
+from lance_stream.keys.bounds.key_bounds import key_fields
+from lance_stream.keys.file_columns import file_column
+from lance_stream.keys.index import key_index
+from lance_stream.keys.index.key_index import LocalRun, LostRunError
+from lance_stream.keys.index.key_runs import U32, Covered, FileKey, KeyColumns, RunFooter, joined
+from lance_stream.keys.index.memory_runs import (
+    Collector,
+    MemoryRun,
+    are_merged,
+    new_seeds,
+    words_of,
+)
+from lance_stream.keys.index.merged_runs import Part, merged, planned_parts
+from lance_stream.keys.index.remembered_columns import forget_columns
+from lance_stream.keys.key_filter import KeyWords, are_exact
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.snapshot.table_version import TableVersion
@@ -34,22 +50,6 @@ from lance_stream.storage.store import Store
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
 from lance_stream.threads import map_ahead
-from lance_stream.upsert import key_index
-from lance_stream.upsert.file_columns import file_column
-from lance_stream.upsert.key_bounds import key_fields
-from lance_stream.upsert.key_filter import KeyWords, are_exact
-from lance_stream.upsert.key_index import LocalRun, LostRunError
-from lance_stream.upsert.key_runs import U32, Covered, FileKey, KeyColumns, RunFooter, joined
-from lance_stream.upsert.keys import Places, without_dictionary
-from lance_stream.upsert.memory_runs import (
-    Collector,
-    MemoryRun,
-    are_merged,
-    new_seeds,
-    words_of,
-)
-from lance_stream.upsert.merged_runs import Part, merged, planned_parts
-from lance_stream.upsert.remembered_columns import forget_columns
 
 MAX_BYTES: Final = 256 << 20
 """How much memory the keys of all tables take at most; more are read again for each batch."""

@@ -27,13 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.schema.arrow_schemas import field_to_arrow
-from lance_stream.schema.fields import Field, Schema
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.manifest import FragmentList
-from lance_stream.upsert.file_columns import FileColumn, file_column, file_columns
-from lance_stream.upsert.keys import KeyLookup, Places
-from lance_stream.upsert.ordered_values import (
+from lance_stream.keys.batch_keys import KeyLookup, Places
+from lance_stream.keys.bounds.ordered_values import (
     Words,
     as_words,
     bounds_of,
@@ -42,6 +37,11 @@ from lance_stream.upsert.ordered_values import (
     ordered_words,
     width_of,
 )
+from lance_stream.keys.file_columns import FileColumn, file_column, file_columns
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.table.fragments import Fragment
+from lance_stream.table.manifest import FragmentList
 
 Mask = npt.NDArray[np.bool_]
 

@@ -21,18 +21,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from lance_stream.keys.batch_keys import Places
+from lance_stream.keys.index import key_index, remembered_keys
+from lance_stream.keys.index.key_index import LocalRun, LostRunError
+from lance_stream.keys.index.key_runs import U32, Covered
+from lance_stream.keys.index.merged_runs import GONE, Part
+from lance_stream.keys.index.remembered_keys import Known, RememberedKeys
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.carried_rows import RewrittenRows
 from lance_stream.table.fragments import Fragment
-from lance_stream.upsert import key_index, remembered_keys
-from lance_stream.upsert.key_index import LocalRun, LostRunError
-from lance_stream.upsert.key_runs import U32, Covered
-from lance_stream.upsert.keys import Places
-from lance_stream.upsert.merged_runs import GONE, Part
-from lance_stream.upsert.remembered_keys import Known, RememberedKeys
 
 _log = logging.getLogger("lance_stream.compaction")
 

@@ -19,6 +19,14 @@ import pyarrow as pa
 
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError
+from lance_stream.keys.bounds.key_bounds import (
+    ColumnBounds,
+    FileBounds,
+    KeyBounds,
+    key_fields,
+)
+from lance_stream.keys.bounds.ordered_values import width_of
+from lance_stream.keys.file_columns import FileColumn
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
@@ -27,14 +35,6 @@ from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import key_bounds_path
-from lance_stream.upsert.file_columns import FileColumn
-from lance_stream.upsert.key_bounds import (
-    ColumnBounds,
-    FileBounds,
-    KeyBounds,
-    key_fields,
-)
-from lance_stream.upsert.ordered_values import width_of
 
 MAX_COLUMNS: Final = 64
 """How many key columns, of all tables, are cached."""

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.read.changed_rows import (
+from lance_stream.keys.bounds.known_key_bounds import key_bounds
+from lance_stream.row_updates.changed_rows import (
     Addresses,
     kept_lineage,
     with_kept_lineage,
     without_rows,
 )
+from lance_stream.row_updates.in_place import changed_offsets, ids_of, with_new_columns
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.ascending import distinct
 from lance_stream.table.fragments import Fragment
@@ -26,15 +28,13 @@ from lance_stream.table.operations import (
     Update,
     UpdateMode,
 )
-from lance_stream.upsert.in_place import changed_offsets, ids_of, with_new_columns
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.known_key_bounds import key_bounds
+from lance_stream.upsert.row_writer import Written
 from lance_stream.upsert.tombstones import (
     PlannedTombstones,
     RememberedDeletes,
     plan_tombstones,
 )
-from lance_stream.upsert.written_rows import Written
 from lance_stream.write.lineage_files import lineage_paths, with_lineage_files
 from lance_stream.write.planning import Staged
 

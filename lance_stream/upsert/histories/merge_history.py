@@ -2,12 +2,12 @@
 
     look up   the rows of the batch's keys; of these, starts and ends
     read      the rows that an event may change: those that end with the first one, or later
-    arrange   the rows that there should be (`histories`), in place of those that there are
-    write     rows that differ, moved or new; hidden events beside the table (`hidden_events`)
+    arrange   the rows that there should be (`rebuild_history`), in place of those that there are
+    write     rows that differ, moved or new; shadowed events beside the table (`shadowed_events`)
     commit    one Update
 
-The Update lists the hashes of all keys whose rows or hidden events change, not only of new ones, so
-that of two writers who change the history of one key the later one is planned again.
+The Update lists the hashes of all keys whose rows or shadowed events change, not only of new ones.
+So of two writers who change the history of one key, the later one is planned again.
 """
 
 from collections.abc import Sequence
@@ -21,35 +21,7 @@ import pyarrow as pa
 
 from lance_stream.environment import Environment
 from lance_stream.errors import BadDataError, InvalidInputError
-from lance_stream.read.changed_rows import Addresses, read_rows
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.storage.store import Store
-from lance_stream.table.ascending import distinct
-from lance_stream.upsert.attempts import Work
-from lance_stream.upsert.comparing import check_can_order, dense_ranks, same_rows, show_value
-from lance_stream.upsert.decisions import Decision
-from lance_stream.upsert.hidden_events import (
-    check_has_history,
-    check_history_names,
-    data_columns,
-    new_hidden,
-    open_hidden,
-    tracked_columns,
-)
-from lance_stream.upsert.histories import (
-    NONE,
-    Arranged,
-    Events,
-    Mask,
-    StoredRows,
-    arrange,
-    covering_rows,
-    first_bad_row,
-    first_ranks,
-    may_change,
-)
-from lance_stream.upsert.incoming import END_AT, START_AT, UpsertRules, key_rows, which_delete
-from lance_stream.upsert.keys import (
+from lance_stream.keys.batch_keys import (
     KeyLookup,
     Places,
     check_no_null_sequences,
@@ -57,11 +29,39 @@ from lance_stream.upsert.keys import (
     hash_keys,
     show_key,
 )
-from lance_stream.upsert.matching import THREADS, Found, Matches, Workers
+from lance_stream.keys.comparing import check_can_order, dense_ranks, same_rows, show_value
+from lance_stream.keys.matching import THREADS, KeyMatcher, Matches, Workers
+from lance_stream.row_updates.changed_rows import Addresses, read_rows
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.ascending import distinct
+from lance_stream.upsert.attempts import Work
+from lance_stream.upsert.decisions import Decision
+from lance_stream.upsert.histories.rebuild_history import (
+    NONE,
+    Events,
+    Mask,
+    RebuiltHistory,
+    StoredRows,
+    covering_rows,
+    first_bad_row,
+    first_ranks,
+    may_change,
+    rebuild_history,
+)
+from lance_stream.upsert.histories.shadowed_events import (
+    check_has_history,
+    check_history_names,
+    data_columns,
+    new_shadowed_events,
+    open_shadowed_events,
+    tracked_columns,
+)
+from lance_stream.upsert.incoming import END_AT, START_AT, UpsertRules, key_rows, which_delete
 from lance_stream.upsert.parts import Part, discard_parts
+from lance_stream.upsert.row_writer import ChangedRows, write_rows, written_order
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
-from lance_stream.upsert.written_rows import ChangedRows, write_rows, written_order
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch, check_known
 from lance_stream.write.fragments import write_target
@@ -96,6 +96,11 @@ class IncomingEvents(NamedTuple):
     rows: pa.RecordBatch
     stored: tuple[str, ...]
     tracked: tuple[str, ...]
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self.rules.on
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:
@@ -218,11 +223,11 @@ def _check_unambiguous(events: IncomingEvents, batch: pa.RecordBatch) -> None:
         check_same(shown, events.rules.on, by, order[twins], heads[group[twins]])
 
 
-def apply_events(
+def merge_history(
     table: TableVersion,
     events: IncomingEvents,
     remembered: RememberedDeletes,
-    found: Found,
+    found: KeyMatcher,
     workers: Workers = THREADS,
     *,
     may_stay: bool = True,
@@ -233,7 +238,7 @@ def apply_events(
     Args:
         table: The version that is planned on.
         events: All events of their keys in the batch.
-        remembered: The hidden events that the version remembers.
+        remembered: The shadowed events that the version remembers.
         found: Looks up the keys.
         workers: What reads the table's data files.
         may_stay: As for `write_rows`.
@@ -247,7 +252,7 @@ def apply_events(
     matches = found.look_up(table, events)
     known = _known(table, events, remembered, matches, workers)
     names = remembered.values
-    made = arrange(
+    made = rebuild_history(
         known.stored,
         known.hidden,
         known.is_whole,
@@ -255,7 +260,7 @@ def apply_events(
         partial(_same_values, known.values.select(list(events.tracked))),
         partial(_same_values, known.values.select(names)) if names else None,
     )
-    rows = _arranged_rows(table, events, known, made)
+    rows = _rebuilt_rows(table, events, known, made)
     decision = _decided(known, made, rows)
     replaced = np.union1d(decision.changed, decision.deleted)
     decision = decision._replace(untouched=np.setdiff1d(matches.addresses, replaced))
@@ -269,11 +274,11 @@ def apply_events(
     )
     if keeps_keys:
         own = rows.select(list(rules.on)).take(written_order(decision, written))
-        found.remember(table, rules, written.fragments, own)
+        found.remember(table, rules.on, rules.sequence_by, written.fragments, own)
     hidden = made.hidden
     changed = np.searchsorted(known.addresses, replaced)
     touched = [hidden.keys, known.stored.keys[changed], made.keys[decision.inserted_rows]]
-    deletes = new_hidden(
+    deletes = new_shadowed_events(
         remembered,
         [key.take(pa.array(hidden.keys)) for key in events.keys],
         known.sequences.take(pa.array(hidden.places)),
@@ -294,7 +299,7 @@ class _Known(NamedTuple):
     Attributes:
         stored: (s,) the rows that the events may change.
         addresses: (s,) u64, of these, ascending.
-        hidden: (h,) the hidden events that matter for them.
+        hidden: (h,) the shadowed events that matter for them.
         is_whole: (h,) whether all values that are remembered now were remembered of these.
         incoming: (n,) the batch's.
         values: (s + h + n,) the values of these.
@@ -349,7 +354,7 @@ def _known(
     matter = np.where(found.stores, covering != NONE, hidden_ranks >= since[hidden_keys])
     matter &= _are_last(hidden_keys, hidden_ranks, found.stores)
     chosen = np.flatnonzero(matter)
-    hidden_values = _hidden_values(held, found, chosen, covering[chosen])
+    hidden_values = _shadowed_values(held, found, chosen, covering[chosen])
     is_whole = np.ones(len(chosen), np.bool_)
     for each in found.missing.values():
         is_whole &= ~each[chosen]
@@ -421,10 +426,10 @@ def _are_last(keys: Places, ranks: Places, stores: Mask) -> Mask:
     return are_last
 
 
-def _hidden_values(
+def _shadowed_values(
     held: pa.RecordBatch, found: Deletes, chosen: Places, covering: Places
 ) -> pa.RecordBatch:
-    """Return the values of hidden events: their own; or, if none, those of the row around them.
+    """Return the values of shadowed events: their own; or, if none, those of the row around them.
 
     Of a column that was tracked until now, or that the data lacked, that row has the event's value.
     """
@@ -461,8 +466,8 @@ def _taken(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
     return batch.take(pa.array(rows))
 
 
-def _arranged_rows(
-    table: TableVersion, events: IncomingEvents, known: _Known, made: Arranged
+def _rebuilt_rows(
+    table: TableVersion, events: IncomingEvents, known: _Known, made: RebuiltHistory
 ) -> pa.RecordBatch:
     """Return the rows that there should be, in the table's columns."""
     taken = {
@@ -477,7 +482,7 @@ def _arranged_rows(
     return pa.RecordBatch.from_arrays(columns, names=table.arrow_schema.names)
 
 
-def _decided(known: _Known, made: Arranged, rows: pa.RecordBatch) -> Decision:
+def _decided(known: _Known, made: RebuiltHistory, rows: pa.RecordBatch) -> Decision:
     """Return which of these rows are changed or new, and which rows of the table are deleted."""
     taking = np.flatnonzero(made.stored != NONE)
     olds = made.stored[taking]
@@ -517,7 +522,7 @@ class BatchOfEvents:
         batch: The events.
         rules: The user's rules for them, with those of a history.
         workers: What reads the table's data files.
-        environment: The clock, for hidden events.
+        environment: The clock, for shadowed events.
     """
 
     def __init__(
@@ -533,7 +538,7 @@ class BatchOfEvents:
         self._batch = batch
         self._workers = workers
         self._environment = environment
-        self._found = Found(workers)
+        self._found = KeyMatcher(workers)
         self._parts: list[Part] = []
 
     def write(self, table: TableVersion, phases: Phases) -> Work:
@@ -541,8 +546,8 @@ class BatchOfEvents:
         self.discard()
         with phases("write"):
             events = prepare_events(self._batch, table.arrow_schema, self.rules)
-            remembered = open_hidden(table, self.rules, events.stored, self._environment)
-            self._parts = [apply_events(table, events, remembered, self._found, self._workers)]
+            remembered = open_shadowed_events(table, self.rules, events.stored, self._environment)
+            self._parts = [merge_history(table, events, remembered, self._found, self._workers)]
         return Work(self._parts, table.arrow_schema.names, remembered)
 
     def discard(self) -> None:

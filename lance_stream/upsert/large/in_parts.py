@@ -24,22 +24,22 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
+from lance_stream.keys.batch_keys import without_dictionary
+from lance_stream.keys.matching import KeyMatcher
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.read.changed_rows import Addresses
+from lance_stream.row_updates.changed_rows import Addresses
+from lance_stream.row_updates.in_place import columns_that_may_stay
+from lance_stream.row_updates.staged_files import SortedRows, discard_files, write_sorted
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.upsert.apply_events import apply_events, prepare_events
 from lance_stream.upsert.attempts import Upserted, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
-from lance_stream.upsert.hidden_events import open_hidden
-from lance_stream.upsert.in_place import columns_that_may_stay
+from lance_stream.upsert.histories.merge_history import merge_history, prepare_events
+from lance_stream.upsert.histories.shadowed_events import open_shadowed_events
 from lance_stream.upsert.incoming import Incoming, UpsertRules, prepare
-from lance_stream.upsert.keys import without_dictionary
-from lance_stream.upsert.matching import Found
 from lance_stream.upsert.parts import Part, discard_parts
-from lance_stream.upsert.staged_files import SortedRows, discard_files, write_sorted
+from lance_stream.upsert.row_writer import ChangedRows, Written, write_rows, written_order
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
-from lance_stream.upsert.written_rows import ChangedRows, Written, write_rows, written_order
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import write_target
@@ -75,7 +75,7 @@ class PartedUpsert:
             InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
         """
         batch = one_batch(rows)
-        found = Found()
+        found = KeyMatcher()
         if self.rules.history is not None:
             return self._do_events(batch, found)
         incoming = prepare(batch, self.table.arrow_schema, self.rules)
@@ -102,10 +102,10 @@ class PartedUpsert:
         num_late = incoming.num_late + decision.num_late
         return Part(written, incoming.num_rows, num_late, left_over, incoming.partial)
 
-    def _do_events(self, batch: pa.RecordBatch, found: Found) -> Part:
+    def _do_events(self, batch: pa.RecordBatch, found: KeyMatcher) -> Part:
         """Do the same for events of a history."""
         assert self.remembered is not None  # of every history
-        return apply_events(
+        return merge_history(
             self.table,
             prepare_events(batch, self.table.arrow_schema, self.rules),
             self.remembered,
@@ -145,7 +145,7 @@ class PartedUpsert:
             decision,
             write_target(self.table),
         )
-        self._remember(Found(), changed, decision, written)
+        self._remember(KeyMatcher(), changed, decision, written)
         return Part(written)
 
     def _may_stay(self, incoming: Incoming, decision: Decision) -> bool:
@@ -155,13 +155,14 @@ class PartedUpsert:
         return bool(len(decision.changed) and columns_that_may_stay(self.table, changing, names, 0))
 
     def _remember(
-        self, found: Found, rows: pa.RecordBatch, decision: Decision, written: Written
+        self, found: KeyMatcher, rows: pa.RecordBatch, decision: Decision, written: Written
     ) -> None:
         if self.keeps_keys:
             asked = (*self.rules.on, self.rules.sequence_by)
             names = [name for name in rows.schema.names if name in asked]
             own = rows.select(names).take(written_order(decision, written))
-            found.remember(self.table, self.rules, written.fragments, own)
+            on, by = self.rules.on, self.rules.sequence_by
+            found.remember(self.table, on, by, written.fragments, own)
 
 
 def _staged_changes(store: Store, incoming: Incoming, decision: Decision) -> SortedRows:
@@ -257,7 +258,9 @@ class _Parts:
                 remembered = _remembered(self._sequence, table, self.rules, self._environment)
                 stored = self._stored
             else:
-                remembered = open_hidden(table, self.rules, self._stored, self._environment)
+                remembered = open_shadowed_events(
+                    table, self.rules, self._stored, self._environment
+                )
                 stored = table.arrow_schema.names
             outcomes = self._run(PartedUpsert(table, self.rules, remembered))
         self._parts = [outcome for outcome in outcomes if isinstance(outcome, Part)]

@@ -23,9 +23,7 @@ import numpy.typing as npt
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
-from lance_stream.storage.store import Store
-from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
-from lance_stream.upsert.key_runs import (
+from lance_stream.keys.index.key_runs import (
     CHUNK_ROWS,
     TRAILER_BYTES,
     U32,
@@ -39,8 +37,10 @@ from lance_stream.upsert.key_runs import (
     decode_footer,
     footer_bytes,
 )
-from lance_stream.upsert.merged_runs import Part, merged
-from lance_stream.upsert.sorted_words import SortedWords
+from lance_stream.keys.index.merged_runs import Part, merged
+from lance_stream.keys.index.sorted_words import SortedWords
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
 
 Places = npt.NDArray[np.int64]
 

@@ -30,17 +30,11 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
+from lance_stream.keys.batch_keys import without_dictionary
+from lance_stream.keys.index.memory_runs import first_words
+from lance_stream.keys.matching import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.storage.store import Store
-from lance_stream.upsert.attempts import Upserted
-from lance_stream.upsert.in_parts import Outcome, PartedUpsert, upsert_in_parts
-from lance_stream.upsert.incoming import UpsertRules, key_rows
-from lance_stream.upsert.keys import without_dictionary
-from lance_stream.upsert.matching import THREADS, Workers
-from lance_stream.upsert.memory_runs import first_words
-from lance_stream.upsert.parts import Part, discard_parts
-from lance_stream.upsert.staged_files import (
+from lance_stream.row_updates.staged_files import (
     ALL_WORDS,
     SortedRows,
     WordRange,
@@ -52,6 +46,12 @@ from lance_stream.upsert.staged_files import (
     sort_rows,
     write_sorted,
 )
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.incoming import UpsertRules, key_rows
+from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert, upsert_in_parts
+from lance_stream.upsert.parts import Part, discard_parts
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.arrow_input import one_batch, without_views
 from lance_stream.write.phases import Phases

@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
-from lance_stream.upsert.file_columns import FileColumn
+from lance_stream.keys.file_columns import FileColumn
 
 FileKey: TypeAlias = tuple[FileColumn, ...]
 """The columns of data files that hold the key columns of a fragment."""

@@ -8,20 +8,20 @@ row. The row begins with the first event of its run, has the values of the last 
 differ in other columns), and ends with the next event, or not yet. A delete leaves no row.
 
 The rows alone do not tell all events: a later one of a run, or a delete of a key that has no row,
-shows in none. These *hidden* events are remembered beside the table (`hidden_events`). From the
-rows and the hidden events, the events can be told again:
+shows in none. These *shadowed* events are remembered beside the table (`shadowed_events`). From the
+rows and the shadowed events, the events can be told again:
 
     a row                store at its start; delete at its end, unless another row begins there
-    a hidden event       store or delete at its sequence
+    a shadowed event       store or delete at its sequence
 
 So an event that arrives late is put into its place, and the rows around it are made again: split,
 prolonged, shortened, joined, or deleted. Whatever the order of arrival, the rows are those of all
 events in order. Of two events of a key with the same sequence, a delete counts; of two that store,
 the one that arrived later.
 
-`arrange` is a function of numbers: keys are numbered, sequences are ranks, and values are rows of
-one table, compared by a function that it is passed. It sees only rows that incoming events may
-change: those that end at the first of them or later.
+`rebuild_history` is a function of numbers: keys are numbered, sequences are ranks, and values are
+rows of one table, compared by a function that it is passed. It sees only rows that incoming events
+may change: those that end at the first of them or later.
 
 Source: Spark's AUTO CDC, stored as SCD type 2: its processor of batches, and its tests.
 """
@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.upsert.keys import Places
+from lance_stream.keys.batch_keys import Places
 
 Mask = npt.NDArray[np.bool_]
 
@@ -98,7 +98,7 @@ class Events(NamedTuple):
         )
 
 
-class Arranged(NamedTuple):
+class RebuiltHistory(NamedTuple):
     """The rows that the table should have for all events, and what shows in none.
 
     Attributes:
@@ -180,26 +180,26 @@ def covering_rows(stored: StoredRows, keys: Places, ranks: Places) -> Places:
     return found
 
 
-def arrange(
+def rebuild_history(
     stored: StoredRows,
     hidden: Events,
     is_whole: Mask,
     incoming: Events,
     same_tracked: Callable[[Places, Places], Mask],
     same_remembered: Callable[[Places, Places], Mask] | None,
-) -> Arranged:
+) -> RebuiltHistory:
     """Return the rows for all events of some keys.
 
     Args:
         stored: (s,) the rows that incoming events may change. Their values are the first s of all
             values.
-        hidden: The known hidden events: of those that store, the ones in the time of such a row; of
-            those that delete, the ones since the first such row, or the first incoming event.
+        hidden: The known shadowed events: of those that store, the ones in the time of such a row;
+            of those that delete, the ones since the first such row, or the first incoming event.
         is_whole: Of which of these all values are remembered; the others are remembered again.
         incoming: The new events. Of those of a key with the same sequence, all that store have the
             same values.
         same_tracked: Returns which pairs of values are the same in the tracked columns.
-        same_remembered: The same for the columns that are remembered with hidden events; None if
+        same_remembered: The same for the columns that are remembered with shadowed events; None if
             none are.
     """
     told = _told(stored, hidden)
@@ -235,7 +235,7 @@ def arrange(
     if same_remembered is not None:
         again = np.flatnonzero(is_known & is_incoming & stores & (before != NONE))
         is_known[again] = same_remembered(before[again], events.rows[again])
-    return Arranged(
+    return RebuiltHistory(
         keys,
         starts,
         ends,
@@ -251,7 +251,7 @@ def arrange(
 
 
 def _told(stored: StoredRows, hidden: Events) -> Events:
-    """Return the events that stored rows and hidden events tell."""
+    """Return the events that stored rows and shadowed events tell."""
     num_rows = len(stored.keys)
     own = np.arange(num_rows)
     covering = covering_rows(stored, hidden.keys, hidden.ranks)

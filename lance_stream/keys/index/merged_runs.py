@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.upsert.key_runs import CHUNK_ROWS, U32, U64, Covered, Keys
+from lance_stream.keys.index.key_runs import CHUNK_ROWS, U32, U64, Covered, Keys
 
 Places = npt.NDArray[np.int64]
 

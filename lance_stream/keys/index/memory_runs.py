@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.upsert.key_filter import KeyWords, are_exact, key_words
-from lance_stream.upsert.key_runs import U32, FileKey, Keys
-from lance_stream.upsert.keys import Places, hash_keys, without_dictionary
+from lance_stream.keys.batch_keys import Places, hash_keys, without_dictionary
+from lance_stream.keys.index.key_runs import U32, FileKey, Keys
+from lance_stream.keys.key_filter import KeyWords, are_exact, key_words
 
 # Runs are merged up to this many rows: merging takes several times their memory for a moment.
 _MOST_MERGED: Final = 2 << 20
