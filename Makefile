@@ -19,7 +19,7 @@ MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/stora
 HISTORIES   := histories faults.store_histories faults.replaced_histories \
 	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
 	oracle.column_histories oracle.cleanup_histories oracle.index_histories \
-	derived.histories commit.group_histories
+	commit.group_histories
 MINUTES     ?= 10
 comma       := ,
 # Where nothing that it is made of has changed, an environment is left as it is.

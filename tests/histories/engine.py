@@ -28,6 +28,7 @@ MODULES = (
     "actions.beside",
     "actions.threads",
     "actions.quarantine",
+    "actions.derived",
     "checks.rows",
     "checks.filters",
     "checks.feed",

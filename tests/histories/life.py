@@ -26,6 +26,7 @@ from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.storage.local_store import LocalStore
 from tests.histories.model import (
     ALL_KINDS,
+    DERIVED_KINDS,
     KEY,
     KINDS,
     NAMES,
@@ -166,7 +167,7 @@ class Line:
                 raise DoesNotFit(way)
             theirs = self.pylance()
             if details:
-                self._let_rival_write(Rival(*details))
+                self.let_rival_write(Rival(*details))
             try:
                 pylance(theirs)
             except Exception as error:  # whatever pylance raises: it has bugs of its own
@@ -211,7 +212,7 @@ class Line:
             beside = [rival for rival in rivals if rival in BESIDE_PYLANCE]
             if chance < 0.04 and beside:
                 rival = dice.choice(beside)
-                return ["pylance", rival, self._draw_rival(rival, dice), "we"]
+                return ["pylance", rival, self.draw_rival(rival, dice), "we"]
             return ["pylance"]
         chance = dice.random()
         if chance < 0.66:
@@ -226,9 +227,9 @@ class Line:
             return ["dies", dice.randrange(1, 30), dice.random() < 0.5]
         rival = dice.choice(rivals)
         who, at = dice.choice(["we", "pylance"]), dice.choice([0, dice.randrange(1, 40)])
-        return ["beaten", rival, self._draw_rival(rival, dice), who, at]
+        return ["beaten", rival, self.draw_rival(rival, dice), who, at]
 
-    def _draw_rival(self, rival: str, dice: random.Random) -> Any:
+    def draw_rival(self, rival: str, dice: random.Random) -> Any:
         match rival:
             case "append":
                 return self.life.draw_new_rows(self.now, dice, 2)
@@ -291,7 +292,7 @@ class Line:
             if self.ours().version > self.newest:
                 self.advance(build, look=False)
                 committed.add("ours")
-            self._let_rival_write(rival)
+            self.let_rival_write(rival)
 
         def beaten(log: ObjectStoreLog, *arguments: Any, **named: Any) -> Any:
             if not committed and log.store.uri.rstrip("/").endswith(self.uri):
@@ -316,7 +317,7 @@ class Line:
                 stack.enter_context(patch.object(LocalStore, name, replacement))
             yield
 
-    def _let_rival_write(self, rival: Rival) -> None:
+    def let_rival_write(self, rival: Rival) -> None:
         """Let a rival write: pylance, or we in the second process.
 
         In this one it would enter locks that we hold, which no other thread of a process can do.
@@ -363,7 +364,7 @@ class Line:
                 self.advance(lambda *_: self.states[version], look=False)
                 self.restored.add(self.newest)
                 self.memory["restored by pylance"] = True
-            case "drop" if len(free := self._columns_to_drop()) > 1:
+            case "drop" if len(free := self.columns_to_drop()) > 1:
                 name = free[details % len(free)]
                 write(lambda ds: ds.drop_columns([name]))
                 self.advance(lambda state, _: state.without_column(name), look=False)
@@ -379,9 +380,9 @@ class Line:
                 write(lambda ds: ds.update_config({"rival": str(details)}))
                 self.advance(unchanged, look=False)
 
-    def _columns_to_drop(self) -> list[str]:
+    def columns_to_drop(self) -> list[str]:
         indexed = self.indexed()
-        return [column.name for column in self.now.columns if column.name not in indexed]
+        return [column.name for column in self.now.own_columns if column.name not in indexed]
 
     def _versions_with_these_columns(self) -> list[int]:
         columns = self.now.columns
@@ -611,7 +612,7 @@ def fits(value: Any, column: Column) -> bool:
         "string": str, "uuid": str, "bool": bool, "pair": dict, "list": list, "vector": list,
         "float32": float, "float64": float, "int32": int, "int64": int,
     }  # fmt: skip
-    if column.kind in SPECIAL_KINDS:
+    if column.kind in SPECIAL_KINDS or column.kind in DERIVED_KINDS:
         try:
             to_arrow([value], column.kind)
         except (ArithmeticError, TypeError, ValueError, pa.ArrowException):

@@ -103,7 +103,13 @@ SPECIAL_KINDS: Mapping[str, Kind] = {
 }
 """Kinds that are drawn less often: each has values at the edges of its type."""
 
-ALL_KINDS: Mapping[str, Kind] = {**KINDS, **SPECIAL_KINDS}
+DERIVED_KINDS: Mapping[str, Kind] = {
+    "derived": Kind(pa.string(), _one_of(None)),
+    "state": Kind(pa.int64(), _one_of(None)),
+}
+"""Kinds of columns that a function computes; what else writes them leaves them null."""
+
+ALL_KINDS: Mapping[str, Kind] = {**KINDS, **SPECIAL_KINDS, **DERIVED_KINDS}
 
 
 def to_arrow(values: Iterable[Value], kind: str) -> pa.Array:
@@ -196,6 +202,11 @@ class State:
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
+
+    @property
+    def own_columns(self) -> tuple[Column, ...]:
+        """All columns that no function computes."""
+        return tuple(column for column in self.columns if column.kind not in DERIVED_KINDS)
 
     @property
     def schema(self) -> pa.Schema:

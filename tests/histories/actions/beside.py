@@ -1,4 +1,4 @@
-"""Tables beside the table: derived values, quarantined rows, dimensions, blobs."""
+"""Tables beside the table: quarantined rows, dimensions, blobs."""
 
 import shutil
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.derived.derivation import derive
 from lance_stream.errors import NotFoundError, TableReplacedError, UnsupportedFeatureError
 from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.replay_check import PendingBatch
@@ -26,58 +25,6 @@ from tests.histories.steps import Choices, DoesNotFit, action
 from tests.upsert.dimension_models import Change, batch_of, current, history, rows_of, states
 from tests.upsert.running_parts import upsert_by_parts
 from tests.upsert.small_runs import restart
-
-# --- derived values
-
-
-@action(weight=0.7)
-def derive_beside(life: Life, choose: Choices) -> None:
-    """Values computed from a column: each row that has changed is computed once, and no other."""
-    line = life.line(choose)
-    if not life.is_stable or line.branch is not None:
-        raise DoesNotFit("derivations follow the main branch of tables with stable row ids")
-    name = choose.one_of("column", [c.name for c in line.now.columns if c.kind == "string"])
-    target = line.memory.setdefault("derived", {}).setdefault(
-        name, f"{life.folder}/derived{life.number()}"
-    )
-    line.memory.setdefault("derived columns", {}).setdefault(name, line.now.column(name))
-    if line.memory["derived columns"][name] != line.now.column(name):
-        raise DoesNotFit("another column has the name now")
-    computed: list[str | None] = []
-
-    def compute(batch: pa.RecordBatch) -> list[str]:
-        values = batch[name].to_pylist()
-        computed.extend(values)
-        return [f"<{value}>" for value in values]
-
-    rows_per_commit = choose("rows_per_commit", lambda dice: dice.choice([3, 30, 1000]))
-    derivation = derive(
-        line.uri,
-        {"value": pa.string()},
-        compute,
-        [name],
-        function_version="1",
-        target=target,
-        copy_columns=[KEY],
-        rows_per_commit=rows_per_commit,
-    )
-    outcome = derivation.run()
-    assert outcome.num_computed == len(computed)
-    column = line.now.column(name)
-    assert column is not None
-    expected = {key: f"<{row.values.get(column.ident)}>" for key, row in line.now.rows.items()}
-    rows = line.ours().to_table([KEY], with_row_id=True)
-    row_ids = dict(zip(rows["_rowid"].to_pylist(), rows[KEY].to_pylist(), strict=True))
-    beside: dict[int, str] = {}
-    with suppress(lance_stream.NotFoundError):
-        for row in lance_stream.open_dataset(target).to_table().to_pylist():
-            if row["source_row_id"] in row_ids:
-                beside[row_ids[row["source_row_id"]]] = row["value"]
-    assert beside == expected
-    calls = len(computed)
-    derivation.run()
-    assert len(computed) == calls, "rows that are current were computed again"
-
 
 # --- rows that do not fit
 

@@ -31,7 +31,7 @@ def add_empty_column(life: Life, choose: Choices) -> None:
 def note_column(life: Life, choose: Choices) -> None:
     """Metadata of a column, beside those of the table: a version that changes no row."""
     line = life.line(choose)
-    name = choose.one_of("name", line.now.names)
+    name = choose.one_of("name", [column.name for column in line.now.own_columns])
     note = choose("note", lambda dice: dice.choice(["", "euros", "ü"]))
     number = line.newest
 
@@ -87,8 +87,8 @@ def add_computed_column(life: Life, choose: Choices) -> None:
 @action(weight=1)
 def drop_column(life: Life, choose: Choices) -> None:
     line = life.line(choose)
-    free = [n for n in line.now.names if n not in line.indexed()]
-    if len(line.now.columns) < 2:
+    free = line.columns_to_drop()
+    if len(line.now.own_columns) < 2:
         raise DoesNotFit("the last column")
     name = choose.one_of("name", free)
     line.write(
@@ -104,7 +104,7 @@ def drop_column(life: Life, choose: Choices) -> None:
 def rename_columns(life: Life, choose: Choices) -> None:
     """Renames a column, or lets two columns change their names."""
     line = life.line(choose)
-    names = line.now.names
+    names = [column.name for column in line.now.own_columns]
     first = choose.one_of("name", names)
     others = [name for name in NAMES if name != first]
     new = choose.one_of("to", others)

@@ -310,8 +310,8 @@ def overwrite(life: Life, choose: Choices) -> None:
         "columns",
         lambda dice: dice.choice(
             [
-                [[c.name, c.kind, c.note] for c in now.columns],
-                [[c.name, c.kind, dice.choice(["", "n1", "n2"])] for c in now.columns],
+                [[c.name, c.kind, c.note] for c in now.own_columns],
+                [[c.name, c.kind, dice.choice(["", "n1", "n2"])] for c in now.own_columns],
                 [[*column, ""] for column in life.draw_columns(dice)],
             ]
         ),

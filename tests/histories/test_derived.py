@@ -1,0 +1,47 @@
+"""Columns that a function computes, among what else happens to a table."""
+
+import numpy as np
+import pytest
+
+from lance_stream.derived import computing
+from tests.histories.engine import Outcome, replay
+from tests.histories.steps import step
+
+ROWS = {key: {"a": f"s{key}"} for key in range(4)}
+
+
+def life_with_a_derived_column() -> Outcome:
+    derived = step(
+        "derive_in_table", column="a", function=1, rival=[], batch_rows=3, rows_per_commit=7
+    )
+    rival = ["append", {5: {"a": "s5"}}, "we"]
+    disturbed = step(
+        "derive_in_table", column="a", function=1, rival=rival, batch_rows=3, rows_per_commit=7
+    )
+    return replay(
+        [
+            step("create", file_version="2.2", columns=[["a", "string"]], rows=ROWS, way="rows"),
+            derived,
+            step("upsert", names=["a"], rows={1: {"a": "new"}, 4: {"a": None}}, by=["we"]),
+            derived,
+            step("upsert", names=["a"], rows={2: {"a": "other"}}, by=["we"]),
+            disturbed,
+            derived,
+        ]
+    )
+
+
+def test_changed_rows_alone_are_computed_again() -> None:
+    """Four at first, two that an upsert wrote, one more, and one that a rival appended."""
+    outcome = life_with_a_derived_column()
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.counts["rows derived"] == 4 + 2 + 1 + 1
+
+
+def test_rows_with_a_wrong_number_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose number is not that of its input would never be computed again."""
+    monkeypatch.setattr(
+        computing, "fingerprints_of", lambda inputs, _: np.full(inputs.num_rows, 5, np.int64)
+    )
+    assert isinstance(life_with_a_derived_column().error, AssertionError)
