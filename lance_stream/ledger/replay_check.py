@@ -93,8 +93,7 @@ class PendingBatch:
                 would tell whether the batch was among them are gone.
         """
         if self._lookup is None or not self._lookup.is_of(table):
-            searched = self.searched_through
-            self._lookup = Lookup(table, self.batch, searched if searched < table.version else 0)
+            self._lookup = Lookup(table, self.batch, self._searched_before(table.version))
         rows_differ = False
         for match in self._lookup.matches():
             if match.app_id != self.batch.app_id and _version_of(match) in self.claimed:
@@ -110,6 +109,13 @@ class PendingBatch:
     def searched_through(self) -> int:
         """The version through which it is known that none has the batch; 0 if unknown."""
         return self.absent_through if self._lookup is None else self._lookup.searched_through
+
+    def _searched_before(self, version: int) -> int:
+        """Return the version through which the search of a version may be left out; 0 for none."""
+        searched = self.searched_through
+        # A second look at the same version number is a look at another table.
+        newest = version if self._lookup is None else version - 1
+        return searched if searched <= newest else 0
 
 
 def _version_of(match: Match) -> int | None:
