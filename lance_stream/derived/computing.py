@@ -284,10 +284,10 @@ class _Run:
             )
             raise DerivedFunctionError(
                 f"the function of the derived column {declaration.name!r}, version "
-                f"{declaration.function_version!r}, {how_many}; nothing of this round was "
-                f"committed. The error: {text}. Correct the function"
+                f"{declaration.function_version!r}, {how_many}. This round was not "
+                f"committed: {text}. Correct the function"
                 + (
-                    ", or set rows aside: on_error='quarantine'"
+                    ", or quarantine such rows: on_error='quarantine'"
                     if not declaration.quarantines
                     else ""
                 )
@@ -383,10 +383,10 @@ def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
     except Exception as error:  # whatever conversions of pyarrow and of the user's objects raise
         raise DerivedFunctionError(
             f"the function of the derived column {declaration.name!r}, version "
-            f"{declaration.function_version!r}, returned what cannot be the values of "
-            f"{counted(inputs.num_rows, 'row')}: {message_of(error)}. Nothing of this round was "
-            "committed. Let the function return a value for each row, in the order of the rows; "
-            "None, or an exception, where there is none"
+            f"{declaration.function_version!r}, returned no valid values for "
+            f"{counted(inputs.num_rows, 'row')}: {message_of(error)}. This round was not "
+            "committed. The function must return a value for each row, in the order of the rows; "
+            "None, or an exception, for a row without a value"
         ) from error
 
 
@@ -417,8 +417,8 @@ def _model_of(declaration: Declaration) -> Any:
 
 def _failed(declaration: Declaration, what: str, why: str) -> DerivedFunctionError:
     return DerivedFunctionError(
-        f"the {what} of the derived column {declaration.name!r} failed: {why}. Nothing of this "
-        "round was committed"
+        f"the {what} of the derived column {declaration.name!r} failed: {why}. This round was "
+        "not committed"
     )
 
 

@@ -109,25 +109,25 @@ def declare(
         raise InvalidInputError("a derived column needs at least one input: inputs=['text']")
     if not callable(function):
         raise InvalidInputError(
-            "the function must take a pyarrow.RecordBatch of the inputs and return the outputs, "
-            f"and is a {type(function).__name__}"
+            "the function must take a pyarrow.RecordBatch of the inputs and return the outputs; "
+            f"it is a {type(function).__name__}"
         )
     if setup is not None and not callable(setup):
         raise InvalidInputError("setup must be a function without arguments, or None")
     if not isinstance(function_version, str) or not function_version:
         raise InvalidInputError(
-            "function_version must be a text, such as '1' or the name of a model: another text "
-            f"computes all rows anew; it is {function_version!r:.100}"
+            "function_version must be a string such as '1' or the name of a model; a change "
+            f"computes all rows again. It is {function_version!r:.100}"
         )
     name = columns[0].name if name is None else name
     if not isinstance(name, str) or not name:
-        raise InvalidInputError(f"the name must be a text, not {name!r:.100}")
+        raise InvalidInputError(f"the name must be a string, not {name!r:.100}")
     names = [*(column.name for column in columns), name + STATE_SUFFIX]
     repeated = repeated_names([*names, *input_names]) or repeated_names([*names, *copied])
     if repeated:
         raise InvalidInputError(
             f"the column {repeated[0]!r} occurs more than once among the inputs, the outputs and "
-            f"{name + STATE_SUFFIX!r}, which says what a row was computed from"
+            f"{name + STATE_SUFFIX!r}, the state column"
         )
     if SOURCE_ROW_ID in copied:
         raise InvalidInputError(

@@ -792,7 +792,7 @@ def derive(
             an Arrow array, a numpy array with one row per value, or a list; for several outputs, a
             mapping or a RecordBatch. A value must not depend on the other rows of the call.
         inputs: The columns that it receives. No others are read.
-        function_version: A text. If it changes, all rows are computed again, a round at a time.
+        function_version: A string. If it changes, all rows are computed again, in rounds.
         target: The location of a separate table for the values; None for the same table.
         name: Identifies the derivation in its table; by default the first output's name.
         setup: Called once in every computing process, for example to load a model. Its result is

@@ -48,17 +48,17 @@ def check_columns(table: TableVersion, declaration: Declaration) -> None:
             is_about_these = state is not None and state.id in other.outputs
             if name != declaration.name and is_about_these and field.id in other.outputs:
                 raise InvalidInputError(
-                    f"the derived column {declaration.name!r} would write {field.name!r}, which is "
-                    f"the derived column {name!r} of {table.uri} and is kept up to date by that "
-                    f"one. Give {_what(declaration, field)} another name, or, to replace that one, "
-                    f"drop its columns first: {_drop([field.name, name + STATE_SUFFIX])}"
+                    f"the derived column {declaration.name!r} would write {field.name!r}, which "
+                    f"belongs to the derived column {name!r} of {table.uri}. Give "
+                    f"{_what(declaration, field)} another name, or, to replace that one, drop its "
+                    f"columns first: {_drop([field.name, name + STATE_SUFFIX])}"
                 )
     own_names = _own(there, declaration, entries.get(declaration.name))
     for field in there:
         if field.name not in own_names:
             raise InvalidInputError(
                 f"the table {table.uri} has a column {field.name!r} that the derived column "
-                f"{declaration.name!r} did not make, and that it would overwrite. Nothing was "
+                f"{declaration.name!r} did not create and would overwrite. Nothing was "
                 f"written. Give {_what(declaration, field)} another name, or drop the column "
                 f"first, with its values: {_drop([field.name])}"
             )
@@ -90,9 +90,9 @@ def missing_columns(table: TableVersion, declaration: Declaration) -> list[str]:
             there = [name for name in declaration.written.names if name in table.schema.names]
             raise InvalidInputError(
                 f"the table {table.uri} has {target.name!r} of the derived column "
-                f"{declaration.name!r} with the type {kind}, not {target.type}, and the type of a "
-                f"column cannot be changed. Drop what was computed, {_drop(there)}, and run again; "
-                "or give the output another name"
+                f"{declaration.name!r} with the type {kind}, not {target.type}, and its type "
+                f"cannot change. Drop the computed values, {_drop(there)}, and run again, or give "
+                "the output another name"
             )
 
     return [

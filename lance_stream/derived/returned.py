@@ -54,13 +54,13 @@ def as_outputs(result: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch
     if not isinstance(result, Mapping):
         if len(outputs) > 1:
             raise InvalidInputError(
-                "expected is a mapping, a RecordBatch or a DataFrame with the columns "
-                f"{', '.join(outputs.names)}, not {_kind_of(result)}"
+                "expected a mapping, a RecordBatch or a DataFrame with the columns "
+                f"{', '.join(outputs.names)}, got {_kind_of(result)}"
             )
         result = {outputs.names[0]: result}
     missing = [name for name in outputs.names if name not in result]
     if missing:
-        raise InvalidInputError(f"it did not return the column {missing[0]!r}")
+        raise InvalidInputError(f"the column {missing[0]!r} is missing")
     columns = [_as_array(result[output.name], output, num_rows) for output in outputs]
     return cast_batch(pa.RecordBatch.from_arrays(columns, outputs.names), outputs)
 
@@ -97,13 +97,13 @@ def _as_array(values: Any, target: pa.Field, num_rows: int) -> pa.Array:
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise InvalidInputError(
-            f"expected is a value of {target.name!r} for each row, in an array or a list, not "
+            f"expected an array or list with a value of {target.name!r} for each row, got "
             f"{_kind_of(values)}"
         )
     if isinstance(values, set | frozenset):
         raise InvalidInputError(
-            f"the values of {target.name!r} are {_kind_of(values)}, which has no order and each "
-            "value once; expected is an array or a list"
+            f"expected an array or list of values of {target.name!r}, got {_kind_of(values)}, "
+            "which has no order and no repeated values"
         )
     if not hasattr(values, "__len__"):
         values = list(values)
@@ -199,7 +199,7 @@ def _of_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     array = pa.array(values)
     items = array.cast(kind)
     if not items.cast(array.type).equals(array):
-        raise InvalidInputError(f"a time of the unit {unit!r} would be cut off")
+        raise InvalidInputError(f"a time of the unit {unit!r} would be truncated")
     return items
 
 

@@ -67,8 +67,8 @@ def open_target(
             table = open_newest(uri, storage_options=dict(options))
     if SOURCE_ROW_ID not in table.schema.names:
         raise InvalidInputError(
-            f"the table {uri} has no column {SOURCE_ROW_ID!r}: it is not one that derive() made. "
-            "Give another location, target=..."
+            f"the table {uri} has no column {SOURCE_ROW_ID!r}, so derive() did not create it. Use "
+            "another location, target=..."
         )
     check_columns(table, declaration)
     names = table.schema.names

@@ -1,7 +1,7 @@
 """The cleanup that a table's config asks for, after a commit of this process.
 
 It is an ordinary `cleanup`: it keeps what tags, branches and consumers protect, and the files of
-commits under way. The version before the commit stays, too: its readers began a moment ago.
+commits in progress. The version before the commit stays, too: its readers began a moment ago.
 
 The commit has succeeded, so no failure of the cleanup fails it; the same failure of a table is
 logged once. The next cleanup removes what this one has left.
@@ -54,9 +54,9 @@ def _log_failure(uri: str, error: Exception) -> None:
         _logged.clear()
     _logged.add(failure)
     _log.warning(
-        "the automatic cleanup of %s failed, and old versions may be left: %s. The commit before "
-        "it succeeded. Correct or remove the config entries lance.auto_cleanup.*, or run "
-        "ds.cleanup() to see the error; this is logged once",
+        "the automatic cleanup of %s failed, so old versions may remain: %s. The commit itself "
+        "succeeded. Correct or remove the config entries lance.auto_cleanup.*, or run "
+        "ds.cleanup() to see the error. This is logged once",
         *failure,
         exc_info=error,
     )

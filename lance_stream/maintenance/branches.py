@@ -40,7 +40,7 @@ from lance_stream.table.paths import (
 
 
 class Branches:
-    """The branches of a table: separate histories beside the main one.
+    """The branches of a table: histories separate from the main one.
 
     Open one by `open_dataset(uri, branch="dev")`, `ds.checkout(("dev", None))`, or by its folder
     inside the table's, `tree/dev`. It is read, written, followed, tagged and cleaned up like a
@@ -141,10 +141,10 @@ def create_branch(
 def _new_name(name: object) -> str:
     branch = as_branch(name)
     if branch is None:
-        raise InvalidInputError("a new branch needs a name, and 'main' is the one there always is")
+        raise InvalidInputError("'main' always exists: give the new branch another name")
     if branch.startswith("."):
         raise InvalidInputError(
-            f"{branch!r} cannot be the name of a new branch: its file would be a hidden one"
+            f"{branch!r} cannot be the name of a new branch: its file would be hidden"
         )
     return branch
 
@@ -166,9 +166,9 @@ def _check_is_free(refs: Refs, name: str) -> None:
         return
     if len(versions) > 1:
         raise InvalidInputError(
-            f"{log.store.uri} has versions of a branch {name!r} that was deleted, but not "
-            f"completely. Delete what is left of it with ds.branches.delete({name!r}), and create "
-            "the branch again"
+            f"{log.store.uri} has versions of a branch {name!r} that was not completely "
+            f"deleted. Delete the rest with ds.branches.delete({name!r}), and create the branch "
+            "again"
         )
 
 
@@ -222,14 +222,14 @@ def delete_branch(refs: Refs, name: str) -> None:
 
 
 def _check_are_remains(refs: Refs) -> None:
-    """Raise unless a folder has what is left of a branch that has no file.
+    """Raise unless a folder has the remains of a branch without a file.
 
     Args:
         refs: The references of the branch.
 
     Raises:
         NotFoundError: There is nothing.
-        InvalidInputError: It is the folder of a table of its own.
+        InvalidInputError: It is the folder of an independent table.
     """
     assert refs.branch is not None
     if not _files(refs, refs.branch):
@@ -242,9 +242,9 @@ def _check_are_remains(refs: Refs) -> None:
         return
     if newest.branch != refs.branch:
         raise InvalidInputError(
-            f"{refs.store.uri} has a table whose versions do not say that it is the branch "
+            f"{refs.store.uri} has a table whose versions do not name the branch "
             f"{refs.branch!r}, and {refs.root.uri}/{branch_file_path(refs.branch)} does not exist: "
-            "it may be a table of its own, and was not deleted. If it is none, delete the folder"
+            "it may be an independent table, so it was not deleted. If it is not, delete the folder"
         )
 
 

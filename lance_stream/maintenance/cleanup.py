@@ -16,7 +16,7 @@ it has finished and all after it, which it reads next.
 
 Anything that cannot be listed, read or understood ends a cleanup with an error: a manifest, a tag,
 a branch, another kind of reference. So does a version that is listed but does not exist. A
-transaction file with an unknown name counts as a commit under way.
+transaction file with an unknown name counts as a commit in progress.
 
 Unreferenced files may be about to be committed, so they must be old: `GRACE`, as in the reference,
 unless the caller knows that there are no writers. A file that a removed version referenced is not
@@ -33,7 +33,7 @@ a version that is being removed, and commits after step 4.
 A writer that read the newest version a while ago publishes the next one. If others have published
 that one meanwhile, it conflicts; but if that one has been removed again, its name is free, and the
 writer would publish behind the newest version. So young versions stay while a commit that may have
-started before them is under way: while there is a young transaction file that no version
+started before them is in progress: while there is a young transaction file that no version
 references. The committer writes that file before it reads the newest version.
 
 Source:  the reference's cleanup.rs.
@@ -107,7 +107,7 @@ DEFAULT_AGE: Final = timedelta(days=14)
 COMMIT_GRACE: Final = timedelta(minutes=10)
 """How long a commit may be under way, counted from writing the transaction file."""
 
-UNDER_WAY: Final = "a commit under way"
+UNDER_WAY: Final = "a commit in progress"
 """Marks versions that a writer may be about to republish; no tag can have this name."""
 
 BRANCH: Final = "branch "
@@ -133,7 +133,7 @@ class CleanupRules:
         retain_versions: How many of the newest versions to keep, whatever their age; at least 1.
         delete_unverified: Whether to delete never-referenced files of any age: the caller knows
             that there are no writers.
-        expire_consumers: After how long a consumer with unread versions no longer counts, and its
+        expire_consumers: When to expire a consumer with unread versions: its
             tag is deleted; None for never.
     """
 
@@ -148,8 +148,8 @@ class CleanupRules:
         number = self.retain_versions
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise InvalidInputError(
-                f"retain_versions is a whole number from 1, not {number!r}: the newest version is "
-                "the table and always stays"
+                f"retain_versions must be an integer of at least 1, not {number!r}: the newest "
+                "version always stays"
             )
 
 
@@ -204,7 +204,7 @@ class CleanupReport:
             *(f"  {count} {kind}" for kind, count in self.num_files.items()),
             *(f"  kept {count} for {_holder(name)}" for name, count in self.held.items()),
             *(
-                f"  the consumer {expired_consumer} counts no more"
+                f"  expired consumer: {expired_consumer}"
                 for expired_consumer in self.expired_consumers
             ),
         ]
@@ -226,7 +226,7 @@ class FileWork:
     Attributes:
         list_folders: Returns, for each of some folders of a store, the files below it; an error
             rather than a part of them.
-        delete: Deletes files of a store, in any order. Some may be gone already.
+        delete: Deletes files of a store, in any order. Some may no longer exist.
     """
 
     list_folders: Callable[[Store, Sequence[str]], Iterable[Iterable[StoredFile]]]
@@ -354,9 +354,9 @@ def _check_references(refs: Refs) -> None:
             "."
         ):
             raise UnsupportedFeatureError(
-                f"{refs.root.uri}/{file.path} is neither a tag nor a branch, and what it holds is "
-                "not known here. Nothing was removed. Clean the table up with the program that "
-                "wrote it; or delete it if it means nothing"
+                f"{refs.root.uri}/{file.path} is neither a tag nor a branch, and may protect "
+                "versions. Nothing was removed. Clean up the table with the program that wrote it, "
+                "or delete it if it is not needed"
             )
 
 
@@ -426,8 +426,8 @@ def _tags_of(refs: Refs) -> list[Tag]:
 
 def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
-        f"{path} looks like a {what}, and cannot be understood: {error}. It may hold a version, so "
-        f"nothing more was removed. Mend it, or delete it if it is no {what}"
+        f"{path} looks like a {what}, but cannot be read: {error}. It may protect a version, so "
+        f"nothing more was removed. Repair it, or delete it if it is not a {what}"
     )
 
 
@@ -589,7 +589,7 @@ def _names_of(manifest: Manifest, seen: _Known, *, with_bases: bool = True) -> I
     try:
         yield from names_of(manifest, seen[manifest.base_paths], with_bases=with_bases)
     except BadDataError as error:
-        error.add_note(f"version {manifest.version}: which files it needs is unknown")
+        error.add_note(f"the files that version {manifest.version} needs are unknown")
         raise
 
 
@@ -676,7 +676,7 @@ def _is_behind_link(store: Store, folder: str) -> bool:
     if not is_reached_through_link(store, folder):
         return False
     _log.warning(
-        "%s/%s is a link: what lies there may be another table's, and is not removed",
+        "%s/%s is a link, and may lead to another table: its files are not removed",
         store.uri,
         folder,
     )
@@ -725,8 +725,8 @@ def _check_is_gone(log: VersionLog, version: int) -> None:
     """
     if version in log.versions():
         raise CorruptDataError(
-            f"version {version} of {log.store.uri} is listed, but its manifest is not there when "
-            "it is read, and which files it needs is not known"
+            f"version {version} of {log.store.uri} is listed, but its manifest is missing, so "
+            "the files that it needs are unknown"
         )
 
 
@@ -767,8 +767,8 @@ def _check_known(store: Store, paths: Iterable[str]) -> None:
             and not name.startswith(".")
         ):
             raise CorruptDataError(
-                f"{store.uri}/{path} looks like a manifest, but of which version is not known, nor "
-                "which files it needs. Nothing was removed. Delete it if it is none"
+                f"{store.uri}/{path} looks like a manifest of an unknown version, so the files "
+                "that it needs are unknown. Nothing was removed. Delete it if it is not a manifest"
             )
 
 
@@ -786,8 +786,8 @@ def _of_other_branches(refs: Refs) -> Iterator[Manifest]:
             if not has_versions:
                 continue  # nothing that a reader would treat as a version
             raise CorruptDataError(
-                f"{log.store.uri} should have the versions of a branch, and has none: which files "
-                "they need is not known. If the branch is gone, delete its file in "
+                f"{log.store.uri} should have the versions of a branch, but has none, so the files "
+                "that they need are unknown. If the branch no longer exists, delete its file in "
                 f"{refs.root.uri}/{BRANCHES_DIRECTORY}"
             ) from error
         yield from _read_newest_first(log, versions)

@@ -85,8 +85,8 @@ def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
         check_new_tag(tag)
     except InvalidInputError:
         raise InvalidInputError(
-            f"{name!r} cannot be the name of a consumer: a-z, A-Z, 0-9, '.', '-' and '_' are "
-            "allowed, no dot at either end, no '..', no '.lock' at the end"
+            f"{name!r} cannot be the name of a consumer: use a-z, A-Z, 0-9, '.', '-' and '_', "
+            "without a dot at either end, '..', or '.lock' at the end"
         ) from None
     return tag
 
@@ -148,7 +148,7 @@ def release_beginning(refs: Refs, name: str) -> None:
 
 def _record(refs: Refs, name: str, version: int, prefix: str, environment: Environment) -> None:
     if version < 1:
-        raise InvalidInputError(f"a consumer finishes versions from 1 on, not {version}")
+        raise InvalidInputError(f"the progress of a consumer is a version from 1 on, not {version}")
     tag = consumer_tag(name, prefix)
     refs = _home(refs, tag)
     there = _find(refs, name, prefix)
@@ -169,7 +169,7 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
     if tag is not None and tag.branch != refs.branch:
         raise InvalidInputError(
             f"the consumer {name!r} follows {_said(tag.branch)}, not {_said(refs.branch)}: a "
-            "consumer has its place in one history. Take another name, or drop that one"
+            "consumer belongs to one history. Use another name, or drop that consumer"
         )
     return tag
 

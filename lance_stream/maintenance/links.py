@@ -1,4 +1,4 @@
-"""Links in a table's directory: what is behind one may be another table's, and is not removed."""
+"""Links in a table's directory: they may lead to another table, so nothing there is removed."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ def check_no_links(store: Store, folders: Iterable[str]) -> None:
     for folder in folders:
         if is_reached_through_link(store, folder):
             raise UnsupportedFeatureError(
-                f"{store.uri}/{folder} is a link, or is reached through one, and what lies "
-                "there may be another table's. Nothing was removed. Put the folder itself in its "
-                "place; or make the table's whole directory a link"
+                f"{store.uri}/{folder} is a link, or is reached through one, and may belong "
+                "to another table. Nothing was removed. Replace the link by the folder, or make "
+                "the table's whole directory a link"
             )

@@ -103,8 +103,8 @@ def forget_versions(
         log.forget()
         return
     raise InvalidInputError(
-        f"there is a dataset at {log.store.uri}, at version {newest}, whose manifest store is "
-        "needed. Delete it first; or let it go on without, by leave_manifest_store()"
+        f"the table at {log.store.uri} exists, at version {newest}, and needs its manifest "
+        "store. Delete the table first, or move its versions with leave_manifest_store()"
     )
 
 
@@ -112,8 +112,8 @@ def _external(log: VersionLog) -> ExternalVersions:
     if log.external is not None:
         return log.external
     raise InvalidInputError(
-        f"no manifest store is given for {log.store.uri}: give the storage option manifest_store, "
-        "or a URI that begins with s3+ddb://, as its writers do"
+        f"{log.store.uri} has no manifest store: set the storage option manifest_store, or use a "
+        "URI that begins with s3+ddb://, like its writers"
     )
 
 

@@ -56,8 +56,8 @@ def _is_still(version: int) -> Callable[[Manifest], None]:
     def check(newest: Manifest) -> None:
         if newest.version != version:
             raise RetryableConflictError(
-                f"stable row ids were planned for the rows of version {version}, but there is "
-                f"version {newest.version} now. Plan them again",
+                f"stable row ids were planned on version {version}, but version {newest.version} "
+                "is the newest now. Plan them again",
                 newest.version,
             )
 

@@ -85,8 +85,7 @@ class Tags:
         number = as_number(version)
         if number is None or number < 1:
             raise InvalidInputError(
-                f"a tag stands for a version, a whole number from 1, or what another tag stands "
-                f"for; not for {version!r}"
+                f"a tag names a version, by its number from 1 on or by another tag, not {version!r}"
             )
         return refs, number
 
@@ -95,8 +94,8 @@ def _of_user(name: str) -> str:
     tag_path(name)
     if name.startswith(RESERVED_PREFIX):
         raise InvalidInputError(
-            f"{name!r} cannot be the name of a tag of yours: those that begin with "
-            f"{RESERVED_PREFIX!r} hold versions for consumers and for what is under way. For "
-            "consumers there is the option 'consumer', and `lance-stream consumers`"
+            f"{name!r} cannot be the name of a tag: names that begin with {RESERVED_PREFIX!r} are "
+            "reserved for consumers and operations in progress. For consumers, use the option "
+            "'consumer' and `lance-stream consumers`"
         )
     return name

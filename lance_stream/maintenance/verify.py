@@ -108,11 +108,11 @@ def _features(table: TableVersion) -> Broken:
     reader, writer = flags_for(table.manifest)
     missing = reader & ~table.manifest.reader_feature_flags
     if missing:
-        yield "manifest", f"the reader flags lack {missing}, which its contents ask for"
+        yield "manifest", f"the reader flags lack {missing}, which its contents require"
     # the reference accepts a table with a config but without its flag, and sets it later
     missing = writer & ~table.manifest.writer_feature_flags & ~TABLE_CONFIG
     if missing:
-        yield "manifest", f"the writer flags lack {missing}, which its contents ask for"
+        yield "manifest", f"the writer flags lack {missing}, which its contents require"
 
 
 def _data_format(table: TableVersion) -> Broken:
@@ -125,7 +125,7 @@ def _data_format(table: TableVersion) -> Broken:
 def _schema(table: TableVersion) -> Broken:
     names = Counter(table.schema.names)
     for name in sorted(name for name, count in names.items() if count > 1):
-        yield "schema", f"{names[name]} columns are called {name!r}"
+        yield "schema", f"{names[name]} columns are named {name!r}"
     for field in table.schema.fields:
         field_to_arrow(field)
     for field in table.schema.walk():
@@ -135,7 +135,7 @@ def _schema(table: TableVersion) -> Broken:
 
 def _timestamp(table: TableVersion) -> Broken:
     if table.manifest.timestamp_nanos is None:
-        yield "manifest", "the version does not say when it was committed"
+        yield "manifest", "the version has no commit time"
 
 
 def _last_number(table: TableVersion) -> int:
@@ -149,7 +149,7 @@ def _manifest_names(table: TableVersion) -> Broken:
     versions = {parsed.version for name in names if (parsed := paths.parse_manifest_name(name))}
     versions |= {version for name in names if (version := paths.parse_detached_manifest_name(name))}
     if table.version not in versions:
-        yield "manifest", f"no file of the table is named for version {table.version}"
+        yield "manifest", f"no manifest file is named after version {table.version}"
 
 
 def _transaction(table: TableVersion) -> Broken:
@@ -164,14 +164,14 @@ def _transaction(table: TableVersion) -> Broken:
     ):
         yield (
             "inline transaction",
-            f"it was planned on version {transaction.read_version}, but made {manifest.version}",
+            f"it was planned on version {transaction.read_version}, but created {manifest.version}",
         )
     if not manifest.transaction_file:
         return
     where = paths.transaction_path(manifest.transaction_file)
     parsed = paths.parse_transaction_file_name(manifest.transaction_file)
     if parsed is None:
-        yield where, "the name says no read version and uuid"
+        yield where, "the name contains no read version and uuid"
     data = table.store.read(where) if table.store.exists(where) else b""
     if data:
         stored = decode_transaction(data)
@@ -183,7 +183,7 @@ def _transaction(table: TableVersion) -> Broken:
         if transaction is not None and transaction != stored:
             yield where, "the file differs from the copy in the manifest"
     elif transaction is None:
-        yield where, "the file is gone or empty, and the manifest has no copy of the transaction"
+        yield where, "the file is missing or empty, and the manifest has no copy of the transaction"
 
 
 def _indices(table: TableVersion) -> Broken:
@@ -193,10 +193,10 @@ def _indices(table: TableVersion) -> Broken:
     for index in decode_index_section(table.manifest.index_section):
         where = f"index {index.name!r}"
         if index.dataset_version > _last_number(table):
-            yield where, f"it was built from version {index.dataset_version}, a later one"
+            yield where, f"it was built from a later version, {index.dataset_version}"
         unknown = sorted(set(index.field_ids) - field_ids)
         if unknown:
-            yield where, f"it is of the fields {unknown}, which the table does not have"
+            yield where, f"it covers the fields {unknown}, which the table does not have"
 
 
 def _ledger(table: TableVersion) -> Broken:
@@ -204,8 +204,8 @@ def _ledger(table: TableVersion) -> Broken:
         if entry.version is not None and entry.version > _last_number(table):
             yield (
                 f"ledger entry of app id {app_id!r}",
-                f"it says that version {entry.version} took in batch {entry.batch_id}, but this "
-                f"is version {table.version}",
+                f"it states that version {entry.version} committed batch {entry.batch_id}, but "
+                f"this is version {table.version}",
             )
 
 
@@ -226,8 +226,8 @@ def _write_ahead_log(table: TableVersion) -> Broken:
     if files is not None and files.num_files:
         yield (
             FOLDER,
-            f"{files.num_files} files of a write-ahead log (MemWAL) lie beside the table: rows "
-            "that are not merged are in no version",
+            f"{files.num_files} files of a write-ahead log (MemWAL) exist: rows that are not "
+            "merged are in no version",
         )
 
 
@@ -243,7 +243,7 @@ def _fragment_ids(table: TableVersion) -> Broken:
     if ids and largest is not None and max(ids) > largest:
         yield (
             f"fragment {max(ids)}",
-            f"the manifest says that no fragment id is above {largest}",
+            f"the manifest states {largest} as the largest fragment id",
         )
 
 
@@ -275,8 +275,7 @@ def _fields_of_files(table: TableVersion) -> Broken:
             if count > 1:
                 yield (
                     where,
-                    f"the field {field_id} lies in {count} of its data files; the last of them is "
-                    "read",
+                    f"the field {field_id} is in {count} of its data files; the last one is read",
                 )
 
 
@@ -322,16 +321,18 @@ def _problems_of(table: TableVersion, fragment: Fragment, file: DataFile) -> lis
         stated = FileVersion.from_numbers(*file.file_version)
         # old writers recorded too small a size for files of 0.1; no reader relies on it
         if stated is not FileVersion.V0_1 and file.size_bytes not in (0, size):
-            return [f"the file has {size} bytes, but the manifest says {file.size_bytes}"]
+            return [f"the file has {size} bytes, but the manifest states {file.size_bytes}"]
         metadata = table.files.reader(file).metadata
     except (BadDataError, NotFoundError) as error:
         return [str(error)]
     problems = []
     if metadata.version is not stated:
-        problems.append(f"the file is of version {metadata.version}, the manifest says {stated}")
+        problems.append(
+            f"the file has version {metadata.version}, but the manifest states {stated}"
+        )
     if fragment.physical_rows and metadata.num_rows != fragment.physical_rows:
         problems.append(
-            f"the file has {metadata.num_rows} rows, its fragment {fragment.physical_rows}"
+            f"the file has {metadata.num_rows} rows, but its fragment {fragment.physical_rows}"
         )
     num_columns = len(metadata.column_ranges)
     outside = [
@@ -340,7 +341,7 @@ def _problems_of(table: TableVersion, fragment: Fragment, file: DataFile) -> lis
         if column_index >= num_columns or column_index < -1
     ]
     if outside:
-        problems.append(f"it has {num_columns} columns, but {outside} are referred to")
+        problems.append(f"it has {num_columns} columns, but fields refer to {outside}")
     used = Counter(column_index for column_index in file.column_indices if column_index >= 0)
     shared = sorted(column for column, count in used.items() if count > 1)
     if shared:
@@ -359,7 +360,7 @@ def _deletion_files(table: TableVersion) -> Broken:
             yield where, str(error)
             continue
         if not len(dead):
-            yield where, "the deletion file holds no offset"
+            yield where, "the deletion file has no offsets"
         if fragment.deletion_file.read_version >= _last_number(table):
             yield (
                 where,
@@ -376,7 +377,7 @@ def _row_ids(table: TableVersion) -> Broken:
     if not table.has_stable_row_ids:
         for where, fragment in _fragments(table):
             if fragment.row_ids is not None:
-                yield where, "it has row ids, but the table is not flagged to have stable row ids"
+                yield where, "it has row ids, but the table's flags lack stable row ids"
         return
     ranges = fragments.lineage.first_row_ids
     ends = ranges.values + fragments.numbers.physical_rows
@@ -390,7 +391,7 @@ def _row_ids(table: TableVersion) -> Broken:
             continue
         largest = max(largest, int(ids[-1]) if len(ids) else -1)
         if bool((ids[1:] == ids[:-1]).any()):
-            yield where, "a row id stands for two of its rows"
+            yield where, "two of its rows have the same row id"
     if largest >= table.manifest.next_row_id:
         yield (
             "manifest",
@@ -453,7 +454,10 @@ def _row_counts(table: TableVersion) -> Broken:
         if rows == 0:
             yield where, "it has no rows"
         elif fragment.deletion_file and fragment.deletion_file.num_deleted_rows >= rows:
-            yield where, "all of its rows are dead; such a fragment is left out of the manifest"
+            yield (
+                where,
+                "all of its rows are deleted; writers omit such a fragment from the manifest",
+            )
 
 
 def _wrong_counts(table: TableVersion) -> Broken:
@@ -467,8 +471,8 @@ def _wrong_counts(table: TableVersion) -> Broken:
         if stated.physical_rows not in (0, rows) or said_dead not in (0, dead):
             yield (
                 f"fragment {stated.id}",
-                f"the manifest says that {said_dead} of {stated.physical_rows} rows are dead, but "
-                f"{dead} of {rows} are; the next commit mends it",
+                f"the manifest states {said_dead} deleted rows of {stated.physical_rows}, but "
+                f"{dead} of {rows} are deleted; the next commit repairs it",
             )
 
 

@@ -50,7 +50,7 @@ def broken_values(
             if num_rows != live[fragment]:
                 yield (
                     f"fragment {fragment}, column {field.name!r}",
-                    f"it has {num_rows} live values, and the fragment {live[fragment]} live rows",
+                    f"it has {num_rows} live values, but the fragment {live[fragment]} live rows",
                 )
 
 
@@ -67,7 +67,7 @@ def _num_rows(unit: WorkUnit, *, nullable: bool) -> int:
         batch = reader.read(selection)
         batch.validate(full=True)
         if not nullable and batch.column(0).null_count:
-            raise pa.ArrowInvalid(f"{batch.column(0).null_count} nulls, though it is not nullable")
+            raise pa.ArrowInvalid(f"{batch.column(0).null_count} nulls in a non-nullable column")
         with suppress(UnsupportedFeatureError):  # valid, though JSON has no such value
             with_text(batch)
         num_rows += batch.num_rows

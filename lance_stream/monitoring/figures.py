@@ -125,17 +125,17 @@ def _changes(series: Series) -> Figure:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "not known",
+                "name": "unknown",
                 "color": "unknown",
                 "marker": {"symbol": "x-thin-open", "size": 7},
                 "at": unknown,
                 "y": [0] * len(unknown),
-                "hovertemplate": "rows not known<extra></extra>",
+                "hovertemplate": "rows unknown<extra></extra>",
             }
         )
     note = "Deleted rows count downwards."
     if unknown:
-        note += " A cross marks a version whose rows the manifests do not tell."
+        note += " A cross marks a version whose changes the manifests do not state."
     layout = {"barmode": "relative", "bargap": 0.15 if len(series.versions) < 150 else 0}
     return Figure("changes", "Rows inserted, updated and deleted", note, traces, layout)
 
@@ -143,7 +143,7 @@ def _changes(series: Series) -> Figure:
 def _operations(series: Series) -> Figure:
     by_name: dict[str, list[int]] = {}
     for at, version in enumerate(series.versions):
-        by_name.setdefault(version.info.operation or "not known", []).append(at)
+        by_name.setdefault(version.info.operation or "unknown", []).append(at)
     order = sorted(by_name, key=lambda name: len(by_name[name]))
     traces = [
         {
@@ -160,19 +160,19 @@ def _operations(series: Series) -> Figure:
         for name in order
     ]
     layout = {"hovermode": "closest", "showlegend": False, "yaxis": {"type": "category"}}
-    note = "Each version by its operation. A diamond is a compaction (Rewrite)."
+    note = "Versions by operation. A diamond is a compaction (Rewrite)."
     height = 130 + 28 * len(order)
     return Figure("operations", "Operations", note, traces, layout, height=height)
 
 
 def _described(size: VersionSize) -> str:
     info = size.info
-    lines = [f"<b>version {info.version}</b>: {plain(info.operation or 'not known')}"]
+    lines = [f"<b>version {info.version}</b>: {plain(info.operation or 'unknown')}"]
     if info.timestamp is not None:
         lines.append(f"{info.timestamp:%Y-%m-%d %H:%M:%S} UTC")
     counts = info.row_counts
     if counts is None:
-        lines.append("changed rows not known")
+        lines.append("changed rows unknown")
     elif counts.total:
         lines.append(f"+{counts.inserted:,} ~{counts.updated:,} -{counts.deleted:,} rows")
     lines.append(f"{size.fragments:,} fragments")
@@ -186,7 +186,7 @@ def _bytes(series: Series) -> Figure | None:
         return None
     traces = [_line("data files", "bytes", sizes, "%{y:.4s}B", step=True, fill="tozeroy")]
     layout = {"yaxis": {"rangemode": "tozero", "tickformat": "~s", "ticksuffix": "B"}}
-    note = "The data files that each version names."
+    note = "The data files of each version."
     return Figure("bytes", "Size of the data files", note, traces, layout)
 
 
@@ -275,7 +275,7 @@ def _latency(series: Series) -> Figure | None:
         "bargap": 0.15 if len(series.commits) < 150 else 0,
         "yaxis": {"ticksuffix": " s"},
     }
-    note = "Seconds of each phase of a micro-batch, as its sink reported them."
+    note = "Seconds per phase of a micro-batch, as its sink reported them."
     return Figure("latency", "Commit latency by phase", note, traces, layout)
 
 
@@ -306,7 +306,7 @@ def _consumers(series: Series) -> Figure | None:
 
 
 def _said(rows: int | None, seconds: float | None) -> str:
-    text = "rows not known" if rows is None else f"{rows:,} rows"
+    text = "rows unknown" if rows is None else f"{rows:,} rows"
     return text if seconds is None else f"{text}, {_age(seconds)}"
 
 
@@ -343,6 +343,6 @@ def _indices(series: Series) -> Figure | None:
         "yaxis": {"type": "category"},
         "xaxis": {"range": [0, 1], "tickformat": ".0%"},
     }
-    note = "The share of the rows that each index covers; a query scans the others."
+    note = "The fraction of the rows that each index covers; queries scan the others."
     height = 100 + 34 * len(visible)
     return Figure("indices", "Index coverage", note, [trace], layout, False, height)

@@ -54,14 +54,14 @@ _CONSUMER = ("table", "consumer")
 _INDEX = ("table", "index")
 
 BATCHES: Final = Metric("sink.batches", "batch", "Micro-batches, by outcome.", _OUTCOME)
-ROWS: Final = Metric("sink.rows", "row", "Rows of micro-batches, by what became of them.", _KIND)
+ROWS: Final = Metric("sink.rows", "row", "Rows of micro-batches, by outcome.", _KIND)
 ATTEMPTS: Final = Metric("sink.commit.attempts", "attempt", "Attempts of commits.")
 FILES: Final = Metric("sink.written.files", "file", "Data files written by micro-batches.")
 BYTES: Final = Metric("sink.written.size", "By", "Bytes of data files written by micro-batches.")
 INDEX_UPDATES: Final = Metric(
     "sink.index.updates",
     "index",
-    "Times that a sink brought an index up to date, or could not.",
+    "Successful and failed updates of indices by a sink.",
     _OUTCOME,
 )
 FED_ROWS: Final = Metric("feed.rows", "row", "Rows that streams of changes read.", ("stream",))
@@ -70,7 +70,7 @@ COUNTERS: Final = (BATCHES, ROWS, ATTEMPTS, FILES, BYTES, INDEX_UPDATES, FED_ROW
 
 PHASES: Final = Metric("sink.phase.duration", "s", "Duration of the phases of a batch.", _PHASE)
 
-LAST_COMMIT: Final = Metric("sink.commit.timestamp", "s", "When a batch last became a version.")
+LAST_COMMIT: Final = Metric("sink.commit.timestamp", "s", "Time of the last committed batch.")
 FEED_VERSIONS: Final = Metric(
     "feed.lag.versions",
     "version",
@@ -81,7 +81,7 @@ FEED_ROWS: Final = Metric(
     "feed.lag.rows", "row", "Rows that a stream of changes has yet to read.", ("stream",)
 )
 FEED_SECONDS: Final = Metric(
-    "feed.lag.duration", "s", "How long a stream of changes has not read all versions.", ("stream",)
+    "feed.lag.duration", "s", "How long a stream of changes has been behind.", ("stream",)
 )
 
 GAUGES: Final = (LAST_COMMIT, FEED_VERSIONS, FEED_ROWS, FEED_SECONDS)
@@ -126,13 +126,13 @@ INDEX_GAUGES: Final = {
         "index.unindexed.rows", "row", "Live rows that an index does not cover.", _INDEX
     ),
     "coverage": Metric(
-        "index.coverage", "", "The share of the live rows that an index covers, 0 to 1.", _INDEX
+        "index.coverage", "", "The fraction of the live rows that an index covers, 0 to 1.", _INDEX
     ),
 }
 """By attribute of `IndexMeasure`."""
 
 READABLE: Final = Metric(
-    "table.readable", "", "1 if the table could be read at the last look, or 0."
+    "table.readable", "", "1 if the table could be read at the last attempt, else 0."
 )
 
 KINDS: Final = {

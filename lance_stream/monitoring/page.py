@@ -123,12 +123,12 @@ def _numbers(series: Series) -> list[tuple[str, str]]:
 
 
 def _count(number: int | None) -> str:
-    return "not known" if number is None else f"{number:,}"
+    return "unknown" if number is None else f"{number:,}"
 
 
 def _size(size: int | None) -> str:
     if size is None:
-        return "not known"
+        return "unknown"
     number, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):
         if number < 1000:

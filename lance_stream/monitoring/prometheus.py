@@ -63,9 +63,9 @@ class PrometheusMetrics(Metrics):
             registered = _Registered(registry)
         except ValueError as error:
             raise InvalidInputError(
-                "the registry has the metrics of a PrometheusMetrics already. Create one in a "
-                "process, and share it between all sinks and tables; or give each a registry of "
-                f"its own, registry=prometheus_client.CollectorRegistry() ({error})"
+                "the registry already has the metrics of a PrometheusMetrics. Create one per "
+                "process and share it between all sinks and tables, or give each its own registry, "
+                f"registry=prometheus_client.CollectorRegistry() ({error})"
             ) from None
         super().__init__(registered, seconds_between_looks)
         registry.register(_Tables(self))

@@ -51,20 +51,20 @@ class Report:
             OSError: The file cannot be written.
         """
         if not isinstance(path, str | os.PathLike):
-            raise InvalidInputError(f"a report is saved to a path, not to {path!r:.200}")
+            raise InvalidInputError(f"save() takes a path, not {path!r:.200}")
         file = Path(path)
         if not file.parent.is_dir():
             raise InvalidInputError(
                 f"the report cannot be saved to {str(file)!r}: there is no folder "
-                f"{str(file.parent)!r}. Create it, or choose another one"
+                f"{str(file.parent)!r}. Create it, or choose another folder"
             )
         text = self.html
         try:
             file.write_text(text, encoding="utf-8")
         except OSError as error:
             raise type(error)(
-                f"the report cannot be saved to {str(file)!r}: {error.strerror}. Choose another "
-                "file, in a folder that this account may write to"
+                f"the report cannot be saved to {str(file)!r}: {error.strerror}. Choose a file "
+                "in a folder that this account may write to"
             ) from error
         return file
 
@@ -88,10 +88,10 @@ def make_report(
     """
     number = None if versions is None else as_number(versions)
     if versions is not None and (number is None or number < 1):
-        raise InvalidInputError(f"versions is a whole number from 1, not {versions!r:.200}")
+        raise InvalidInputError(f"versions must be an integer of at least 1, not {versions!r:.200}")
     if not isinstance(commits, Iterable):
         raise InvalidInputError(
-            "commits are several reports of batches, such as [sink.last_commit], not "
+            "commits must be a list of reports of batches, such as [sink.last_commit], not "
             f"{commits!r:.200}"
         )
     times = [

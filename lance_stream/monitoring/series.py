@@ -175,7 +175,7 @@ def commit_times(report: Any) -> CommitTimes | None:
         version, seconds, skipped = report.version, report.seconds, report.skipped
     except AttributeError:
         raise InvalidInputError(
-            "commits are reports of batches, as sink.last_commit or on_commit gives them, not "
+            "commits must be reports of batches, from sink.last_commit or on_commit, not "
             f"{report!r:.200}"
         ) from None
     return None if version is None or skipped else CommitTimes(version, dict(seconds))

@@ -1,27 +1,28 @@
-"""Sets the bad rows of a batch aside: once, whatever is killed, and whoever else writes the batch.
+"""Quarantines the bad rows of a batch once, despite kills and concurrent writers of the batch.
 
 A batch has two commits, first the bad rows in the quarantine, then the good rows in the table:
 
-    1  the bad rows, with the app id, the batch id and the attempt they belong to
-    2  rows here that the table's ledger has not named, and never will, are marked
+    1  the bad rows, with their app id, batch id and attempt
+    2  quarantined rows that the table's ledger has not named, and never will, are marked
     3  the good rows; the ledger's entry names the attempt
     4  only after a crash between 1 and 3: rows of other attempts at the batch are deleted
 
-A batch that is repeated after a crash usually has the same bad rows: the attempt is here already,
-and nothing is written. But the table's columns or the checks may have changed, or the query may
-compute other rows. Then both attempts are here until the commit of the good rows decides which one
-counts (`table.state_of`).
+A batch that is repeated after a crash usually has the same bad rows: the quarantine already has the
+attempt, and nothing is written. But the table's columns or the checks may have changed, or the
+query may compute other rows. Then both attempts exist until the commit of the good rows decides
+which one counts (`table.state_of`).
 
 Rows that are never named, and are marked in step 2:
 
-    a crash, then a sink without a quarantine, or another program, repeats the batch
-    another driver was faster        it commits the batch, with another attempt or without one
-    the table was created anew       its ledger has named no batch of the stream; rows of other
-                                     batches are those of the table that was here before
+    a crash                      then a sink without a quarantine, or another program, repeats the
+                                 batch
+    another driver was faster    it commits the batch, with another attempt or without one
+    the table was re-created     its ledger has named no batch of the stream; rows of other batches
+                                 belong to the previous table
 
-A driver that was overtaken adds no rows once the table has its batch: where the quarantine has a
-later batch, or another attempt, its commit is bound to what the quarantine had when the table was
-last read. So step 2 of a batch sees all rows of earlier batches, and no later one escapes it.
+A driver that was overtaken adds no rows once the table has its batch: if the quarantine has a later
+batch or another attempt, its commit is bound to the state of the quarantine at the last read of the
+table. So step 2 of a batch sees all rows of earlier batches.
 """
 
 import json
@@ -59,7 +60,7 @@ from lance_stream.write.row_checks import BadRows
 _DIGESTED: Final = ("reason", "column", "row", "types", "deletes", "rules")
 
 _MAX_LOOKS: Final = 20
-"""How often a driver looks whether it was overtaken, while others write to the quarantine."""
+"""How often a driver checks whether it was overtaken, while others write to the quarantine."""
 
 
 @dataclass
@@ -74,8 +75,8 @@ class QuarantineBatch:
         batch_id: The batch.
 
     Attributes:
-        attempt: What the quarantine knows the bad rows by; empty if none were set aside.
-        counts: How many rows were set aside, by reason.
+        attempt: Identifies the bad rows in the quarantine; empty without bad rows.
+        counts: The number of quarantined rows, by reason.
     """
 
     uri: str
@@ -89,13 +90,13 @@ class QuarantineBatch:
     _target: TableVersion | None = None
 
     def begin(self, target: TableVersion) -> None:
-        """Look whether the quarantine has rows of an earlier attempt, before anything is written.
+        """Check for rows of an earlier attempt in the quarantine, before anything is written.
 
         Args:
             target: The table, which does not have the batch.
 
         Raises:
-            InvalidInputError: There is another table.
+            InvalidInputError: The location has another table.
         """
         self._before = open_quarantine(self.uri, self.storage_options, self.table_uri)
         self._target = target
@@ -103,7 +104,7 @@ class QuarantineBatch:
     def keep(
         self, bad: BadRows, rules: Mapping[str, Any], environment: Environment = MACHINE
     ) -> None:
-        """Set the bad rows aside; those of the last call count.
+        """Quarantine the bad rows; those of the last call count.
 
         Args:
             bad: The rows; there may be none.
@@ -164,7 +165,7 @@ def set_aside(
 ) -> str:
     """Commit the bad rows of a batch to the quarantine, once, and return their attempt.
 
-    Nothing is written if the table has the batch by now.
+    Nothing is written if the table already has the batch.
 
     Args:
         uri: The quarantine; created if it does not exist.
@@ -224,10 +225,10 @@ def _commit(
     target: TableVersion,
     environment: Environment,
 ) -> TableVersion | None:
-    """Commit rows to the quarantine; return a version that has them, or None if they count nothing.
+    """Commit rows to the quarantine; return a version with them, or None if they do not count.
 
     Raises:
-        CommitConflictError: Others have written to it all the time.
+        CommitConflictError: Other drivers keep writing to it.
     """
     digest = digest_of(rows.select(_DIGESTED))
     first = PendingBatch.of(identity.app_id, identity.batch_id, digest=digest)
@@ -268,7 +269,7 @@ def _append_unless_overtaken(
         batch.
 
     Raises:
-        CommitConflictError: Others have written to the quarantine all the time.
+        CommitConflictError: Other drivers keep writing to the quarantine.
     """
     for _ in range(_MAX_LOOKS):
         table = newest_of_same(table)
@@ -285,8 +286,8 @@ def _append_unless_overtaken(
             version = _append(table, rows, batch, environment, check)
             return newest_of_same(table) if version is None else version
     raise CommitConflictError(
-        f"others have written to the quarantine {table.uri} again and again; nothing was "
-        "committed. Run the query in one driver"
+        f"other drivers keep writing to the quarantine {table.uri}; nothing was committed. "
+        "Run the query in one driver"
     )
 
 
@@ -378,7 +379,7 @@ def _drop_others(
         table: The quarantine, at a version before any later batch of the table.
         app_id: The stream.
         batch_id: The batch.
-        attempt: The attempt that the table's ledger names; empty if no row was set aside.
+        attempt: The attempt that the table's ledger names; empty without bad rows.
         is_first: Whether the table's ledger has named no batch before.
     """
     assert table is not None  # it may have attempts
@@ -389,7 +390,7 @@ def _drop_others(
 
 
 def _forget_other_tables(table: TableVersion, app_id: str, batch_id: int, attempt: str) -> bool:
-    """Mark the rows of a table that was here before; return whether there were any.
+    """Mark the rows of a previous table; return whether there were any.
 
     Args:
         table: A version of the quarantine; only its rows are marked.

@@ -63,15 +63,14 @@ ROWS_PER_COMMIT: Final = 10_000
 """How many rows a replay moves at once."""
 
 _WITHOUT_ORDER: Final = (
-    "without sequence_by it is unknown whether they are newer than the table's rows; "
-    "replace_existing=True writes them"
+    "without sequence_by they may be older than the table's rows; replace_existing=True writes them"
 )
 _DERIVED: Final = (
-    "a function has failed for them: correct it, and give it another version; derive() computes "
-    "these rows again, and removes them here"
+    "a function failed for them: correct it and change its version; derive() computes these rows "
+    "again and removes them from the quarantine"
 )
 _OVERWRITTEN: Final = (
-    "their batch overwrote the table, as each later one does: correct what the query computes"
+    "their batch overwrote the table, and so does every later one: correct the query"
 )
 
 Fix: TypeAlias = Callable[[pa.Table], pa.Table] | Mapping[str, str]
@@ -254,7 +253,7 @@ def _open(
 def _settle_claims(
     table: TableVersion, bad: TableVersion, environment: Environment
 ) -> TableVersion:
-    """Finish or undo what earlier replays have left, and return the quarantine's newest version.
+    """Finish or undo interrupted replays, and return the quarantine's newest version.
 
     Raises:
         InvalidInputError: It is unknown whether one has committed its rows.
@@ -290,10 +289,9 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
     if is_complete or not entries or entries[-1].batch_id < number:
         return False
     raise InvalidInputError(
-        f"it is unknown whether the table {table.uri} has the rows that replay {number} was moving "
-        "out of quarantine: too many other replays, or commits, have followed it. Look for one "
-        "of them in the table; if it is there, "
-        f"delete the rows of the quarantine with replay = {number}, "
+        f"it is unknown whether the table {table.uri} has the rows of replay {number}: too many "
+        "other replays or commits have followed it. Look for one of these rows in the table; if it "
+        f"is there, delete the rows of the quarantine with replay = {number}, "
         "otherwise set that column to NULL"
     )
 
@@ -459,7 +457,7 @@ def _fixed(rows: pa.Table, fix: Fix | None) -> pa.Table:
     """Return rows with the user's corrections.
 
     Raises:
-        InvalidInputError: The function does not return as many rows, or an expression is invalid.
+        InvalidInputError: The function returns another number of rows, or an expression is invalid.
     """
     if fix is None:
         return rows
@@ -504,10 +502,10 @@ def _as_before(values: pa.Array, column: pa.Field) -> pa.Array:
 
 
 def _recorded(text: str) -> dict[str, Any]:
-    """Return the rules that a sink has recorded with a row.
+    """Return the rules that a sink recorded with a row.
 
     Raises:
-        CorruptDataError: They are none.
+        CorruptDataError: They are invalid.
     """
     try:
         rules = json.loads(text)

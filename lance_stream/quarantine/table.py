@@ -77,16 +77,14 @@ def open_quarantine(
     columns = {field.name: field.type for field in table.arrow_schema}
     for expected in QUARANTINE_SCHEMA:
         if columns.get(expected.name) != expected.type:
-            problem = (
-                "is none of its columns" if expected.name not in columns else "has another type"
-            )
+            problem = "is missing" if expected.name not in columns else "has another type"
             raise InvalidInputError(
-                f"the table {uri} is not a quarantine: {expected.name!r} {problem}. Bad rows are "
-                "set aside in a table of their own: give another location"
+                f"the table {uri} is not a quarantine: the column {expected.name!r} {problem}. "
+                "Use another location: bad rows need a separate table"
             )
     if not table.has_stable_row_ids:
         raise InvalidInputError(
-            f"the table {uri} is not a quarantine: it has no stable row ids. Give another location"
+            f"the table {uri} is not a quarantine: it has no stable row ids. Use another location"
         )
     of = table.manifest.config.get(TABLE_KEY, "")
     if table_uri is not None and not _is_same(
@@ -94,7 +92,7 @@ def open_quarantine(
     ):
         raise InvalidInputError(
             f"the table {uri} is the quarantine of {of or 'another table'}, not of {table_uri}; "
-            "each table needs its own. If the table has moved: "
+            "every table needs its own. If the table has moved: "
             f"open_dataset({uri!r}).update_config({{{TABLE_KEY!r}: {normalized(table_uri)!r}}})"
         )
     return table

@@ -206,7 +206,7 @@ def test_rows_that_fail_are_set_aside_until_the_function_is_mended(tmp_path: Pat
     assert lengths.run().num_computed == 0
     replayed = lance_stream.replay_quarantine(uri)
     assert replayed.rows_replayed == 0
-    assert "another version" in next(iter(replayed.rows_left))
+    assert "change its version" in next(iter(replayed.rows_left))
     # A new text is tried; a new function tries all.
     ds = lance_stream.open_dataset(uri).update({"text": "'good'"}, where="id = 7")
     assert lengths.run().num_computed == 1
@@ -229,7 +229,7 @@ def test_a_function_that_fails_for_all_rows_is_an_error(tmp_path: Path) -> None:
         lengths.run()
     assert lance_stream.list_quarantine(uri) == []
     strict = derive(uri, LENGTH, Lengths("text 3"), "text", function_version="1", on_error="raise")
-    with pytest.raises(DerivedFunctionError, match=r"failed for a row; .*'text 3' has no length"):
+    with pytest.raises(DerivedFunctionError, match=r"failed for a row. .*'text 3' has no length"):
         strict.run()
     assert strict.status().num_pending == 50
     # Nothing was computed, so no column was added: other types may be declared now.
@@ -310,15 +310,15 @@ VECTOR = {"length": pa.list_(pa.float64(), 2)}
 @pytest.mark.parametrize(
     ("returned", "outputs", "problem"),
     [
-        (None, LENGTH, "a value of 'length' for each row, in an array or a list, not None"),
-        ("text", LENGTH, "in an array or a list, not a str"),
+        (None, LENGTH, "an array or list with a value of 'length' for each row, got None"),
+        ("text", LENGTH, "for each row, got a str"),
         ([1.5] * 4, LENGTH, "'length' do not fit the type int64: 1.5 would become 1"),
         ([[0.25, 0.5]] * 4, {"length": pa.list_(pa.int8(), 2)}, "0.25 would become 0"),
         ([[1]], {"length": pa.int64(), "more": pa.int64()}, "DataFrame with the columns length, m"),
         ([1], LENGTH, "expected 4 values of 'length' of the type int64, got 1 in a list"),
         (pa.array([1] * 5), LENGTH, "expected 4 values .*, got 5 in a Int64Array"),
-        ({1, 2, 3, 4}, LENGTH, "are a set, which has no order"),
-        (frozenset([1, 2, 3, 4]), LENGTH, "are a frozenset, which has no order"),
+        ({1, 2, 3, 4}, LENGTH, "got a set, which has no order"),
+        (frozenset([1, 2, 3, 4]), LENGTH, "got a frozenset, which has no order"),
         (np.zeros((2, 4)), VECTOR, r"got a numpy array of the shape \(2, 4\)"),
         (np.zeros((4, 3)), VECTOR, r"got a numpy array of the shape \(4, 3\)"),
         (np.zeros((4, 1)), LENGTH, r"got a numpy array of the shape \(4, 1\)"),
@@ -326,8 +326,8 @@ VECTOR = {"length": pa.list_(pa.float64(), 2)}
         (np.array(7.0), LENGTH, "'length'"),
         ([[1.0, 2.0, 3.0]] * 4, VECTOR, "do not fit the type fixed_size_list"),
         (pa.array(["x"] * 4), LENGTH, "length"),
-        ({"other": [1] * 4}, LENGTH, "did not return the column 'length'"),
-        ({"length": {7}}, LENGTH, "are a set"),
+        ({"other": [1] * 4}, LENGTH, "the column 'length' is missing"),
+        ({"length": {7}}, LENGTH, "got a set"),
     ],
 )
 @pytest.mark.parametrize("is_beside", [False, True])
@@ -343,7 +343,7 @@ def test_a_function_that_returns_nonsense_is_an_error_at_once(
 
     target = str(tmp_path / "beside.lance") if is_beside else None
     wrong = derive(uri, outputs, function, "text", function_version="1", target=target)
-    with pytest.raises(DerivedFunctionError, match=f"{problem}.*Nothing .* committed") as caught:
+    with pytest.raises(DerivedFunctionError, match=f"{problem}.*not committed") as caught:
         wrong.run()
     assert "lance_stream" not in str(caught.value)
     assert calls == [4]
@@ -630,12 +630,12 @@ def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
         ({"copy_columns": 7, "target": "x"}, "copy_columns must be a list"),
         ({"max_failures": 0}, "max_failures is at least 1 row"),
         ({"function": 7}, "must take a pyarrow.RecordBatch"),
-        ({"function_version": 1}, "function_version must be a text"),
+        ({"function_version": 1}, "function_version must be a string"),
         ({"on_error": "ignore"}, "on_error must be"),
         ({"rows_per_commit": 0}, "a commit has"),
         ({"setup": 3}, "setup must be a function"),
         ({"copy_columns": ["id"]}, "set target"),
-        ({"name": ""}, "the name must be a text"),
+        ({"name": ""}, "the name must be a string"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(

@@ -47,7 +47,7 @@ def check_refused(made: Derivation, problem: str) -> None:
 def test_a_column_of_the_user_is_never_overwritten(tmp_path: Path, name: str | None) -> None:
     uri = new_table(tmp_path)
     made = lengths_in(uri, outputs={"n": pa.int64()}, name=name)
-    check_refused(made, r"column 'n' that .* did not make.*another name, or drop.*\(\['n'\]\)")
+    check_refused(made, r"column 'n' that .* did not create.*another name, or drop.*\(\['n'\]\)")
     lance_stream.open_dataset(uri).drop_columns(["n"])
     assert made.run().num_written == 20
 
@@ -77,12 +77,13 @@ def test_two_derivations_do_not_share_a_column(tmp_path: Path, is_beside: bool) 
     first.run()
     other = lengths_in(uri, target=target, name="other", function=lambda b: [0] * b.num_rows)
     check_refused(
-        other, r"is the derived column 'length' of .*drop_columns\(\['length', 'length_state'\]\)"
+        other,
+        r"belongs to the derived column 'length' of .*drop_columns\(\['length', 'length_state'\]\)",
     )
     assert first.run().num_computed == 0
     lance_stream.open_dataset(target or uri).drop_columns(["length", "length_state"])
     assert other.run().num_written == 20
-    check_refused(first, "is the derived column 'other'")
+    check_refused(first, "belongs to the derived column 'other'")
 
 
 def test_one_derivation_may_read_what_another_one_writes(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_without_its_states_no_column_is_its_own(
         other.drop_columns(dropped)
         if "length" in dropped:
             other.add_columns({"length": "n"})
-    check_refused(lengths_in(uri), "has a column 'length' that .* did not make")
+    check_refused(lengths_in(uri), "has a column 'length' that .* did not create")
     lance_stream.open_dataset(uri).drop_columns(["length"])
     assert lengths_in(uri).run().num_written == 20
 

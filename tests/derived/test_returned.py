@@ -189,7 +189,7 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
         (
             np.array(["2020-01-01T05"], "M8[h]"),
             pa.date32(),
-            "time of the unit 'h' would be cut off",
+            "time of the unit 'h' would be truncated",
         ),
         ([[("k", 1.5)]], pa.map_(pa.string(), pa.int64()), "1.5.. would become"),
         ([{"m": {"k": 1.5}}], pa.struct([("m", MAP)]), "1.5}} would become"),

@@ -459,7 +459,7 @@ def test_commits_under_way_keep_young_versions() -> None:
     num_later = ds.version - 1 - 5
     report = cleanup(ds.table, ALL, is_dry_run=True)
     assert (report.versions, report.held) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
-    assert f"kept {num_later} for a commit under way" in str(report)
+    assert f"kept {num_later} for a commit in progress" in str(report)
     soon, later = timedelta(minutes=9) / DAY, timedelta(minutes=11) / DAY
     assert cleanup(ds.table, ALL, environment=in_days(soon)).versions == (1, 2, 3, 4, 5)
     assert cleanup(ds.table, ALL, environment=in_days(later)).versions == tuple(

@@ -101,7 +101,7 @@ def test_unknown_numbers_are_not_zero() -> None:
     page = ds.delete("id = 3").restore(2).report().html
     deleted = trace(page, "changes", "deleted")["customdata"]
     assert deleted[-1] is None
-    assert trace(page, "changes", "not known")["at"] == [len(deleted) - 1]
+    assert trace(page, "changes", "unknown")["at"] == [len(deleted) - 1]
 
 
 def test_durations_of_batches_are_shown_by_phase(ds: Dataset) -> None:
@@ -114,7 +114,7 @@ def test_durations_of_batches_are_shown_by_phase(ds: Dataset) -> None:
     page = ds.report(commits=commits).html
     assert trace(page, "latency", "write")["y"] == [0.5, 0.75]
     assert trace(page, "latency", "commit")["at"] == [1, 2]
-    with pytest.raises(InvalidInputError, match="commits are reports of batches"):
+    with pytest.raises(InvalidInputError, match="commits must be reports"):
         ds.report(commits=[3])
 
 
@@ -224,11 +224,11 @@ def test_only_the_newest_versions_are_shown_on_request(ds: Dataset) -> None:
     assert "older ones exist" in report.html
     assert report.series.consumers[0].versions == ds.version - 3
     assert report.series.consumers[0].rows is None
-    with pytest.raises(InvalidInputError, match="versions is a whole number from 1, not 0"):
+    with pytest.raises(InvalidInputError, match="versions must be an integer of at least 1, not 0"):
         ds.report(0)
-    with pytest.raises(InvalidInputError, match="commits are several reports"):
+    with pytest.raises(InvalidInputError, match="commits must be a list"):
         ds.report(commits=5)  # type: ignore[arg-type]  # what is refused
-    with pytest.raises(InvalidInputError, match="saved to a path"):
+    with pytest.raises(InvalidInputError, match="takes a path"):
         report.save(5)  # type: ignore[arg-type]  # what is refused
 
 
@@ -252,7 +252,7 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     assert main(["report", ds.uri, "--output", str(tmp_path / "no" / "x.html")]) == 2
     assert "there is no folder" in capsys.readouterr().err
     assert main(["report", ds.uri, "--output", str(tmp_path / ("x" * 300))]) == 1
-    assert "File name too long. Choose another file" in capsys.readouterr().err
+    assert "File name too long. Choose a file" in capsys.readouterr().err
     assert main(["report", ds.uri, "-o", "REGION=eu-west-1"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "-o of this command is the file to write" in said

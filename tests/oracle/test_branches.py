@@ -93,7 +93,7 @@ def test_branches_are_listed_from_each_of_them(uri: str) -> None:
         (("dev", 9), NotFoundError, "has no version 9"),
         (("dev", 1), NotFoundError, "has no version 1"),
         (("../t", None), InvalidInputError, "cannot be the name of a branch"),
-        (("dev", "x"), InvalidInputError, "a whole number"),
+        (("dev", "x"), InvalidInputError, "a whole number from 1"),
         ((3, 1), InvalidInputError, "a text"),
     ],
 )

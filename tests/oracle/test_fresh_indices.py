@@ -170,7 +170,7 @@ def test_a_damaged_index_is_reported(tmp_path: Path, name: str) -> None:
     version = table.ours.version
     with pytest.raises(IndexBuildError) as raised:
         table.ours.optimize_indices()
-    assert f"could not bring the index {name} up to date" in str(raised.value)
+    assert f"could not update the index {name}" in str(raised.value)
     assert f"are up to date in version {version + 1}" in str(raised.value)
     assert set(uncovered(table.ours)) == {name}
     with pytest.raises(IndexBuildError, match=r"The table is unchanged"):

@@ -149,8 +149,8 @@ def test_a_stream_continues_on_a_branch(uri: str) -> None:
 @pytest.mark.parametrize(
     ("name", "version", "error", "match"),
     [
-        ("main", None, InvalidInputError, "needs a name"),
-        (None, None, InvalidInputError, "needs a name"),
+        ("main", None, InvalidInputError, "always exists"),
+        (None, None, InvalidInputError, "always exists"),
         (".x", None, InvalidInputError, "hidden"),
         ("a b", None, InvalidInputError, "cannot be the name of a branch"),
         ("b", None, InvalidInputError, "already: open it"),
@@ -245,7 +245,7 @@ def test_a_branch_that_is_needed_is_not_deleted(uri: str) -> None:
 def test_a_branch_of_pylance_is_deleted_with_its_remains(uri: str) -> None:
     lance.dataset(uri).create_branch("dev").insert(rows(7))
     Path(uri, "_refs/branches/dev.json").unlink()
-    with pytest.raises(InvalidInputError, match="was deleted, but not completely"):
+    with pytest.raises(InvalidInputError, match="was not completely deleted"):
         open_dataset(uri).branches.create("dev", 1)
     open_dataset(uri).branches.delete("dev")
     open_dataset(uri).branches.create("dev", 1)
@@ -262,7 +262,7 @@ def test_a_damaged_branch_can_be_deleted(uri: str) -> None:
 
 def test_a_table_in_a_branchs_place_is_not_deleted(uri: str) -> None:
     lance.write_dataset(rows(1), f"{uri}/tree/own")
-    with pytest.raises(InvalidInputError, match="may be a table of its own"):
+    with pytest.raises(InvalidInputError, match="may be an independent table"):
         open_dataset(uri).branches.delete("own")
     assert ids(lance.dataset(f"{uri}/tree/own")) == [1]
 

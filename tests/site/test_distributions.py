@@ -100,10 +100,12 @@ def test_the_sdist_has_what_builds_and_tests_the_package(unpacked: Path) -> None
         "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
         "Makefile", "floors.txt", "mkdocs.yml", "protos/table.proto", "tests/conftest.py",
         "docs/index.md", "examples/replicate_table.py", "scripts/install_servers.py",
+        "checkpoints/README.md",
     ):  # fmt: skip
         assert (unpacked / name).is_file(), name
-    unwanted = {".git", ".servers", "site", "dist", "data", "checkpoints"}
+    unwanted = {".git", ".servers", "site", "dist", "data"}
     assert unwanted & {path.name for path in unpacked.iterdir()} == set()
+    assert [path.name for path in (unpacked / "checkpoints").iterdir()] == ["README.md"]
     assert list(unpacked.rglob("*.pyc")) == []
 
 

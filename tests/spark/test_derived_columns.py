@@ -117,11 +117,11 @@ def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path)
         wrong = derive(
             spark, uri, VECTOR, lambda _, r=returned: r, "text", function_version="1", batch_rows=10
         )
-        with pytest.raises(DerivedFunctionError, match="returned what cannot be the values of"):
+        with pytest.raises(DerivedFunctionError, match="returned no valid values for"):
             wrong.run()
     with pytest.raises(InvalidInputError, match=r"call lance_stream\.spark\.derive\(spark, uri"):
         lance_stream.derive(spark, uri, VECTOR, broken, inputs="text", function_version="1")  # type: ignore[arg-type,misc]  # the mistake
-    with pytest.raises(InvalidInputError, match="needs the session first"):
+    with pytest.raises(InvalidInputError, match="takes the session as its first"):
         derive(uri, VECTOR, broken, "text", "1", function_version="1")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInputError, match=r"function .* cannot be sent .* setup="):
         derive(spark, uri, VECTOR, lambda _: spark.version, "text", function_version="1")

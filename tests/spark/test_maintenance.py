@@ -272,11 +272,13 @@ def test_invalid_arguments_are_refused_at_once(
 def test_the_rules_of_both_are_checked(spark: Any, pair: tuple[Dataset, Dataset]) -> None:
     uri = pair[0].uri
     for wrong in (0, -1, 1.5, True, "1 GB"):
-        with pytest.raises(InvalidInputError, match="bytes_per_commit is a whole number from 1"):
+        with pytest.raises(
+            InvalidInputError, match="bytes_per_commit must be a whole number from 1"
+        ):
             compact_table(spark, uri, bytes_per_commit=wrong)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(InvalidInputError, match="at least 1 row"):
         compact_table(spark, uri, 0)
-    with pytest.raises(InvalidInputError, match="retain_versions is a whole number from 1"):
+    with pytest.raises(InvalidInputError, match="retain_versions must be an integer of at least 1"):
         cleanup_table(spark, uri, retain_versions=0)
 
 

@@ -152,7 +152,7 @@ def test_an_error_in_on_commit_neither_fails_nor_repeats_a_batch(
     assert lance_stream.open_dataset(uri).count_rows() == 3
     logged = [record for record in caplog.records if record.name == "lance_stream.sink"]
     assert [record.levelname for record in logged] == ["ERROR", "ERROR"]
-    assert "which is committed; the stream continues" in logged[0].getMessage()
+    assert "the batch is committed, and the stream continues" in logged[0].getMessage()
     assert "the metrics are broken" in str(logged[0].exc_info)
 
 

@@ -67,7 +67,7 @@ def test_reports_and_metrics_tell_what_became_of_indices(spark: Any, uri: str) -
         assert sink.wait_for_indices(60)
     assert sink.last_commit is not None
     assert sink.last_commit.indices["x_idx"] == "fresh"
-    assert "pylance left it as it is" in sink.last_commit.indices["id_idx"]
+    assert "pylance left it unchanged" in sink.last_commit.indices["id_idx"]
     json.dumps(asdict(sink.last_commit))
     for outcome in ("fresh", "failed"):
         labels = {"table": uri, "outcome": outcome}

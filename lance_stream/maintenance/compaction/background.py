@@ -150,8 +150,8 @@ def check_every(every: int | str) -> None:
         return
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InvalidInputError(
-            f'compact must be "auto", or a number of batches from 1, not {every!r:.200}; leave it '
-            "out to merge no fragments"
+            f'compact must be "auto" or a number of batches of at least 1, not {every!r:.200}; '
+            "omit it to disable compaction"
         )
 
 
@@ -223,7 +223,7 @@ class BackgroundCompaction:
         try:
             table = open_newest()
         except Exception:  # the batch is committed, whatever happens now
-            _log.warning("a compaction cannot begin; the stream goes on", exc_info=True)
+            _log.warning("a compaction cannot start; the stream continues", exc_info=True)
             return False
         if not begin_work(table.store.uri):
             return False
@@ -289,7 +289,7 @@ class BackgroundCompaction:
                 open_newest(), done.seconds.get("write") if done and has_moved_rows else None
             )
         except Exception:
-            _log.warning("a compaction cannot begin; the stream goes on", exc_info=True)
+            _log.warning("a compaction cannot start; the stream continues", exc_info=True)
 
     def _run(
         self,
@@ -319,10 +319,10 @@ class BackgroundCompaction:
         except Exception as error:
             self.last_round = Round(error=error, reason=reason)
             if stop.is_set() or not threading.main_thread().is_alive():
-                _log.info("%s: a compaction was stopped before its end", table.uri)
+                _log.info("%s: a compaction was stopped", table.uri)
             else:
                 _log.warning(
-                    "%s: a compaction failed; the stream goes on", table.uri, exc_info=True
+                    "%s: a compaction failed; the stream continues", table.uri, exc_info=True
                 )
         finally:
             end_work(table.store.uri)

@@ -136,8 +136,8 @@ def compact(
         if is_all and not done.num_given_up:
             return replace(done, num_removed=num_removed, num_added=num_added)
     raise RetryableConflictError(
-        f"{MAX_PLANS} times in a row others changed the fragments that were compacted. Try again "
-        "when fewer rows change, or with a smaller target_rows",
+        f"other writers changed the fragments of this compaction {MAX_PLANS} times in a row. Try "
+        "again when fewer rows change, or with a smaller target_rows",
         done.table.version,
     )
 
@@ -186,7 +186,7 @@ def commit_prepared(
                 break
         else:
             raise RetryableConflictError(
-                f"other writers committed first each time that this compaction tried to: "
+                f"other writers committed first at every attempt of this compaction: "
                 f"{attempts}. Try again, or let fewer writers commit at the same time",
                 followed.table.version,
             )
@@ -344,7 +344,7 @@ def _ids_are_free(table: TableVersion) -> BeforeAttempt:
     def check(newest: Manifest | None) -> str | None:
         if newest is not None and max_fragment_id(newest) != highest:
             raise RetryableConflictError(
-                "another writer has taken the fragment ids of this compaction. Plan it again",
+                "another writer took the fragment ids of this compaction. Plan it again",
                 newest.version,
             )
         return None

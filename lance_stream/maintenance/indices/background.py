@@ -1,20 +1,19 @@
-"""Indices are brought up to date alongside a stream of batches, by a thread and a child process.
+"""Updates indices while a stream writes batches, in a thread and a child process.
 
     batch 0   batch 1   batch 2    batch 3            batch 4
     ───────   ───────   ─────────  ─────────────────  ───────
                       │                             ▲
                       └─ build, in a child ─ ─ ─ ─ ─ commit, between two batches
 
-After each batch that committed a version, the thread looks at what the indices cover; if one misses
-too much, a round begins. A batch waits for at most one commit, as with compactions, which share the
-turns and never run at the same time on a table. After a round the thread pauses for three times as
-long as it took, so that indices take at most a quarter of the time, however large they are. If an
-index will be due by its age, the thread waits for that, too.
+After each batch that committed a version, the thread checks the coverage of the indices and starts
+a round if one lacks too many rows. A batch waits for at most one commit, as with compactions, which
+share the turns and never run on a table at the same time. After a round the thread pauses for three
+times its duration, so that rounds take at most a quarter of the time. It also wakes when an index
+becomes due by its age.
 
-A round never fails a stream: errors are logged and reported. An index that cannot be brought up to
-date does not keep others from it. It is left alone for 30 seconds, and twice as long after each
-further failure, up to an hour; or until someone makes it again. A killed process leaves files that
-no version names.
+A round never fails a stream: errors are logged and reported. A failing index does not hold up the
+others: the thread tries it again after 30 seconds, and doubles the delay after every failure, up to
+an hour, or until someone rebuilds it. A killed process leaves files that no version names.
 """
 
 import logging
@@ -66,10 +65,10 @@ class IndexRound:
 
     Attributes:
         version: The committed version; None if there was nothing to do, or it failed.
-        reasons: The indices that were to be brought up to date, each with the reason.
-        problems: The indices that are not up to date afterwards, each with the cause.
-        seconds: How long it took: "build", and "commit" with the waiting for a turn.
-        error: What made the round as a whole fail; None if it did not.
+        reasons: The indices that were due, with the reasons.
+        problems: The indices that are still not up to date, with the causes.
+        seconds: The duration of "build", and of "commit" including the wait for a turn.
+        error: Why the round failed as a whole; None if it did not.
     """
 
     version: int | None = None
@@ -80,7 +79,7 @@ class IndexRound:
 
     @property
     def outcomes(self) -> dict[str, str]:
-        """What became of each index: "fresh", or why it is not up to date."""
+        """The outcome by index: "fresh", or why it is not up to date."""
         if self.error is not None:
             return {name: f"{type(self.error).__name__}: {self.error}" for name in self.reasons}
         return {name: self.problems.get(name, FRESH) for name in self.reasons}
@@ -93,8 +92,8 @@ class BackgroundIndexing:
     """Keeps indices up to date while batches are written. Pickles as if it were new.
 
     Args:
-        policy: From when on an index is brought up to date.
-        turns: Those of other work beside the same batches; None for its own.
+        policy: When an index is due.
+        turns: The turns of other background work of the same stream; None for its own.
         environment: The clock.
 
     Attributes:
@@ -130,7 +129,7 @@ class BackgroundIndexing:
         return self._turns.of_batch()
 
     def after_batch(self, open_newest: Callable[[], TableVersion]) -> None:
-        """Look at the indices, in the thread.
+        """Have the thread check the indices.
 
         Args:
             open_newest: Returns the table. The batch committed a version.
@@ -152,19 +151,19 @@ class BackgroundIndexing:
                 self._thread.start()
             except RuntimeError:  # the batch is committed, whatever happens now
                 self._thread, self._is_running = None, False
-                _log.warning("no thread for indices can be started; the stream goes on")
+                _log.warning("cannot start the thread that updates indices; the stream continues")
 
     def take_outcomes(self) -> dict[str, str]:
-        """Return what became of indices since the last call; see `IndexRound.outcomes`."""
+        """Return the outcomes by index since the last call; see `IndexRound.outcomes`."""
         with self._lock:
             taken, self._outcomes = self._outcomes, {}
         return taken
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until nothing is to be done, without pauses between rounds; return whether it is so.
+        """Wait until nothing is due, without pauses between rounds; return whether nothing is.
 
-        Batches that go on may make new work all the time. An index that will be due by its age, or
-        is left alone because it failed, is not waited for.
+        Further batches may create new work all the time. It does not wait for indices that become
+        due by their age later, or whose next attempt is delayed after a failure.
         """
         thread = self._thread
         if thread is None:
@@ -178,7 +177,7 @@ class BackgroundIndexing:
         return not thread.is_alive()
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
-        """Stop the round under way; return whether it has ended.
+        """Stop the current round; return whether it has ended.
 
         A round that has not begun to commit leaves nothing that a version names; one that has runs
         to its end.
@@ -196,7 +195,7 @@ class BackgroundIndexing:
             return not self._is_running
 
     def _look(self, open_newest: Callable[[], TableVersion], stop: threading.Event) -> float | None:
-        """Do what is to be done; return when to look again, even if there is no news."""
+        """Run a round if one is due; return when to check again without news."""
         start = time.monotonic()
         reasons: dict[str, str] = {}
         try:
@@ -210,14 +209,14 @@ class BackgroundIndexing:
             start = time.monotonic()
             done = self._round(open_newest, stop)
         except (StoppedError, StoppedChildError):
-            _log.info("bringing indices up to date was stopped before its end")
+            _log.info("the update of indices was stopped")
             return None
         except Exception as error:
             if stop.is_set() or not threading.main_thread().is_alive():
-                _log.info("bringing indices up to date was stopped before its end")
+                _log.info("the update of indices was stopped")
                 return None
             _log.warning(
-                "%s: indices are not brought up to date; the stream goes on",
+                "%s: indices were not updated; the stream continues",
                 self._uri,
                 exc_info=True,
             )
@@ -237,7 +236,7 @@ class BackgroundIndexing:
                 self._outcomes |= done.outcomes
         for name, problem in done.problems.items():
             _log.warning(
-                "%s: the index %s is not brought up to date; the stream goes on: %s. If it is "
+                "%s: the index %s was not updated; the stream continues: %s. If the index is "
                 "damaged, create it again with pylance",
                 self._uri,
                 name,
@@ -278,7 +277,7 @@ class BackgroundIndexing:
                 try:
                     return self._attempt(open_newest(), stop)
                 except RetryableConflictError as error:
-                    _log.info("indices are brought up to date again: %s", error)
+                    _log.info("updating indices again: %s", error)
             return self._attempt(open_newest(), stop)
         finally:
             end_work(uri)
@@ -309,7 +308,7 @@ class BackgroundIndexing:
         return IndexRound(None if version is None else version.version, reasons, problems, seconds)
 
     def _build(self, table: TableVersion, names: tuple[str, ...], stop: threading.Event) -> Built:
-        """Build indices in a child; each in one of its own if a child dies of them."""
+        """Build indices in a child process, or in one child per index if the first one dies."""
         request = request_of(table, names)
         try:
             return build_in_child(request, table.store.uri, table.storage_options, stop)
@@ -332,12 +331,12 @@ class BackgroundIndexing:
         table: TableVersion,
         version: TableVersion,
     ) -> dict[str, str]:
-        """Return the indices that were committed and still miss as much as before."""
+        """Return the indices that were committed but lack as many rows as before."""
         if version.version != table.version + 1:  # what was written meanwhile is missed, too
             return {}
         missed = {coverage.name: coverage.rows_unindexed for coverage in before}
         return {
-            coverage.name: f"it still misses {coverage.rows_unindexed} rows"
+            coverage.name: f"it still lacks {coverage.rows_unindexed} rows"
             for coverage in index_coverage(version)
             if coverage.name in built.names
             and coverage.rows_unindexed
@@ -351,7 +350,7 @@ def _run(
     stop: threading.Event,
     news: threading.Event,
 ) -> None:
-    """Work until there is nothing to do. A sink that nobody uses any more ends its thread."""
+    """Work until there is nothing to do. The thread ends with its sink."""
     indexing: BackgroundIndexing | None = tasks.pop()
     seconds: float | None = None
     while indexing is not None and not indexing._has_ended(stop, seconds):

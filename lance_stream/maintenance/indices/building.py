@@ -1,16 +1,15 @@
-"""Has pylance make the files of indices, and returns the operation that would commit them.
+"""Lets pylance build index files, and returns the operation that would commit them.
 
-pylance brings indices up to date and commits in one call. A dataset of it may be given a lock that
-it takes before it publishes a version; when it asks for the lock, the files of the indices are
-there, and so is the file of its transaction. We read that, and refuse the lock: pylance deletes the
-transaction and commits nothing. The operation is ours then, for our own committer.
+pylance builds and commits in one call. A pylance dataset may have a commit lock, which it acquires
+before it publishes a version. By then the index files and the transaction file exist. We read the
+transaction and refuse the lock: pylance deletes its transaction file and commits nothing, and our
+committer publishes the operation.
 
     pylance    write _indices/{uuid}/*   write _transactions/{version}-{uuid}.txn   ask for the lock
     here                                                                            read it, refuse
 
-All parts of an index are merged into one. If the reference leaves a part of a BITMAP, LABEL_LIST or
-INVERTED index as it is beside a new one, it finds changed rows by the values that they had before,
-and merging later does not mend that: measured in docs/decisions/048-fresh-indices.md.
+All segments of an index are merged into one. If pylance adds a segment to a BITMAP, LABEL_LIST or
+INVERTED index, it finds changed rows by their old values, even after a later merge (decision 048).
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,8 +38,8 @@ from lance_stream.write.planning import Staged
 
 _ALL_PARTS: Final = 1 << 20
 LEFT: Final = (
-    "pylance left it as it is: it cannot read its files, as its log on the standard error says, or "
-    "there is too little to train it with"
+    "pylance left it unchanged: it cannot read its files (see its log on stderr), or there are too "
+    "few rows to train it"
 )
 """The problem of an index of which pylance says nothing."""
 
@@ -52,11 +51,11 @@ class BuildRequest:
     """What to build.
 
     Attributes:
-        uri: The table's directory, as pylance has it.
+        uri: The table's directory, in pylance's form.
         storage_options: pylance's settings.
         version: The version to build from.
         names: The indices.
-        retrain: Whether vector indices are trained anew, from all rows.
+        retrain: Whether to train vector indices again, from all rows.
     """
 
     uri: str
@@ -73,14 +72,12 @@ def check_pylance() -> None:
         InvalidInputError: It is missing; the message says how to install it.
     """
     if not is_installed("lance"):
-        raise InvalidInputError(
-            "bringing indices up to date needs pylance: pip install 'lance-stream[index]'"
-        )
+        raise InvalidInputError("updating indices needs pylance: pip install 'lance-stream[index]'")
 
 
 @dataclass(frozen=True)
 class Built:
-    """Indices whose files are written, and those that could not be built.
+    """Indices whose files were written, and indices that could not be built.
 
     Attributes:
         transaction: Commits the former; None if nothing was built.
@@ -121,15 +118,15 @@ class Built:
 def build(request: BuildRequest, store: Store) -> Built:
     """Write the files of indices that are up to date with a version; commit nothing.
 
-    Each index is built by itself, so that one that is damaged does not keep others from it.
+    Indices are built one by one, so that a damaged one does not hold up the others.
 
     Args:
         request: What to build.
         store: The table's directory.
 
     Raises:
-        RetryableConflictError: Others have moved rows since the version, or bring indices up to
-            date at the same time. Nothing is left.
+        RetryableConflictError: Other writers moved rows since the version, or update indices at
+            the same time. No files are left.
         IndexBuildError: pylance cannot open the table.
         InvalidInputError: It is not installed.
     """
@@ -146,7 +143,7 @@ def build(request: BuildRequest, store: Store) -> Built:
     except Exception as error:
         raise IndexBuildError(
             f"pylance could not open version {request.version} of {request.uri}: {error}. Its "
-            "indices are as they were"
+            "indices are unchanged"
         ) from error
     how = {"retrain": True} if request.retrain else {"num_indices_to_merge": _ALL_PARTS}
     done = Built()
@@ -176,7 +173,7 @@ def file_paths(built: Built) -> tuple[str, ...]:
 
 
 class _Taken:
-    """Takes each transaction from pylance, in the lock.
+    """Captures pylance's transactions in its commit lock.
 
     Args:
         version: The version that indices are built from.
@@ -221,16 +218,16 @@ def _explained(error: BaseException, version: int) -> str:
     """Return why an index cannot be built.
 
     Raises:
-        RetryableConflictError: Others have moved its rows.
-        BaseException: It is no error of pylance.
+        RetryableConflictError: Other writers moved its rows.
+        BaseException: The error is not pylance's.
     """
     # A panic of its library is no Exception.
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
     if any(conflict in str(error) for conflict in _CONFLICTS):
         raise RetryableConflictError(
-            f"rows of version {version}, from which indices were brought up to date, were moved or "
-            "replaced by others meanwhile. Start again from the newest version",
+            f"other writers moved or replaced rows of version {version} while indices were built "
+            "from it. Start again from the newest version",
             version,
         ) from error
     return f"{error}"
@@ -259,7 +256,7 @@ def _newest(store: Store, version: int, names: set[str]) -> Transaction:
     if len(transactions) == 1:
         return transactions[0]
     raise RetryableConflictError(
-        f"{len(transactions)} programs bring indices up to date from version {version} at the same "
+        f"{len(transactions)} programs update indices from version {version} at the same "
         "time. Let one of them do it",
         version,
     )

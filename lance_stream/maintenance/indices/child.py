@@ -1,10 +1,10 @@
-"""Builds indices in a process of its own, with the lowest priority.
+"""Builds indices in a child process with the lowest priority.
 
 pylance's threads would compete with the stream's, do not survive a fork, cannot be interrupted, and
-keep a process from ending. A child can be killed at any time: what it leaves is not named by any
-version. It gets a pickled request by its standard input, with settings that may be secret, and
-answers with pylance's transaction, or with an error. It ends when its parent does, and is what the
-system kills first where memory is short.
+prevent a process from ending. A child can be killed at any time, since no version names its files.
+It receives a pickled request on its standard input, because settings may be secret, and answers
+with pylance's transaction or an error. It ends with its parent, and is the first process that the
+system kills when memory is short.
 """
 
 import contextlib
@@ -70,8 +70,7 @@ def build_in_child(
         )
     except OSError as error:
         raise IndexBuildError(
-            f"the process that brings indices up to date cannot be started: {error}. The table is "
-            "unchanged"
+            f"the process that builds indices cannot be started: {error}. The table is unchanged"
         ) from error
     with child:
         try:
@@ -82,8 +81,8 @@ def build_in_child(
         transaction, problems, failure = pickle.loads(answer)
     except (EOFError, pickle.UnpicklingError):
         raise DeadChildError(
-            f"the process that brings indices up to date ended with code {child.returncode}. The "
-            f"table is unchanged. It said last: {output[-_SHOWN:].decode(errors='replace')}"
+            f"the process that builds indices ended with code {child.returncode}. The table is "
+            f"unchanged. Its last output:{output[-_SHOWN:].decode(errors='replace')}"
         ) from None
     if failure is not None:
         raise failure

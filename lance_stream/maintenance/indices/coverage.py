@@ -1,8 +1,8 @@
 """How many of a table's rows each index covers.
 
-A query takes the rows of the fragments that an index covers from the index, and scans the others.
-Rows that come or change later are in fragments that it does not cover. The manifest tells all of
-it; no file of an index is read.
+A query looks up rows of covered fragments in the index and scans the others. Rows that are added or
+changed later are in fragments that the index does not cover. The manifest states the coverage; no
+index file is read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ class IndexCoverage:
         columns: Its columns, as paths ("address.city").
         rows_indexed: Live rows of the fragments that it covers; None if its writer did not state
             which they are.
-        rows_unindexed: The other live rows, which each query scans; None likewise.
-        num_segments: How many parts it consists of.
-        built_at: When its newest part was written, in UTC; None if its writer did not record it.
+        rows_unindexed: The other live rows, which every query scans; None likewise.
+        num_segments: The number of its segments.
+        built_at: When its newest segment was written, in UTC; None if its writer did not record it.
         built_from_version: The newest version that one of its parts was first built from. Bringing
             an index up to date does not raise it.
         size_bytes: The size of its files; None if its writer did not list them.

@@ -1,10 +1,10 @@
-"""Brings indices up to date: pylance makes their files, and one CreateIndex of ours commits them.
+"""Updates indices: pylance builds their files, and one CreateIndex of ours commits them.
 
-Other writers continue meanwhile, and the files are not lost:
+Other writers continue, and the built files remain useful:
 
     rows added, deleted, moved by an update    the indices do not cover them, or skip them
     columns changed in place                   the fragments leave the coverage (`table.rebase`)
-    rows moved by a compaction, a restore,     it starts again from the newest version
+    rows moved by a compaction, a restore,     the update starts again from the newest version
     an overwrite; the same indices changed
 
 Source: facts of the format, section 5; measured on the reference.
@@ -44,11 +44,11 @@ _OF_VECTORS = ("IVF", "VECTOR")
 
 @dataclass(frozen=True)
 class UpdatedIndices:
-    """The outcome of bringing indices up to date.
+    """The outcome of an update of indices.
 
     Attributes:
         table: The committed version; the newest one if there was nothing to do.
-        names: The indices that were brought up to date.
+        names: The updated indices.
     """
 
     table: TableVersion
@@ -62,20 +62,20 @@ def update_indices(
     retrain: bool = False,
     environment: Environment = MACHINE,
 ) -> UpdatedIndices:
-    """Bring indices up to date; see `Dataset.optimize_indices`.
+    """Update indices; see `Dataset.optimize_indices`.
 
     Args:
         table: Any version; the indices of the newest one are brought up to date.
         names: Which; None for all that need it.
-        retrain: Whether vector indices are trained anew, whether they need it or not.
+        retrain: Whether to train vector indices again, even if they are up to date.
         environment: The clock and randomness.
 
     Raises:
         NotFoundError: There is no index of a name.
         InvalidInputError: pylance is not installed, or a setting of the store has no counterpart
             there.
-        UnsupportedFeatureError: pylance does not know the store, or the table has a feature that we
-            may not write.
+        UnsupportedFeatureError: pylance does not support the store, or the table has a feature that
+            we may not write.
         IndexBuildError: pylance could not build some indices; the others are committed.
         CommitError: Every attempt met a conflict.
     """
@@ -107,22 +107,22 @@ def update_indices(
 
 
 def _told(problems: Mapping[str, str], table: TableVersion, others: Collection[str]) -> str:
-    """Return the message about indices that could not be brought up to date."""
+    """Return the message about indices that could not be updated."""
     many = "indices" if len(problems) > 1 else "index"
     reasons = ". ".join(f"{name}: {problem}" for name, problem in problems.items())
     state = "The table is unchanged"
     if others:
         state = f"{', '.join(sorted(others))} are up to date in version {table.version}"
     return (
-        f"pylance could not bring the {many} {', '.join(problems)} up to date. {reasons}. {state}. "
+        f"pylance could not update the {many} {', '.join(problems)}. {reasons}. {state}. "
         "If an index is damaged, create it again with pylance"
     )
 
 
 def needs_work(index: IndexCoverage) -> bool:
-    """Return whether an index misses rows, or has parts that have to be merged.
+    """Return whether an index lacks rows, or has segments to merge.
 
-    Vector indices are searched correctly in several parts; of others see `building`.
+    Vector indices may have several segments; for the others see `building`.
     """
     return index.rows_unindexed != 0 or (index.num_segments > 1 and not _is_of_vectors(index))
 
@@ -138,12 +138,12 @@ def _is_of_vectors(index: IndexCoverage) -> bool:
 def names_to_build(
     indices: Sequence[IndexCoverage], requested: Sequence[str] | None, *, retrain: bool = False
 ) -> tuple[str, ...]:
-    """Return the names of the indices that are to be brought up to date.
+    """Return the names of the indices to update.
 
     Args:
         indices: Those of the table.
         requested: The names to choose from; None for all.
-        retrain: Whether vector indices that need nothing are chosen, too.
+        retrain: Whether to include vector indices that are up to date.
 
     Raises:
         NotFoundError: There is no index of a name.

@@ -63,9 +63,9 @@ class ByTasks:
             if _DIED not in str(error):
                 raise
             raise DerivedFunctionError(
-                "a Python worker of Spark died while it computed derived columns: most often it "
-                "had no memory left, or native code crashed. Nothing of this round was committed. "
-                "Give the function fewer rows at once (batch_rows=...), or workers more memory; "
+                "a Python worker of Spark died while it computed derived columns, most often for "
+                "lack of memory or by a crash in native code. This round was not committed. "
+                "Reduce batch_rows, or give workers more memory; "
                 "'spark.python.worker.faulthandler.enabled' shows where native code crashes"
             ) from error
 
@@ -114,18 +114,18 @@ def derive(
             an array, a numpy array with one row for each, or a list; for several outputs, a mapping
             or a RecordBatch.
         inputs: The columns that it gets. No others are read.
-        function_version: A text. If it changes, all rows are computed anew, a round at a time.
-        target: The location of a separate table that has the values; None for the same table.
+        function_version: A string. If it changes, all rows are computed again, in rounds.
+        target: The location of a separate table for the values; None for the same table.
         name: Identifies the derivation in its table; the first output's name by default.
         setup: Called once in each Python worker: loads a model, for example. The function gets what
             it returns as its second argument.
-        copy_columns: Columns of the source that a separate table has as well: its key, for example.
+        copy_columns: Source columns to copy to a separate table, such as its key.
         batch_rows: How many rows the function gets at once, at most.
-        rows_per_commit: How many rows one commit checks, at most.
-        max_failures: If the function fails for more rows of a round, that is an error.
+        rows_per_commit: The most rows that one commit checks.
+        max_failures: The most rows of a commit for which the function may fail.
         on_error: "quarantine": rows that the function raises for are null, and set aside; "raise":
             the first one ends the run.
-        quarantine: The location of the table for rows that fail; by default next to the table.
+        quarantine: The location of the table for failed rows; by default next to the table.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
 
@@ -134,7 +134,8 @@ def derive(
     """
     if not hasattr(spark, "range"):
         raise InvalidInputError(
-            f"derive() needs the session first, derive(spark, uri, ...), not {spark!r:.200}"
+            f"derive() takes the session as its first argument, derive(spark, uri, ...), not "
+            f"{spark!r:.200}"
         )
     declaration = declare(
         outputs,
@@ -172,6 +173,6 @@ def _check_can_be_sent(declaration: Declaration) -> None:
         except Exception as error:  # whatever an object's own pickling raises
             raise InvalidInputError(
                 f"the {what} of the derived column {declaration.name!r} refers to an object that "
-                f"cannot be sent to Spark's workers: {error}. Make the object in setup=..., which "
-                "each worker calls, or in the function itself"
+                f"cannot be sent to Spark's workers: {error}. Create the object in setup=..., "
+                "which every worker calls, or in the function itself"
             ) from error

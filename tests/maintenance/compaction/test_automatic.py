@@ -188,4 +188,4 @@ def test_a_table_that_cannot_be_opened_fails_no_stream(caplog: pytest.LogCapture
 
     assert compaction.after_batch(0, gone)  # type: ignore[arg-type]  # as much of a dataset as is looked at
     assert compaction.wait(PATIENCE)
-    assert "a compaction cannot begin; the stream goes on" in caplog.text
+    assert "a compaction cannot start; the stream continues" in caplog.text

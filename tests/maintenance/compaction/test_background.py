@@ -202,7 +202,7 @@ def test_failed_rounds_are_logged_and_retried(
         compaction.after_batch(1, newest(ds), fail)
         found = last_round(compaction)
     assert isinstance(found.error, UnsupportedFeatureError)
-    assert "a compaction failed; the stream goes on" in caplog.text
+    assert "a compaction failed; the stream continues" in caplog.text
     ds = ds.append(rows(3)).append(rows(4))
     assert compaction.after_batch(3, newest(ds))
     assert last_round(compaction).num_removed == 4
@@ -344,7 +344,7 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])
 def test_invalid_intervals_are_refused(every: Any) -> None:
     with pytest.raises(
-        InvalidInputError, match='compact must be "auto", or a number of batches from 1'
+        InvalidInputError, match='compact must be "auto" or a number of batches of at least 1'
     ):
         BackgroundCompaction(every)
 
