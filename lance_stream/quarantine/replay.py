@@ -43,7 +43,7 @@ from lance_stream.read.scan import scan
 from lance_stream.read.take import take
 from lance_stream.schema.system_columns import DELETES, ROW_ID
 from lance_stream.snapshot.opening import newest_of_same, open_newest
-from lance_stream.snapshot.resolving import branch_uri
+from lance_stream.snapshot.references import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table import ledger_entries
 from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time

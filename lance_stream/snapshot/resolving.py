@@ -79,23 +79,6 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     )
 
 
-def branch_uri(uri: str, branch: str | None) -> str:
-    """Return the location of a branch, given a table's; sends no request.
-
-    Args:
-        uri: The table's location, as a user writes it.
-        branch: The branch's name; None or "main" for the main one.
-
-    Raises:
-        InvalidInputError: No branch can have this name.
-    """
-    name = as_branch(branch)
-    if name is None:
-        return uri
-    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
-    return f"{path.rstrip('/')}/{branch_directory(name)}{mark}{query}"
-
-
 def _resolve(
     refs: Refs, version: VersionSpec, known: Manifest | None = None
 ) -> tuple[Refs, Manifest]:

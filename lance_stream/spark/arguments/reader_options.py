@@ -12,8 +12,7 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
-from lance_stream.snapshot.references import as_branch
-from lance_stream.snapshot.resolving import branch_uri
+from lance_stream.snapshot.references import as_branch, branch_uri
 from lance_stream.spark.arguments.option_values import (
     boolean,
     columns,

@@ -22,8 +22,7 @@ from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.quarantine.table import quarantine_uri
-from lance_stream.snapshot.references import as_branch
-from lance_stream.snapshot.resolving import branch_uri
+from lance_stream.snapshot.references import as_branch, branch_uri
 from lance_stream.spark.arguments.modes import (
     BAD_ROWS,
     BY_KEY,

@@ -23,7 +23,7 @@ from lance_stream.maintenance.compaction.compact import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.compaction.rewrites import RewriteTask
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.snapshot.resolving import branch_uri
+from lance_stream.snapshot.references import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import described, slots_of
 from lance_stream.spark.jobs.file_jobs import by_tasks
