@@ -15,6 +15,7 @@ from lance_stream.read.selections import batch_bounds
         ([0, 101], 120, [0, 51, 101, 120]),
         ([0], 100, [0, 100]),
         ([0], 250, [0, 84, 168, 250]),
+        ([0, 60], 60, [0, 60]),
         ([], 0, [0, 0]),
     ],
 )
@@ -23,3 +24,8 @@ def test_batches_end_with_pages_of_a_quarter(
 ) -> None:
     """Smaller batches cost calls, and one that ends within a page decodes it twice."""
     assert batch_bounds(0, stop, np.array(page_starts, np.int64), 100) == bounds
+
+
+def test_no_batch_is_empty() -> None:
+    """Even if a quarter of a batch is less than a row."""
+    assert batch_bounds(2, 6, np.array([0, 2, 4, 6]), 3) == [2, 4, 6]
