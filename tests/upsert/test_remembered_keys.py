@@ -53,6 +53,16 @@ def test_files_are_read_twice_at_most() -> None:
         table = done.table
 
 
+def test_files_of_other_programs_are_read_each_time() -> None:
+    """A name that is not random may be used again, for other rows."""
+    table = table_of()
+    known = remembered_keys.remembered_keys(table, ["id"])
+    fragment = table.manifest.fragments[0]
+    (file,) = fragment.files
+    foreign = replace(fragment, files=(replace(file, path="part-0.lance"),))
+    assert known.look_up([foreign, fragment], 2, NO_STORE).numbers.tolist() == [-1, -1]
+
+
 @pytest.mark.parametrize("stated", [1, 50, 1000])
 def test_a_fragment_that_states_other_rows_than_its_file_is_refused(
     tmp_path: Path, stated: int
