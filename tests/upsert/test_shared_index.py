@@ -1,0 +1,19 @@
+"""What the key index of a table lacks."""
+
+from dataclasses import replace
+
+from lance_stream.table.fragment_list import FragmentList
+from lance_stream.upsert.shared_index import SharedIndex
+from tests.upsert.keyed_tables import table_of
+
+
+def test_only_files_that_can_be_indexed_are_lacking() -> None:
+    """A round for others would follow each commit, and change nothing."""
+    table = table_of(3)
+    first, *others = table.manifest.fragments
+    (file,) = first.files
+    foreign = replace(first, files=(replace(file, path="part-0.lance"),))
+    fragments = FragmentList.of([foreign, *others])
+    table = table.at(replace(table.manifest, fragments=fragments))
+    lacking = SharedIndex(("id",), (1, 2), {}).lacking(table)
+    assert lacking == [(place, others[place - 1].physical_rows) for place in (1, 2)]
