@@ -34,9 +34,8 @@ from warm import TESTS, Fate, MutationRunner, Plan, pytest_options
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lance_stream"
 PACKAGES = (
-    "commit", "table", "keys", "row_updates",
-    "upsert", "feed", "ledger", "write", "maintenance", "snapshot", "read",
-    "derived", "quarantine", "expressions",
+    "commit", "table", "keys", "row_updates", "upsert", "feed", "ledger", "write", "maintenance",
+    "snapshot", "read", "derived", "quarantine", "expressions",
 )  # fmt: skip
 # What decides nothing, needs servers that no recorded test has, or runs in a process of its own.
 LEFT_OUT = (

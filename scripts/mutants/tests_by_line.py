@@ -69,7 +69,7 @@ class TestsByLine:
             test = name.partition("[")[0]
             num_cases[test] += 1
             is_of_package = name.startswith(f"tests/{package}/")
-            is_of_module = is_of_package and test.partition("::")[0].endswith(f"/test_{file}")
+            is_of_module = test.partition("::")[0].endswith(f"/test_{file}")
             is_late = num_cases[test] > FIRST_CASES
             ranks[name] = is_late, not is_of_module, not is_of_package, self.costs[name]
         return sorted(names, key=lambda name: ranks[name])

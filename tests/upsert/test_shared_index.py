@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from lance_stream.keys.index.shared_index import SharedIndex
 from lance_stream.table.fragment_list import FragmentList
-from lance_stream.upsert.shared_index import SharedIndex
 from tests.upsert.keyed_tables import table_of
 
 
