@@ -93,8 +93,8 @@ class Retrying:
     @property
     def seconds_left(self) -> float:
         """For how long attempts may still start, here and in each operation around this one."""
-        left = self._policy.total_seconds - self.seconds_spent
-        return left if self._outer is None else min(left, self._outer.seconds_left)
+        remaining = self._policy.total_seconds - self.seconds_spent
+        return remaining if self._outer is None else min(remaining, self._outer.seconds_left)
 
     def next_delay(self, least_seconds: float = 0.0) -> float | None:
         """Count another attempt, and return how long to wait before it; None if none is left.

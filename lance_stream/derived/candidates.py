@@ -37,12 +37,12 @@ class Rows(NamedTuple):
     """Some live rows of a fragment.
 
     Attributes:
-        place: The fragment's index in the manifest.
+        fragment_index: The fragment's index in the manifest.
         offsets: (n,) u32, ascending.
         row_ids: (n,) u64.
     """
 
-    place: int
+    fragment_index: int
     offsets: npt.NDArray[np.uint32]
     row_ids: Ids
 
@@ -68,11 +68,11 @@ class PendingRows:
 
     Attributes:
         rows: The rows.
-        left: The remaining pending ranges.
+        remaining: The remaining pending ranges.
     """
 
     rows: list[Rows] = field(default_factory=list)
-    left: tuple[PendingRange, ...] = ()
+    remaining: tuple[PendingRange, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -303,7 +303,7 @@ def _cut(candidates: list[Rows], limit: int) -> list[Rows]:
     for rows in candidates:
         chosen = rows.row_ids >= np.uint64(limit)
         if chosen.any():
-            cut.append(Rows(rows.place, rows.offsets[chosen], rows.row_ids[chosen]))
+            cut.append(Rows(rows.fragment_index, rows.offsets[chosen], rows.row_ids[chosen]))
     return cut
 
 
@@ -311,12 +311,12 @@ def _without_known(candidates: list[Rows], excluded: list[Rows]) -> list[Rows]:
     """Return rows without those that another pending range has already returned."""
     places: dict[int, list[npt.NDArray[np.uint32]]] = {}
     for rows in excluded:
-        places.setdefault(rows.place, []).append(rows.offsets)
+        places.setdefault(rows.fragment_index, []).append(rows.offsets)
     results: list[Rows] = []
     for rows in candidates:
-        if rows.place in places:
-            is_new = ~np.isin(rows.offsets, np.concatenate(places[rows.place]))
-            rows = Rows(rows.place, rows.offsets[is_new], rows.row_ids[is_new])
+        if rows.fragment_index in places:
+            is_new = ~np.isin(rows.offsets, np.concatenate(places[rows.fragment_index]))
+            rows = Rows(rows.fragment_index, rows.offsets[is_new], rows.row_ids[is_new])
         if len(rows.offsets):
             results.append(rows)
     return results
@@ -326,7 +326,7 @@ def _joined(rows: list[Rows]) -> list[Rows]:
     """Return the rows of each fragment together, fragments in order."""
     by_place: dict[int, list[Rows]] = {}
     for row in rows:
-        by_place.setdefault(row.place, []).append(row)
+        by_place.setdefault(row.fragment_index, []).append(row)
     results: list[Rows] = []
     for index in sorted(by_place):
         offsets = np.concatenate([rows.offsets for rows in by_place[index]])

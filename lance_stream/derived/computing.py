@@ -73,12 +73,12 @@ class ComputeJob:
     Attributes:
         units: They read the inputs and row ids, and the state, if it is in the same table.
         store: Where values are staged.
-        known: Of a separate table: (n,) ascending row ids, and (n,) i64 their states.
+        known_states: Of a separate table: (n,) ascending row ids, and (n,) i64 their states.
     """
 
     units: tuple[WorkUnit, ...]
     store: Store
-    known: tuple[Ids, npt.NDArray[np.int64]] | None = None
+    known_states: tuple[Ids, npt.NDArray[np.int64]] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,11 @@ def compute_jobs(
             offsets = row.offsets[part]
             units.append(
                 unit_of(
-                    table, row.place, columns=columns, system_columns=(ROW_ID,), offsets=offsets
+                    table,
+                    row.fragment_index,
+                    columns=columns,
+                    system_columns=(ROW_ID,),
+                    offsets=offsets,
                 )
             )
             ids.append(row.row_ids[part])
@@ -176,7 +180,7 @@ def compute(declaration: Declaration, job: ComputeJob) -> Computed | LanceStream
 def _compute(declaration: Declaration, job: ComputeJob) -> Computed:
     run = _Run(declaration)
     for batch in read_units(job.units):
-        run.check(batch, job.known)
+        run.check(batch, job.known_states)
     run.flush()
     return run.result(job.store)
 

@@ -97,7 +97,7 @@ class _Work:
     Attributes:
         source: The version that is read.
         table: The table with the values; the source itself, or one beside.
-        known: The progress entry as read from the config; None without one.
+        entry: The progress entry as read from the config; None without one.
         planned: The progress once the round is done, if it is done at `source`.
         rows: The rows to check.
         is_first: Whether the function's version is new, or there is no progress yet.
@@ -109,7 +109,7 @@ class _Work:
 
     source: TableVersion
     table: TableVersion
-    known: str | None
+    entry: str | None
     planned: Progress
     rows: PendingRows
     is_first: bool
@@ -284,7 +284,9 @@ class Derivation:
         outcome = DerivedCommit(
             source_version=work.source.version,
             num_checked=work.rows.num_rows,
-            num_pending=sum(count(work.source, pending_range) for pending_range in work.rows.left),
+            num_pending=sum(
+                count(work.source, pending_range) for pending_range in work.rows.remaining
+            ),
         )
         deleted: Ids = np.empty(0, np.uint64)
         if self.target is not None:
@@ -295,7 +297,9 @@ class Derivation:
         try:
             if work.lacks_columns:
                 work = self._with_columns(work)
-                pending = sum(count(work.table, pending_range) for pending_range in work.rows.left)
+                pending = sum(
+                    count(work.table, pending_range) for pending_range in work.rows.remaining
+                )
                 outcome = replace(outcome, source_version=work.source.version, num_pending=pending)
             return self._commit(work, computed, deleted, outcome)
         finally:
@@ -347,26 +351,31 @@ class Derivation:
                 changed if num_changed else None,
             )
             planned = replace(
-                expected, own=tuple(version for version in stored.own if version > source.version)
+                expected,
+                own_versions=tuple(
+                    version for version in stored.own_versions if version > source.version
+                ),
             )
             is_first, before = False, self._before(source, stored)
         return _Work(
             source,
             table,
             entry,
-            replace(planned, pending=rows.left),
+            replace(planned, pending=rows.remaining),
             rows,
             is_first,
             before,
             num_changed,
-            (is_first or bool(stored is not None and stored.pending)) and not rows.left,
+            (is_first or bool(stored is not None and stored.pending)) and not rows.remaining,
             lacks_columns,
         )
 
     def _changed(self, source: TableVersion, table: TableVersion, stored: Progress) -> Changed:
         ids = self._fields(source.schema, table.schema) if self.target is None else stored.fields
         in_same = self.target is None
-        return changed_since(source, stored.through, ids, stored.own, is_restored_with=in_same)
+        return changed_since(
+            source, stored.through, ids, stored.own_versions, is_restored_with=in_same
+        )
 
     def _before(self, source: TableVersion, stored: Progress) -> TableVersion | None:
         """Return the source version of the separate table's values, if it still exists."""
@@ -467,7 +476,7 @@ class Derivation:
                 outputs=same_table.output_ids(version.schema, declaration),
             )
         )
-        work = replace(work, table=version, known=claimed, lacks_columns=False)
+        work = replace(work, table=version, entry=claimed, lacks_columns=False)
         if version.version == work.source.version + 1:  # no row has changed
             planned = replace(new_progress, pending=work.planned.pending)
             return replace(work, source=version, planned=planned)
@@ -475,7 +484,7 @@ class Derivation:
         return replace(
             work,
             planned=new_progress,
-            rows=PendingRows(left=new_progress.pending),
+            rows=PendingRows(remaining=new_progress.pending),
             ends_backfill=False,
         )
 
@@ -683,7 +692,7 @@ class Derivation:
         key = progress.config_key(self.declaration.name)
 
         def check(newest: Manifest) -> None:
-            if newest.config.get(key) != work.known:
+            if newest.config.get(key) != work.entry:
                 raise OvertakenError("another process has committed progress, or it was restored")
             if self.target is None and work.planned.fields != self._fields(
                 newest.schema, newest.schema

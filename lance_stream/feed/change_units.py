@@ -72,7 +72,7 @@ def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
         NotFoundError: A file no longer exists: its version was cleaned up.
     """
     rows = [unit.unit for unit in units]
-    reads = (span.read_by(_read_changes, units[span.place]) for span in choose(rows))
+    reads = (span.read_by(_read_changes, units[span.unit_index]) for span in choose(rows))
     return read_ahead(reads, num_readers(rows))
 
 
@@ -83,7 +83,7 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
         if source is None:
             batches.append(pa.nulls(batch.num_rows, field.type))
             continue
-        batches.append(show(batch.column(source.place), source, field.type))
+        batches.append(show(batch.column(source.index), source, field.type))
     num_rows = batch.num_rows
     micros = (unit.commit_timestamp - _EPOCH) // timedelta(microseconds=1)
     constants = [

@@ -353,7 +353,7 @@ def _source(target: Field, there: Field, ids: Ids, index: int) -> Source:
         for child in target.children
     )
     is_whole = len(parts) == len(there.children) and all(
-        part is not None and part.place == n and part.is_whole for n, part in enumerate(parts)
+        part is not None and part.index == n and part.is_whole for n, part in enumerate(parts)
     )
     if is_list(target) and not is_list(there):
         parts = ()  # a list whose items are not a child field

@@ -169,7 +169,7 @@ class RowDifferences:
 def _diff(
     plan: DiffPlan, newer: TableVersion, history: History | None, *, column_backfills: bool
 ) -> tuple[TableChanges, Sequences]:
-    for fragment in (*plan.gone, *plan.come, *chain.from_iterable(plan.kept)):
+    for fragment in (*plan.removed, *plan.added, *chain.from_iterable(plan.common)):
         newer.check_promise(fragment)
     dead = newer.dead_offsets_of(plan.dead_rows_of)
     dead_rows = {

@@ -38,13 +38,13 @@ class Source:
     """What a column of the feed, or a part of one, is built from.
 
     Attributes:
-        place: Index among the columns, or parts of a struct, that are read.
+        index: Index among the columns, or parts of a struct, that are read.
         parts: For each part of a struct in the feed, for the items of a list, or for key and value
             of a map, what it is built from; None for nulls.
         is_whole: Whether it uses all that is read, in the same order.
     """
 
-    place: int
+    index: int
     parts: tuple["Source | None", ...] = ()
     is_whole: bool = True
 
@@ -74,7 +74,7 @@ def _show_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.A
     parts = [
         pa.nulls(len(array), field.type)
         if part is None
-        else show(array.field(part.place), part, field.type)
+        else show(array.field(part.index), part, field.type)
         for field, part in zip(target, source.parts, strict=True)
     ]
     return pa.StructArray.from_arrays(parts, fields=list(target), mask=_nulls_of(array))

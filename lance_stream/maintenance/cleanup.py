@@ -182,7 +182,7 @@ class CleanupReport:
         versions: The versions, ascending.
         num_files: How many files, by what they are (the values of `FileKind`).
         size_bytes: Their size.
-        held: What protected versions from removal, and how many: by tag, by branch (`BRANCH` and
+        holds: What protected versions from removal, and how many: by tag, by branch (`BRANCH` and
             its name), and by `UNDER_WAY`.
         expired_consumers: The consumers that no longer count.
         is_dry_run: Whether nothing was removed.
@@ -191,7 +191,7 @@ class CleanupReport:
     versions: tuple[int, ...]
     num_files: Mapping[str, int]
     size_bytes: int
-    held: Mapping[str, int]
+    holds: Mapping[str, int]
     expired_consumers: tuple[str, ...]
     is_dry_run: bool
 
@@ -202,7 +202,7 @@ class CleanupReport:
             f"{len(self.versions)} version{'' if len(self.versions) == 1 else 's'}, "
             f"{num_files} file{'' if num_files == 1 else 's'}, {size_text(self.size_bytes)}",
             *(f"  {count} {kind}" for kind, count in self.num_files.items()),
-            *(f"  kept {count} for {_holder(name)}" for name, count in self.held.items()),
+            *(f"  kept {count} for {_holder(name)}" for name, count in self.holds.items()),
             *(
                 f"  expired consumer: {expired_consumer}"
                 for expired_consumer in self.expired_consumers
@@ -316,7 +316,7 @@ def cleanup(
         num_files={kind.value: counts[kind] for kind in FileKind if counts[kind]},
         size_bytes=sum(file.size_bytes for _, file in leftovers.files())
         + sum(sizes.get(table.log.manifest_path(version), 0) for version in removed),
-        held=dict(survey.held),
+        holds=dict(survey.holds),
         expired_consumers=tuple(dict.fromkeys(consumer.name for consumer in expired)),
         is_dry_run=is_dry_run,
     )
@@ -494,12 +494,12 @@ class _Survey:
     Attributes:
         removable: The versions, ascending.
         named: The names of all files that they reference.
-        held: How many versions each tag protects.
+        holds: How many versions each tag protects.
     """
 
     removable: list[int]
     named: set[str]
-    held: dict[str, int]
+    holds: dict[str, int]
 
 
 def _expired_consumers(
@@ -560,7 +560,7 @@ def _survey(
             break
         tags = holds.of(version)
         for tag in tags:
-            survey.held[tag] += 1
+            survey.holds[tag] += 1
         if not tags:
             check_writable(manifest)
             survey.removable.append(version)
@@ -568,7 +568,7 @@ def _survey(
     last = under_way.hold_after(survey.removable, ())
     going = [version for version in survey.removable if version <= last]
     if len(going) < len(survey.removable):
-        survey.held[UNDER_WAY] = len(survey.removable) - len(going)
+        survey.holds[UNDER_WAY] = len(survey.removable) - len(going)
     return replace(survey, removable=going)
 
 

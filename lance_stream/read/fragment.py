@@ -645,11 +645,11 @@ class _Width(NamedTuple):
     """How many bytes a value takes.
 
     Attributes:
-        known: The total width of the fixed-width parts of its type.
+        fixed: The total width of the fixed-width parts of its type.
         num_unknown: The number of variable-width parts: texts, bytes, lists.
     """
 
-    known: float
+    fixed: float
     num_unknown: float
 
 
@@ -658,7 +658,7 @@ def _width(arrow: pa.DataType) -> _Width:
         return _total(_width(part.type) for part in arrow)
     if pa.types.is_fixed_size_list(arrow):
         item = _width(arrow.value_type)
-        return _Width(arrow.list_size * item.known, arrow.list_size * item.num_unknown)
+        return _Width(arrow.list_size * item.fixed, arrow.list_size * item.num_unknown)
     try:
         return _Width(arrow.bit_width / 8, 0)
     except ValueError:
@@ -667,4 +667,4 @@ def _width(arrow: pa.DataType) -> _Width:
 
 def _total(widths: Iterable[_Width]) -> _Width:
     parts = list(widths)
-    return _Width(sum(part.known for part in parts), sum(part.num_unknown for part in parts))
+    return _Width(sum(part.fixed for part in parts), sum(part.num_unknown for part in parts))

@@ -52,12 +52,12 @@ class Chosen(NamedTuple):
     """Rows that make one batch.
 
     Attributes:
-        place: The index of their work unit.
+        unit_index: The index of their work unit.
         reader: Reads its fragment.
         selection: The rows.
     """
 
-    place: int
+    unit_index: int
     reader: FragmentReader
     selection: Selection
 

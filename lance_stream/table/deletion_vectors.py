@@ -233,13 +233,13 @@ class _Headers(NamedTuple):
         keys: (n,) u16, the high halves of their numbers, ascending.
         counts: (n,) i64, how many numbers they have.
         is_run: (n,) whether they are run-coded.
-        place: Where the first one begins.
+        start: Where the first one begins.
     """
 
     keys: npt.NDArray[np.unsignedinteger]
     counts: npt.NDArray[np.int64]
     is_run: npt.NDArray[np.bool_]
-    place: int
+    start: int
 
 
 def _read_headers(data: bytes) -> _Headers:
@@ -286,7 +286,7 @@ def _containers(
         CorruptDataError: A container that is wanted is damaged, or the last one does not end with
             the bytes.
     """
-    position = headers.place
+    position = headers.start
     each_of = (headers.keys.tolist(), headers.counts.tolist(), headers.is_run.tolist())
     for key, count, run_coded in zip(*each_of, strict=True):
         if high_halves is not None and key not in high_halves:

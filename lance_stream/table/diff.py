@@ -160,9 +160,9 @@ class DiffPlan:
     Attributes:
         older: The older version; 0 for the state before the first one.
         version: The newer version.
-        kept: Fragments that kept their id and their row ids, before and after.
-        gone: Fragments that only the older version has, in this form.
-        come: Fragments that only the newer version has, in this form.
+        common: Fragments that kept their id and their row ids, before and after.
+        removed: Fragments that only the older version has, in this form.
+        added: Fragments that only the newer version has, in this form.
         field_ids: The fields of the newer schema.
         new_field_ids: Those of them that the older schema does not have.
         is_cast: Whether a column has another id than the column of its name had before.
@@ -172,9 +172,9 @@ class DiffPlan:
 
     older: int
     version: int
-    kept: tuple[tuple[Fragment, Fragment], ...]
-    gone: tuple[Fragment, ...]
-    come: tuple[Fragment, ...]
+    common: tuple[tuple[Fragment, Fragment], ...]
+    removed: tuple[Fragment, ...]
+    added: tuple[Fragment, ...]
     field_ids: frozenset[int]
     new_field_ids: frozenset[int]
     is_cast: bool
@@ -229,14 +229,14 @@ def plan_diff(
             fragment.id: (fragment, fragment) for fragment in _holding(new_field_ids, older, newer)
         }
     removed = tuple(fragment for fragment in before.values() if fragment.id not in common)
-    come = tuple(fragment for fragment in after.values() if fragment.id not in common)
-    looked_at = [*removed, *come, *(fragment for pair in common.values() for fragment in pair)]
+    added = tuple(fragment for fragment in after.values() if fragment.id not in common)
+    looked_at = [*removed, *added, *(fragment for pair in common.values() for fragment in pair)]
     return DiffPlan(
         older=0 if older is None else older.version,
         version=newer.version,
-        kept=tuple(common.values()),
-        gone=removed,
-        come=come,
+        common=tuple(common.values()),
+        removed=removed,
+        added=added,
         field_ids=frozenset(fields_after),
         new_field_ids=frozenset(new_field_ids),
         is_cast=not {fields_after[field_id].name for field_id in new_field_ids}.isdisjoint(
@@ -283,17 +283,17 @@ def diff(
     """
     read = _Reader(dead_rows or {}, sequences or {})
     judge = _Judge(plan, history, column_backfills=column_backfills)
-    removed = [_Rows(fragment, read.live(fragment)) for fragment in plan.gone]
-    come = [_Rows(fragment, read.live(fragment)) for fragment in plan.come]
+    removed = [_Rows(fragment, read.live(fragment)) for fragment in plan.removed]
+    added = [_Rows(fragment, read.live(fragment)) for fragment in plan.added]
     updated: dict[int, list[UpdatedRows]] = {}
-    for before, after in plan.kept:
+    for before, after in plan.common:
         killed, revived, changed = _compare(before, after, judge, read)
         removed.append(_Rows(before, killed))
-        come.append(_Rows(after, revived))
+        added.append(_Rows(after, revived))
         if len(changed):
             addresses = pack_addresses(before.id, changed)
             updated.setdefault(after.id, []).append(UpdatedRows(after, changed, addresses))
-    deletes, updates, inserts = _match(removed, come, judge, read)
+    deletes, updates, inserts = _match(removed, added, judge, read)
     for update in updates:
         updated.setdefault(update.fragment.id, []).append(update)
     return TableChanges(
@@ -515,11 +515,11 @@ class _Judge:
                 changed = silent
         return self._noted(changed, stamped, row_ids)
 
-    def moved(self, come: Sequence["_Rows"], silent: Mask, stamped: Mask, row_ids: U64s) -> Mask:
+    def moved(self, added: Sequence["_Rows"], silent: Mask, stamped: Mask, row_ids: U64s) -> Mask:
         """Return which rows that are now in another fragment were updated.
 
         Args:
-            come: Where they are.
+            added: Where they are.
             silent: Which of them, in order, have the same last-updated-at version as before.
             stamped: Which have a different one.
             row_ids: (n,) u64, their ids.
@@ -531,8 +531,8 @@ class _Judge:
                 changed = silent & np.isin(row_ids, self._history.unstamped)
             if self._counts_new_fields and self._plan.new_field_ids:
                 changed |= silent & np.repeat(
-                    [self._has_new_fields(rows.fragment) for rows in come],
-                    [len(rows.offsets) for rows in come],
+                    [self._has_new_fields(rows.fragment) for rows in added],
+                    [len(rows.offsets) for rows in added],
                 )
         return self._noted(changed, stamped, lambda: row_ids)
 
@@ -582,14 +582,14 @@ def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
 
 
 def _match(
-    removed: Sequence[_Rows], come: Sequence[_Rows], judge: _Judge, read: _Reader
+    removed: Sequence[_Rows], added: Sequence[_Rows], judge: _Judge, read: _Reader
 ) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
     """Match rows by their ids: those that disappeared in one place with those in a new place."""
     removed = [rows for rows in removed if len(rows.offsets)]
-    come = [rows for rows in come if len(rows.offsets)]
-    gone_ids, come_ids = _row_ids_of(removed, read), _row_ids_of(come, read)
-    places, is_known = _find(gone_ids, come_ids)
-    is_moved = np.zeros(len(gone_ids), np.bool_)
+    added = [rows for rows in added if len(rows.offsets)]
+    removed_ids, added_ids = _row_ids_of(removed, read), _row_ids_of(added, read)
+    places, is_known = _find(removed_ids, added_ids)
+    is_moved = np.zeros(len(removed_ids), np.bool_)
     is_moved[places[is_known]] = True
     deletes = [
         RowsOfFragment(rows.fragment, rows.offsets[part])
@@ -598,21 +598,21 @@ def _match(
     ]
     inserts = [
         RowsOfFragment(rows.fragment, rows.offsets[part])
-        for rows, part in zip(come, _cut(~is_known, come), strict=True)
+        for rows, part in zip(added, _cut(~is_known, added), strict=True)
         if part.any()
     ]
     if not is_known.any():
         return deletes, [], inserts
-    stamps_before = np.zeros(len(come_ids), np.uint64)
+    stamps_before = np.zeros(len(added_ids), np.uint64)
     stamps_before[is_known] = _stamps_of(removed, read)[places[is_known]]
-    is_stamped = is_known & (stamps_before != _stamps_of(come, read))
-    is_updated = judge.moved(come, is_known & ~is_stamped, is_stamped, come_ids)
-    addresses = np.zeros(len(come_ids), np.uint64)
+    is_stamped = is_known & (stamps_before != _stamps_of(added, read))
+    is_updated = judge.moved(added, is_known & ~is_stamped, is_stamped, added_ids)
+    addresses = np.zeros(len(added_ids), np.uint64)
     addresses[is_known] = _addresses_of(removed)[places[is_known]]
     updates = [
         UpdatedRows(rows.fragment, rows.offsets[part], before[part])
         for rows, part, before in zip(
-            come, _cut(is_updated, come), _cut(addresses, come), strict=True
+            added, _cut(is_updated, added), _cut(addresses, added), strict=True
         )
         if part.any()
     ]

@@ -114,18 +114,18 @@ def _by_fragments(
 
 
 def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) -> RowCounts | None:
-    after = _live_rows([*plan.come, *(newer for _, newer in plan.kept)])
-    if not plan.gone and not plan.kept:
+    after = _live_rows([*plan.added, *(newer for _, newer in plan.common)])
+    if not plan.removed and not plan.common:
         return None if after is None else RowCounts(inserted=after)
     is_known = isinstance(operation, _NEVER_BRING_BACK_ROWS)
     if not plan.sequences and not plan.dead_rows_of and _physical_rows(plan) <= MAX_ROWS:
         changed = diff(plan)
         return RowCounts.of(changed) if is_known or not changed.has_doubts else None
-    before = _live_rows([*plan.gone, *(older for older, _ in plan.kept)])
+    before = _live_rows([*plan.removed, *(older for older, _ in plan.common)])
     if before is None or after is None or not is_known or not _is_countable(plan):
         return None
     inserted = updated = 0
-    for fragment in plan.come:
+    for fragment in plan.added:
         written = _written_rows(fragment, plan.version, older.next_row_id)
         if written is None or not _is_usual(written, operation):
             return None
@@ -136,7 +136,7 @@ def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) ->
 
 
 def _physical_rows(plan: DiffPlan) -> int:
-    looked_at = chain(plan.gone, plan.come, *plan.kept)
+    looked_at = chain(plan.removed, plan.added, *plan.common)
     return sum(fragment.physical_rows for fragment in looked_at)
 
 
@@ -144,11 +144,11 @@ def _is_countable(plan: DiffPlan) -> bool:
     """Return whether rows were only deleted from old fragments, and written to new ones."""
     return (
         not plan.new_field_ids
-        and all(fragment.deletion_file is None for fragment in plan.come)
+        and all(fragment.deletion_file is None for fragment in plan.added)
         and all(
             before.files == after.files
             and before.last_updated_at_versions == after.last_updated_at_versions
-            for before, after in plan.kept
+            for before, after in plan.common
         )
     )
 

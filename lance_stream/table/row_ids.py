@@ -650,7 +650,7 @@ _WIDTHS: Final = {"u16_array": 2, "u32_array": 4, "u64_array": 8}
 _ARRAYS: Final[Mapping[str | None, Callable[[rowids_pb2.EncodedU64Array], tuple[int, bytes]]]] = {
     "u16_array": lambda array: (array.u16_array.base, array.u16_array.offsets),
     "u32_array": lambda array: (array.u32_array.base, array.u32_array.offsets),
-    "u64_array": lambda each: (0, each.u64_array.values),
+    "u64_array": lambda array: (0, array.u64_array.values),
 }
 
 

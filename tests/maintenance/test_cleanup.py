@@ -229,8 +229,8 @@ def test_tagged_versions_stay_readable() -> None:
     ds.tags.create("gold", 4)
     before = ds.checkout(4).to_table()
     report = ds.cleanup(retain_versions=1)
-    assert report.held == {"gold": 1}
-    assert "held={'gold': 1}" in repr(report)
+    assert report.holds == {"gold": 1}
+    assert "holds={'gold': 1}" in repr(report)
     assert ds.table.log.versions() == [4, ds.version]
     assert ds.checkout("gold").to_table() == before
     assert ds.checkout("gold").verify() == []
@@ -245,7 +245,7 @@ def test_consumers_hold_later_versions() -> None:
     wanted = ds.changes(after=5).read_all()
     report = ds.cleanup(retain_versions=1)
     assert report.versions == (1, 2, 3, 4)
-    assert report.held["lance_stream.consumer.totals"] == ds.version - 5
+    assert report.holds["lance_stream.consumer.totals"] == ds.version - 5
     assert ds.changes(after=5).read_all() == wanted
     assert unnamed_files(ds) == []
 
@@ -458,7 +458,7 @@ def test_commits_under_way_keep_young_versions() -> None:
     ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
     num_later = ds.version - 1 - 5
     report = cleanup(ds.table, ALL, is_dry_run=True)
-    assert (report.versions, report.held) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
+    assert (report.versions, report.holds) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
     assert f"kept {num_later} for a commit in progress" in str(report)
     soon, later = timedelta(minutes=9) / DAY, timedelta(minutes=11) / DAY
     assert cleanup(ds.table, ALL, environment=in_days(soon)).versions == (1, 2, 3, 4, 5)
@@ -507,7 +507,7 @@ def test_holds_of_killed_verbs_expire() -> None:
         left = ds.table.store.read(f"_refs/tags/{name}.json")
     assert ds.tags.list() == {}
     ds.table.store.write(f"_refs/tags/{name}.json", left)
-    assert cleanup(ds.table, ALL, environment=in_days(6.9)).held == {name: 1}
+    assert cleanup(ds.table, ALL, environment=in_days(6.9)).holds == {name: 1}
     assert cleanup(ds.table, ALL, environment=in_days(7.1)).versions == (3,)
     assert ds.tags.list() == {}
 

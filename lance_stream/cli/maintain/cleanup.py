@@ -93,7 +93,7 @@ def _as_json(report: "CleanupReport") -> str:
             "versions": report.versions,
             "num_files": report.num_files,
             "size_bytes": report.size_bytes,
-            "held": report.held,
+            "held": report.holds,
             "expired_consumers": report.expired_consumers,
             "is_dry_run": report.is_dry_run,
         }

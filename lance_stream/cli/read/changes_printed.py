@@ -209,7 +209,7 @@ class _Chosen:
         if self._condition is not None:
             batch = batch.filter(evaluate_predicate(self._condition, batch))
         columns = [
-            show(batch.column(source.place), source, field.type)
+            show(batch.column(source.index), source, field.type)
             for source, field in zip(self._sources, self._own, strict=True)
         ]
         change_columns = batch.columns[len(self.columns.own) :]

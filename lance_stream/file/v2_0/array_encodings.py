@@ -81,7 +81,7 @@ def decode_array(
             f"the array encoding {kind!r} is not supported here: {REFUSED[kind]}"
         )
     inner: Any = getattr(encoding, kind)
-    return (yield from page.known.answering(decode(inner, arrow, page, rows, decode_array)))
+    return (yield from page.cached.answering(decode(inner, arrow, page, rows, decode_array)))
 
 
 def encode_array(chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage) -> pb.ArrayEncoding:

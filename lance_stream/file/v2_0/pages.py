@@ -25,13 +25,13 @@ class PageBuffers:
         ranges: The page's buffers.
         of_column: Its column's buffers.
         of_file: The file's buffers.
-        known: The parts of them that were already read.
+        cached: The parts of them that were already read.
     """
 
     ranges: tuple[ByteRange, ...]
     of_column: tuple[ByteRange, ...] = ()
     of_file: tuple[ByteRange, ...] = ()
-    known: KnownRanges = NOTHING_KNOWN
+    cached: KnownRanges = NOTHING_KNOWN
 
     def find(self, buffer: pb.Buffer) -> ByteRange:
         """Return the range of a buffer that an encoding refers to.

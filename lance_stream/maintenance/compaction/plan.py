@@ -76,7 +76,7 @@ class CompactionRules:
 
 
 class _Candidate(NamedTuple):
-    place: int
+    fragment_index: int
     live: int
     pays_alone: bool
     num_dead: int
@@ -96,7 +96,7 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
     ]
     if rules.max_rows is not None or rules.max_bytes is not None:
         groups = _most_gaining(groups, rules)
-    return [tuple(candidate.place for candidate in group) for group in groups]
+    return [tuple(candidate.fragment_index for candidate in group) for group in groups]
 
 
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
@@ -108,9 +108,9 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
     group: list[_Candidate] = []
     group_rows, group_bytes, group_kind = 0, 0, None
     for candidate in _candidates(table, rules):
-        own_kind = kind_of(candidate.place)
+        own_kind = kind_of(candidate.fragment_index)
         if group and (
-            candidate.place > group[-1].place + 1
+            candidate.fragment_index > group[-1].fragment_index + 1
             or group_rows + candidate.live > rules.target_rows
             or group_bytes + candidate.num_bytes > most_bytes
             or group_kind != own_kind
@@ -122,7 +122,7 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
         group.append(candidate)
         group_rows += candidate.live
         group_bytes += candidate.num_bytes
-    is_last = bool(group) and group[-1].place == len(table.manifest.fragments) - 1
+    is_last = bool(group) and group[-1].fragment_index == len(table.manifest.fragments) - 1
     yield list(_steps(group)) if rules.by_steps and is_last else [group]
 
 
@@ -189,7 +189,7 @@ def _most_gaining(
         if chosen and (too_many or too_large):
             break
         chosen.append(group)
-    return sorted(chosen, key=lambda group: group[0].place)
+    return sorted(chosen, key=lambda group: group[0].fragment_index)
 
 
 def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
