@@ -220,6 +220,45 @@ def missing_table(uri: str, batch: MicroBatch) -> NotFoundError:
     )
 
 
+def lost_table(uri: str, batch: MicroBatch, last_batch_id: int, version: int) -> NotFoundError:
+    """Return the error for a table that no longer exists, although this process wrote to it.
+
+    Args:
+        uri: The table's location.
+        batch: The batch.
+        last_batch_id: The stream's last batch in the table.
+        version: The version that committed it.
+    """
+    return NotFoundError(
+        f"the table {uri} no longer exists: batch {last_batch_id} of this stream was committed as "
+        f"its version {version}. A new table would lack the rows of that batch and of earlier "
+        f"ones, so batch {batch.batch_id} was not written. Restore the table, or start the query "
+        "with a new checkpoint to read its source again"
+    )
+
+
+def forgotten_since(uri: str, batch: MicroBatch) -> InvalidInputError:
+    """Return the error for an entry that was removed after a write was planned."""
+    return InvalidInputError(
+        f"the ledger of {uri} had batch {batch.batch_id} of app id {batch.app_id!r} when the write "
+        "was planned, and no longer has it. Nothing was written; write it again"
+    )
+
+
+def unknown_stream(app_id_setting: str) -> InvalidInputError:
+    """Return the error for a batch without an app id, from a query whose id is unknown.
+
+    Args:
+        app_id_setting: How the user sets an app id there.
+    """
+    return InvalidInputError(
+        "the stream that this batch belongs to is unknown: Spark did not report the id of a "
+        "streaming query. It does so in the thread that runs foreachBatch, but not through Spark "
+        "Connect, in threads of your own, or outside of a streaming query. Set an app id: "
+        f"{app_id_setting}"
+    )
+
+
 def _forget(uri: str, app_id: str) -> str:
     """Return a phrase: how to make a table forget a stream's batches."""
     return (

@@ -31,6 +31,7 @@ from lance_stream.errors import (
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
 from lance_stream.ledger.lookup import has_batch_id
+from lance_stream.ledger.messages import forgotten_since
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.computed_columns import check_not_computed
@@ -247,11 +248,7 @@ def check_is_in(job: Placed, micro_batch: PendingBatch) -> ledger_entries.Ledger
     table = open_newest(job.uri, storage_options=job.storage_options)
     entry = micro_batch.find_in(table)
     if entry is None:
-        batch = micro_batch.batch
-        raise InvalidInputError(
-            f"the ledger of {job.uri} had batch {batch.batch_id} of app id {batch.app_id!r} when "
-            "the write was planned, and no longer has it. Nothing was written; write it again"
-        )
+        raise forgotten_since(job.uri, micro_batch.batch)
     return entry
 
 

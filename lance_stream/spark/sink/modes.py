@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StructType
 
 from lance_stream.commit.commit_groups import Member
-from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
+from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.ledger.first_batch import check_may_create
+from lance_stream.ledger.messages import lost_table
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import NO_ROWS, digest_of
 from lance_stream.read.scan import count_rows
@@ -187,13 +188,7 @@ class Batch:
             and last.app_id == micro_batch.app_id
             and last.batch_id < micro_batch.batch_id
         ):
-            raise NotFoundError(
-                f"the table {self.arguments.uri} no longer exists: batch {last.batch_id} of this "
-                f"stream was committed as its version {last.version}. A new table would lack the "
-                f"rows of that batch and of earlier ones, so batch {micro_batch.batch_id} was not "
-                "written. Restore the table, or start the query with a new checkpoint to read its "
-                "source again"
-            )
+            raise lost_table(self.arguments.uri, micro_batch, last.batch_id, last.version)
         check_may_create(self.arguments.uri, micro_batch, late_start=self.arguments.late_start)
 
     def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:

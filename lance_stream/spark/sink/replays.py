@@ -21,8 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_stream.errors import InvalidInputError
-from lance_stream.ledger.messages import second_rows
+from lance_stream.ledger.messages import second_rows, unknown_stream
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import RowsDigest, add_up, digest_of
@@ -50,12 +49,7 @@ def identify(df: DataFrame, batch_id: int, app_id: str | None, rules: str = "") 
     query_id = local_property(df, "sql.streaming.queryId")
     name = app_id or query_id
     if not name:
-        raise InvalidInputError(
-            "the sink does not know which stream this batch belongs to: Spark did not report the "
-            "id of a streaming query. It does so in the thread that runs foreachBatch, but not "
-            "through Spark Connect, in threads of your own, or outside of a streaming query. Set "
-            "an app id: lance_sink(uri, app_id='...')"
-        )
+        raise unknown_stream("lance_sink(uri, app_id='...')")
     return MicroBatch(name, batch_id, query_id, rules)
 
 

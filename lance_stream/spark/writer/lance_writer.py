@@ -39,6 +39,7 @@ from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.ledger.first_batch import check_may_create
+from lance_stream.ledger.messages import unknown_stream
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import (
@@ -298,10 +299,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def _identify(self, batch_id: int, query_id: str) -> PendingBatch:
         app_id = self.app_id or query_id
         if not app_id:
-            raise InvalidInputError(
-                "the writer does not know which stream this batch belongs to: Spark did not report "
-                "the id of the streaming query. Set an app id with the option 'appId'"
-            )
+            raise unknown_stream("the option appId")
         return PendingBatch.of(app_id, batch_id, query_id, may_differ=self.may_differ)
 
 
