@@ -1,15 +1,34 @@
 """Indices, which pylance makes and both keep up to date; and searches in them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from lance.indices import IndexConfig
 
 from tests.histories.life import Life, unchanged
-from tests.histories.model import ALL_KINDS, KEY
+from tests.histories.model import ALL_KINDS, KEY, State
 from tests.histories.steps import Choices, DoesNotFit, action, check
 
 SCALAR = ALL_KINDS.keys() - {"list", "pair", "vector", "uuid"}
+
+
+VECTOR_KINDS: Mapping[str, dict[str, int]] = {
+    "IVF_FLAT": {},
+    "IVF_SQ": {},
+    "IVF_PQ": {"num_sub_vectors": 4, "num_bits": 4},
+    "IVF_HNSW_FLAT": {},
+    "IVF_HNSW_SQ": {},
+}
+
+
+def kinds_for(state: State, name: str) -> list[Any]:
+    """Return the kinds of index that a column may have; a number is that of a BTREE's zone."""
+    column = state.column(name)
+    if column is not None and column.kind == "list":
+        return ["LABEL_LIST"]
+    texts = ["NGRAM", "INVERTED"] if column is not None and column.kind == "string" else []
+    return ["BTREE", "BITMAP", 3, 8, "ZONEMAP", "BLOOMFILTER", *texts]
 
 
 @action(weight=0.8)
@@ -17,12 +36,13 @@ def create_index(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     if line.branch is not None or line.memory.get("parent"):
         raise DoesNotFit("indices of the table itself only")
-    names = [KEY, *(c.name for c in line.now.columns if c.kind in SCALAR)]
+    names = [KEY, *(c.name for c in line.now.columns if c.kind in SCALAR or c.kind == "list")]
     names += [f"{c.name}.{part}" for c in line.now.columns if c.kind == "pair" for part in "xy"]
     name = choose.one_of("column", names)
-    kind = choose("kind", lambda dice: dice.choice(["BTREE", "BITMAP", 3, 8, "ZONEMAP"]))
+    kind = choose.one_of("kind", kinds_for(line.now, name))
     kind_of_index = IndexConfig("btree", {"zone_size": kind}) if isinstance(kind, int) else kind
-    line.pylance().create_scalar_index(name, kind_of_index, replace=True)
+    index_name = f"{name.replace('.', '_')}_{kind}"
+    line.pylance().create_scalar_index(name, kind_of_index, name=index_name, replace=True)
     line.memory["indices"] = True
     line.advance(unchanged)
 
@@ -37,8 +57,26 @@ def create_vector_index(life: Life, choose: Choices) -> None:
     assert column is not None
     if sum(row.values.get(column.ident) is not None for row in line.now.rows.values()) < 4:
         raise DoesNotFit("vectors")
-    line.pylance().create_index(name, "IVF_FLAT", metric="l2", num_partitions=1, replace=True)
+    kind = choose.one_of("kind", [*VECTOR_KINDS])
+    options = VECTOR_KINDS[kind]
+    try:
+        line.pylance().create_index(name, kind, num_partitions=1, replace=True, **options)
+    except (OSError, ValueError) as error:  # of some kinds it needs more rows
+        life.counts[f"pylance fails: {kind} {str(error)[:60]}"] += 1
+        return line.advance(unchanged, may_stay=True)
     line.memory["indices"] = True
+    life.counts[f"index {kind}"] += 1
+    return line.advance(unchanged)
+
+
+@action(weight=0.4)
+def drop_index(life: Life, choose: Choices) -> None:
+    """pylance drops an index: what it has served is scanned."""
+    line = life.line(choose)
+    if "indices" not in line.memory or line.branch is not None:
+        raise DoesNotFit("no index")
+    name = choose.one_of("name", sorted({each.name for each in line.ours().index_coverage()}))
+    line.pylance().drop_index(name)
     line.advance(unchanged)
 
 
@@ -48,13 +86,51 @@ def optimize_indices(life: Life, choose: Choices) -> None:
     if "indices" not in line.memory or line.branch is not None:
         raise DoesNotFit("no index")
     merged = choose("merged", lambda dice: dice.choice([0, 1, 5]))
+    names = sorted({each.name for each in line.ours().index_coverage()})
+    one = choose("one", lambda dice: dice.choice([None, None, *names]))
+    if one is not None and one not in names:
+        raise DoesNotFit("the index is gone")
     line.write(
         choose,
-        lambda ds: ds.optimize_indices(),
+        lambda ds: ds.optimize_indices(one),
         unchanged,
         pylance=lambda ds: ds.optimize.optimize_indices(num_indices_to_merge=merged),
         rivals=("append", "delete", "configure", "compact"),
     )
+    if choose.recorded["by"][0] in ("we", "cold", "stale", "process"):
+        vectors = {column.name for column in line.now.columns if column.kind == "vector"}
+        for index in line.ours().index_coverage():
+            if one in (None, index.name) and vectors.isdisjoint(index.columns):
+                assert not index.rows_unindexed, index
+
+
+@check(weight=1)
+def indexed_answers(life: Life, choose: Choices) -> None:
+    """What only indices of texts and lists answer is answered as the rows say, in any version."""
+    line = life.line(choose)
+    version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
+    state, theirs = line.states[version], line.pylance(version)
+    text = choose("text", lambda dice: dice.choice(["s1", "s2", "zeb", "ab"]))
+    items = choose("items", lambda dice: dice.sample([0, 1, 7, 9], 2))
+    has_words = {i["fields"][0] for i in theirs.list_indices() if i["type"] == "Inverted"}
+    for column in state.columns:
+        values = {key: row.values.get(column.ident) for key, row in state.rows.items()}
+        there = {key: value for key, value in values.items() if value is not None}
+        questions: list[tuple[dict[str, Any], set[int]]] = []
+        if column.kind == "string":
+            condition = f"contains({column.name}, '{text}')"
+            questions.append(({"filter": condition}, {k for k, v in there.items() if text in v}))
+            if column.name in has_words:
+                words = {"full_text_query": text}
+                questions.append((words, {k for k, v in there.items() if text == v}))
+        elif column.kind == "list":
+            for function, holds in (("any", set(items).intersection), ("all", set(items).issubset)):
+                condition = f"array_has_{function}({column.name}, {items})"
+                questions.append(({"filter": condition}, {k for k, v in there.items() if holds(v)}))
+        for question, expected in questions:
+            found = theirs.to_table(columns=[KEY], **question)[KEY].to_pylist()
+            assert sorted(found) == sorted(expected), (question, sorted(found), sorted(expected))
+            life.counts["answers of indices"] += 1
 
 
 @check(weight=1)
@@ -73,6 +149,7 @@ def search(life: Life, choose: Choices) -> None:
         key: float(((np.array(v, np.float32) - query) ** 2).sum()) for key, v in vectors.items()
     }
     nearest: Any = {"column": name, "q": query, "k": 3, "nprobes": 10}
+    nearest |= {"refine_factor": 100, "ef": 300}
     found = line.pylance().to_table(columns=[KEY, "_distance"], nearest=nearest).to_pylist()
     best = sorted(distances.values())[:3]
     assert [row["_distance"] for row in found] == best, (found, best)

@@ -1,0 +1,55 @@
+"""Indices of each kind: what they answer is what the rows say."""
+
+import pytest
+
+from tests.histories.actions.indices import VECTOR_KINDS
+from tests.histories.engine import replay
+from tests.histories.steps import step
+
+CREATE = step(
+    "create",
+    file_version="2.2",
+    columns=[["a", "string"], ["b", "list"], ["c", "vector"]],
+    rows={
+        key: {"a": f"s{key % 4}", "b": [key % 3, None], "c": [float(key % 5), 1.0, 2.0, 3.0]}
+        for key in range(16)
+    },
+    way="rows",
+)
+ROW = {20: {"a": "s1", "b": [7], "c": [3.0, 1.0, 4.0, 1.0]}}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", sorted(VECTOR_KINDS))
+def test_searches_find_rows_that_came_after_the_index(kind: str) -> None:
+    """pylance scans what an index lacks; ours brings it up to date."""
+    steps = [
+        CREATE,
+        step("create_vector_index", column="c", kind=kind),
+        step("append", rows=ROW, by=["we"]),
+        step("search", column="c"),
+        step("optimize_indices", merged=1, one=None, by=["we"]),
+        step("search", column="c"),
+    ]
+    outcome = replay(steps)
+    assert outcome.error is None
+    assert outcome.counts["search"] == 2
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("column", "kind"), [("a", "INVERTED"), ("a", "NGRAM"), ("b", "LABEL_LIST")]
+)
+def test_texts_and_lists_are_found_after_an_update_of_the_index(column: str, kind: str) -> None:
+    """Each of these answers questions that no other index answers."""
+    answers = step("indexed_answers", version=4, text="s1", items=[0, 7])
+    steps = [
+        CREATE,
+        step("create_index", column=column, kind=kind),
+        step("append", rows=ROW, by=["we"]),
+        step("optimize_indices", merged=1, one=None, by=["we"]),
+        answers,
+    ]
+    outcome = replay(steps)
+    assert outcome.error is None
+    assert outcome.counts["answers of indices"] == (4 if kind == "INVERTED" else 3)
