@@ -40,11 +40,10 @@ class Lookup:
 
     def is_of(self, table: TableVersion) -> bool:
         """Return whether this is the lookup in a version."""
-        own = self.table
-        return own.manifest is table.manifest or (
-            (own.version, own.store.uri) == (table.version, table.store.uri)
-            and mark_of(own.manifest) == mark_of(table.manifest)
-        )
+        if self.table.manifest is table.manifest:
+            return True
+        is_same_place = self.table.store.uri == table.store.uri
+        return is_same_place and mark_of(self.table.manifest) == mark_of(table.manifest)
 
     def matches(self) -> Iterator[Match]:
         """Yield where the batch id is; the first match whose verdict is not "new" counts."""

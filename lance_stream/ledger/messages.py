@@ -46,7 +46,7 @@ def _other_rows(case: _Case) -> LanceStreamError:
     match, batch, digest, uri = case
     entry = match.entry or match.newest
     rows = "other rows" if digest is None else f"{digest.num_rows} rows of digest {digest.text}"
-    versions = sorted({each.version for each in match.since if each.version is not None})
+    versions = sorted({later.version for later in match.since if later.version is not None})
     return OtherBatchError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} is in {uri}{_since(entry)} with "
         f"{entry.num_rows} rows of digest {entry.digest}, but {rows} have arrived under the same "

@@ -70,8 +70,8 @@ class HiddenColumn:
         Raises:
             CorruptDataError: None of the fragment's files has the column, or several have it.
         """
-        kept = self._kept
-        return len(kept) if kept is not None else self._num_rows(self._file)
+        cached = self._kept
+        return len(cached) if cached is not None else self._num_rows(self._file)
 
     def check_num_rows(self, num_rows: int) -> "HiddenColumn":
         """Return this column, after checking that it has a value for each row.
@@ -92,23 +92,23 @@ class HiddenColumn:
 
     def slice(self, start: int, stop: int) -> Numbers:
         """Return the values of the rows [start, stop)."""
-        kept = self._kept
-        if kept is not None:
-            return kept[start:stop].astype(np.uint64)
+        cached = self._kept
+        if cached is not None:
+            return cached[start:stop].astype(np.uint64)
         return _numbers(self._stored, self._read(self._file, self._field, start, stop))
 
     def take(self, offsets: Offsets) -> Numbers:
         """Return the values of the rows at some offsets."""
-        wanted = offsets.astype(np.int64, copy=False)
-        kept = self._kept
-        if kept is None and self._is_few(wanted):
+        rows = offsets.astype(np.int64, copy=False)
+        cached = self._kept
+        if cached is None and self._is_few(rows):
             return _numbers(
-                self._stored, self._take(self._file, self._field, wanted.astype(np.uint64))
+                self._stored, self._take(self._file, self._field, rows.astype(np.uint64))
             )
-        return (self._whole() if kept is None else kept)[wanted].astype(np.uint64)
+        return (self._whole() if cached is None else cached)[rows].astype(np.uint64)
 
-    def _is_few(self, wanted: npt.NDArray[np.int64]) -> bool:
-        return len(wanted) * ROWS_PER_PICK < self.num_ids and bool((wanted[1:] > wanted[:-1]).all())
+    def _is_few(self, rows: npt.NDArray[np.int64]) -> bool:
+        return len(rows) * ROWS_PER_PICK < self.num_ids and bool((rows[1:] > rows[:-1]).all())
 
     def _whole(self) -> KeptNumbers:
         def read() -> KeptNumbers:
@@ -124,7 +124,7 @@ class HiddenColumn:
     def _file(self) -> DataFile:
         if self._stored.file is None:
             raise CorruptDataError(
-                "row ids or row versions are said to be in the hidden column "
+                "row ids or row versions should be in the hidden column "
                 f"{self._stored.field_id}, which {self._stored.num_files or 'no'} data files of "
                 "the fragment have: exactly one is needed"
             )
@@ -132,7 +132,7 @@ class HiddenColumn:
 
 
 _KEPT: Final = Cache[tuple[int, Hashable], KeptNumbers](
-    MAX_CONNECTIONS_BYTES, lambda kept: kept.nbytes + _COLUMN_BYTES
+    MAX_CONNECTIONS_BYTES, lambda column: column.nbytes + _COLUMN_BYTES
 )
 
 

@@ -24,9 +24,9 @@ def as_html(table: TableVersion, schema: pa.Schema) -> str:
     rows = int(table.row_counts.live.sum())
     listed = list(schema)[:_MAX_COLUMNS]
     lines = [
-        f"<tr><td>{_shown(each.name)}</td><td>{_shown(str(each.type))}</td>"
-        f"<td>{'' if each.nullable else 'not null'}</td></tr>"
-        for each in listed
+        f"<tr><td>{_shown(column.name)}</td><td>{_shown(str(column.type))}</td>"
+        f"<td>{'' if column.nullable else 'not null'}</td></tr>"
+        for column in listed
     ]
     if len(schema) > len(listed):
         lines.append(f"<tr><td colspan='3'>and {len(schema) - len(listed)} more</td></tr>")
@@ -43,5 +43,7 @@ def _number(count: int, noun: str) -> str:
 
 
 def _shown(text: str) -> str:
-    printable = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in text)
+    printable = "".join(
+        character if character.isprintable() else "\N{MIDDLE DOT}" for character in text
+    )
     return escape(printable[:200])

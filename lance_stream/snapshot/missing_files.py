@@ -34,8 +34,8 @@ def _why(store: Store, version: int, fragment: Fragment) -> str:
     if not any(store.exists(manifest_path(version, scheme)) for scheme in NamingScheme):
         return (
             f"Version {version} of {store.uri} has been cleaned up since it was opened; nothing is "
-            "damaged. Open the table again, for its newest version: a DataFrame or view of Spark "
-            "keeps the version that it was made with, so make it again. A version is kept by a tag"
+            "damaged. Open the table again at its newest version: a DataFrame or view of Spark "
+            "keeps the version that it was created with, so create it again. A tag keeps a version"
         )
     bases = {file.base_id for file in fragment.files} - {None}
     for base in _base_paths(store, version) if bases else ():
@@ -49,11 +49,11 @@ def _why(store: Store, version: int, fragment: Fragment) -> str:
     if bases:
         return (
             f"Version {version} of {store.uri} needs it, and is a clone: it reads files of the "
-            "table that it was cloned from, whose cleanup knows nothing of clones. A tag there on "
-            "the version that was cloned would have kept them"
+            "table that it was cloned from, whose cleanup does not know of clones. A tag there on "
+            "the cloned version would have kept them"
         )
     return (
-        f"Version {version} of {store.uri} is there and needs it: the table is damaged. "
+        f"Version {version} of {store.uri} exists and needs it: the table is damaged. "
         "`lance-stream verify` lists what is missing"
     )
 

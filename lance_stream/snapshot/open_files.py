@@ -169,7 +169,7 @@ class OpenFiles:
                 )
         if not fragment.files and fragment.physical_rows:
             raise CorruptDataError(
-                f"fragment {fragment.id} is said to have {fragment.physical_rows} rows, but has no "
+                f"fragment {fragment.id} should have {fragment.physical_rows} rows, but has no "
                 "data file"
             )
 
@@ -324,7 +324,7 @@ class OpenFiles:
                     raise CorruptDataError(f"the base path {base_id} of the manifest is empty")
                 return self._stores.get_or_make(base_id, partial(self._open_base, base)), base
         raise CorruptDataError(
-            f"a file is said to lie below the base path {base_id}, but the manifest declares "
+            f"a file names the base path {base_id}, but the manifest declares only "
             f"{[base_path.id for base_path in self.base_paths]}"
         )
 
@@ -335,7 +335,7 @@ class OpenFiles:
             error.add_note(f"base path {base.id}")
             raise
         except InvalidInputError as error:
-            raise CorruptDataError(f"the base path {base.id} is no location: {error}") from error
+            raise CorruptDataError(f"the base path {base.id} is not a location: {error}") from error
 
 
 class _DeletionFileKey(NamedTuple):

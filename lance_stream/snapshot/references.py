@@ -109,14 +109,14 @@ class Refs:
         if self.branch is None:
             return self.store
         ending = f"/{branch_directory(self.branch)}"
-        for each in _roots(self.store):
-            if each.endswith(ending):
-                return self.store.at_root(_root_as_in(self.store, each[: -len(ending)]))
+        for root in _roots(self.store):
+            if root.endswith(ending):
+                return self.store.at_root(_root_as_in(self.store, root[: -len(ending)]))
         raise InvalidInputError(
-            f"{self.store.uri} says that it is the branch {self.branch!r} of a table, but does not "
-            f"lie in the folder {ending[1:]!r} of one: it was moved or copied, and the tags and "
-            "branches that it needs cannot be found. Open it where it was made; or write its rows "
-            "to a table of their own"
+            f"the manifests of {self.store.uri} name it the branch {self.branch!r} of a table, but "
+            f"it is not in the folder {ending[1:]!r} of one: it was moved or copied, so the tags "
+            "and branches of its table cannot be found. Open it where it was created, or write its "
+            "rows to a new table"
         )
 
     def log_of(self, branch: str | None) -> VersionLog:
@@ -159,11 +159,11 @@ def branch_by_its_file(store: Store) -> str | None:
     is None for an independent table in a folder that is named like a branch.
     """
     for root in _roots(store):
-        places = [at for at in range(len(root)) if root.startswith(_MARK, at)]
-        for place in places:
-            branch = root[place + len(_MARK) :]
-            table = store.at_root(_root_as_in(store, root[:place]))
-            files = (each.path for each in table.list(BRANCHES_DIRECTORY))
+        offsets = [start for start in range(len(root)) if root.startswith(_MARK, start)]
+        for offset in offsets:
+            branch = root[offset + len(_MARK) :]
+            table = store.at_root(_root_as_in(store, root[:offset]))
+            files = (file.path for file in table.list(BRANCHES_DIRECTORY))
             if branch in map(parse_branch_file_path, files):
                 return branch
     return None
@@ -174,7 +174,7 @@ def notes_on_missing_branch(log: VersionLog) -> Iterator[str]:
 
     It sends requests only if the location looks like one.
     """
-    if not any(_MARK in each for each in _roots(log.store)):
+    if not any(_MARK in root for root in _roots(log.store)):
         return
     with suppress(LanceStreamError, OSError):
         log.latest()
@@ -208,7 +208,7 @@ def as_branch(name: object) -> str | None:
     if name is None or name == MAIN_BRANCH:
         return None
     if not isinstance(name, str):
-        raise InvalidInputError(f"a branch has a name, which is a text, not {name!r}")
+        raise InvalidInputError(f"the name of a branch is text, not {name!r}")
     branch_directory(name)
     return name
 
@@ -243,7 +243,7 @@ def list_branches(refs: Refs) -> dict[str, Branch]:
         if isinstance(branch, Branch):
             found[branch.name] = branch
         else:
-            _log.warning("%s/%s is passed over: %s", refs.root.uri, path, branch)
+            _log.warning("skipped the branch file %s/%s: %s", refs.root.uri, path, branch)
     return dict(sorted(found.items()))
 
 
@@ -272,7 +272,9 @@ def _as_branch(name: str, content: Any) -> Branch:
         CorruptDataError: It does not describe a branch.
     """
     if not isinstance(content, dict):
-        raise CorruptDataError(f"the branch {name!r} says nothing: {content!r:.200}")
+        raise CorruptDataError(
+            f"the file of the branch {name!r} is not a JSON object: {content!r:.200}"
+        )
     parent, version = content.get("parentBranch"), content.get("parentVersion")
     made, metadata = content.get("createAt"), content.get("metadata", {})
     if (
@@ -281,7 +283,10 @@ def _as_branch(name: str, content: Any) -> Branch:
         or not (parent is None or isinstance(parent, str))
         or not isinstance(metadata, dict)
     ):
-        raise CorruptDataError(f"the branch {name!r} was made from nothing: {content!r:.200}")
+        raise CorruptDataError(
+            f"the file of the branch {name!r} does not state from which version of which branch it "
+            f"was created: {content!r:.200}"
+        )
     created = moment_at(made * 1_000_000) if isinstance(made, int) else None
     return Branch(
         name,
@@ -399,8 +404,8 @@ def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:
     for path, branch in read_branches(refs).items():
         if isinstance(branch, Exception):
             raise CorruptDataError(
-                f"{refs.root.uri}/{path} should say what a branch was made from, and cannot be "
-                f"understood: {branch}. Mend it, or delete it if there is no such branch"
+                f"{refs.root.uri}/{path} should state from which version a branch was created, and "
+                f"cannot be read: {branch}. Repair it, or delete it if there is no such branch"
             ) from branch
         names[branch.name] = True
     if refs.branch is not None:

@@ -130,11 +130,11 @@ def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
     """Return the location of another branch, in the form that a user wrote this one's."""
     path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
     path = path.rstrip("/")
-    own = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"
-    if not path.endswith(own):
+    suffix = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"
+    if not path.endswith(suffix):
         return other.store.uri
-    beside = "" if other.branch is None else f"/{branch_directory(other.branch)}"
-    return path.removesuffix(own) + beside + mark + query
+    other_suffix = "" if other.branch is None else f"/{branch_directory(other.branch)}"
+    return path.removesuffix(suffix) + other_suffix + mark + query
 
 
 def _newest_at(log: VersionLog, moment: datetime) -> Manifest:

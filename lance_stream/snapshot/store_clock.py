@@ -63,7 +63,7 @@ def _nanos_ahead_of(store: Store, environment: Environment) -> int:
     ahead = before - int(found[0].modified * 1e9) if found else 0
     if ahead > TOLERATED_NANOS:
         _log.warning(
-            "the clock of this machine is %.0f s ahead of the one of %s, by which ages are taken: "
+            "the clock of this machine is %.0f s ahead of the clock of %s, which determines ages: "
             "set it",
             ahead / 1e9,
             store.uri,

@@ -122,7 +122,7 @@ def list_tags(refs: Refs) -> dict[str, Tag]:
     """
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
-        _log.warning("%s looks like a tag and is passed over: %s", path, error)
+        _log.warning("skipped the tag file %s: %s", path, error)
     by_name = {tag.name: tag for tag in reversed(listing.tags)}
     return dict(sorted(by_name.items()))
 
@@ -206,7 +206,7 @@ def create_tag(
     }
     if not create_if_absent(refs.root, path, _encode(content)):
         raise InvalidInputError(
-            f"there is a tag {name!r} already: it stands for {said(get_tag(refs, name))}. Move it "
+            f"the tag {name!r} already exists, for {said(get_tag(refs, name))}. Move it "
             "with `update`, or delete it"
         )
     _check_is_same_table(refs.store, version, lambda: refs.root.delete(path))
@@ -285,7 +285,7 @@ def _read(store: Store, path: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"the tag {name!r} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise CorruptDataError(f"the tag {name!r} names no version: {data[:200]!r}")
+        raise CorruptDataError(f"the tag {name!r} does not state a version: {data[:200]!r}")
     return content
 
 
@@ -311,10 +311,10 @@ def _as_tag(name: str, content: Mapping[str, Any]) -> Tag:
     version, branch = content.get("version"), content.get("branch")
     metadata = content.get("metadata", {})
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise CorruptDataError(f"the tag {name!r} names no version: {content!r:.200}")
+        raise CorruptDataError(f"the tag {name!r} does not state a version: {content!r:.200}")
     if not (branch is None or isinstance(branch, str)) or not isinstance(metadata, dict):
         raise CorruptDataError(
-            f"the tag {name!r} has a branch or metadata of no kind: {content!r:.200}"
+            f"the tag {name!r} has a branch or metadata of the wrong type: {content!r:.200}"
         )
     branch = None if branch == MAIN_BRANCH else branch
     created, updated = (_moment(name, content.get(key)) for key in ("createdAt", "updatedAt"))
@@ -329,9 +329,7 @@ def _moment(name: str, text: object) -> datetime | None:
     try:
         return in_utc(parse_moment(str(text)))
     except ValueError as error:
-        raise CorruptDataError(
-            f"the tag {name!r} was made or moved at no moment: {error}"
-        ) from None
+        raise CorruptDataError(f"the tag {name!r} has an invalid time: {error}") from None
 
 
 def manifest_size(store: Store, version: int) -> int:
@@ -344,7 +342,7 @@ def manifest_size(store: Store, version: int) -> int:
         with suppress(NotFoundError):
             return store.size(manifest_path(version, scheme))
     raise NotFoundError(
-        f"the dataset at {store.uri} has no version {version}; a tag stands for one that is there"
+        f"the dataset at {store.uri} has no version {version}; a tag names an existing version"
     )
 
 

@@ -39,8 +39,8 @@ def warn_of_unmerged_rows(log: VersionLog, manifest: Manifest) -> None:
     _warned.add(log.store.uri)
     warnings.warn(
         f"the table at {log.store.uri} is written by a write-ahead log (MemWAL): rows that have "
-        "not been merged into the table are not read, counted or streamed here. Merge them by the "
-        "program that writes them; `lance-stream show` tells whether files lie in the log",
+        "not been merged into the table are not read, counted or streamed here. Merge them with "
+        "the program that writes them; `lance-stream show` reports whether the log has files",
         UserWarning,
         stacklevel=4,
     )

@@ -116,9 +116,9 @@ def test_invalid_consumer_names_are_refused(ds: Dataset, name: str) -> None:
 
 def test_damaged_tags_have_no_progress(ds: Dataset) -> None:
     ds.table.store.write("_refs/tags/lance_stream.consumer.totals.json", b"{}")
-    with pytest.raises(CorruptDataError, match="names no version"):
+    with pytest.raises(CorruptDataError, match="does not state a version"):
         read_progress(ds.table.refs, "totals")
-    with pytest.raises(CorruptDataError, match="names no version"):
+    with pytest.raises(CorruptDataError, match="does not state a version"):
         record_progress(ds.table.refs, "totals", 1)
 
 

@@ -53,7 +53,7 @@ def test_moved_tags_keep_creation_time_and_metadata(ds: Dataset) -> None:
 
 def test_a_tag_is_created_once(ds: Dataset) -> None:
     ds.tags.create("gold", 2)
-    with pytest.raises(InvalidInputError, match="stands for version 2"):
+    with pytest.raises(InvalidInputError, match="already exists, for version 2"):
         ds.tags.create("gold", 3)
     assert ds.tags.list()["gold"].version == 2
     assert ds.tags.update("gold", 3).version == 3
