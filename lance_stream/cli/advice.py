@@ -1,13 +1,12 @@
-"""Says in commands what messages say in Python.
+"""Replaces the Python calls in error messages by commands.
 
-Messages of errors name the way out as a user of Python takes it. On the command line the same way
-out is another command.
+An error message names its remedy as a call in Python. On the command line, the remedy is a command.
 """
 
 import re
 from typing import Final
 
-_WORDS: Final[tuple[tuple[str, str], ...]] = (
+_COMMANDS: Final[tuple[tuple[str, str], ...]] = (
     (r"open it by open_dataset\(uri, branch='(.+?)'\)", r"name it by --branch \1"),
     (r"ds\.(branches|tags)\.delete\(name\)", r"`lance-stream \1 delete URI NAME`"),
     (r"ds\.(branches|tags)\.delete\('(.+?)'\)", r"`lance-stream \1 delete URI \2`"),
@@ -23,11 +22,11 @@ _WORDS: Final[tuple[tuple[str, str], ...]] = (
     ),
     (r" \(as lance_stream\.create_dataset does\)", ""),
 )
-"""What messages say, and the same for the command line."""
+"""Patterns in messages, and their replacements on the command line."""
 
 
 def as_commands(message: str) -> str:
     """Return a message with commands in place of calls."""
-    for pattern, words in _WORDS:
+    for pattern, words in _COMMANDS:
         message = re.sub(pattern, words, message)
     return message

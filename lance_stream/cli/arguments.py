@@ -53,7 +53,7 @@ class Location(StringParamType):
 
 @dataclass(frozen=True)
 class TableArgument:
-    """A table that was named on the command line.
+    """A table that is named on the command line.
 
     Attributes:
         uri: Its directory: a path, or a URI.
@@ -182,7 +182,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 """Adds the choice of output for programs."""
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-"""Adds the answer to the question whether to go on."""
+"""Adds an option that answers the confirmation question."""
 
 
 def names_option(what: str) -> Callable[[Function], Function]:

@@ -42,24 +42,24 @@ _REFERENCES = Section("Tags, branches, readers", "references")
 _SETUP = Section("This machine", "setup")
 
 COMMANDS: Final[dict[str, Entry]] = {
-    "show": Entry(_LOOK, "show columns, sizes, streams, and what the table needs"),
+    "show": Entry(_LOOK, "show columns, sizes, streams and recommended maintenance"),
     "log": Entry(_LOOK, "list the versions, the newest first"),
-    "report": Entry(_LOOK, "write a page with figures of the history, size and readers"),
-    "verify": Entry(_LOOK, "check every rule of the format, or compare rows with others"),
+    "report": Entry(_LOOK, "write a page about history, size and readers"),
+    "verify": Entry(_LOOK, "check every rule of the format, or compare rows"),
     "head": Entry(_READ, "print the first rows"),
-    "query": Entry(_READ, "print rows that a condition selects, sorted, counted"),
+    "query": Entry(_READ, "print the rows that a condition selects; sort or count them"),
     "changes": Entry(_READ, "print inserted, updated and deleted rows"),
-    "compact": Entry(_MAINTAIN, "merge small fragments, and drop deleted rows"),
-    "cleanup": Entry(_MAINTAIN, "remove old versions, and files that are no longer needed"),
-    "indices": Entry(_MAINTAIN, "list what indices cover, or bring them up to date"),
+    "compact": Entry(_MAINTAIN, "merge small fragments and drop deleted rows"),
+    "cleanup": Entry(_MAINTAIN, "remove old versions and unneeded files"),
+    "indices": Entry(_MAINTAIN, "list the coverage of indices, or update them"),
     "restore": Entry(_MAINTAIN, "make the content of an older version the newest"),
-    "quarantine": Entry(_MAINTAIN, "list rows that a stream has set aside, or write them"),
-    "migrate": Entry(_MAINTAIN, "give a table a newer feature of the format"),
+    "quarantine": Entry(_MAINTAIN, "list the rows in quarantine, or write them to the table"),
+    "migrate": Entry(_MAINTAIN, "migrate a table to a newer feature of the format"),
     "tags": Entry(_REFERENCES, "list, create, move and delete names for versions"),
-    "branches": Entry(_REFERENCES, "list, create and delete histories beside the main one"),
+    "branches": Entry(_REFERENCES, "list, create and delete separate histories"),
     "clone": Entry(_REFERENCES, "create a table that starts with the files of another"),
     "consumers": Entry(_REFERENCES, "list the consumers of the changes, or drop one"),
-    "doctor": Entry(_SETUP, "check this machine, and a store, for what a stream needs"),
+    "doctor": Entry(_SETUP, "check whether this machine and a store are ready"),
     "completion": Entry(_SETUP, "print the completion script of a shell"),
 }
 """Each command by its name: `command` in the module of this name in its section's package."""
@@ -68,7 +68,7 @@ _EXIT_CODES: Final = [
     ("0", "success"),
     ("1", "verify or doctor has findings; or a system error, such as a full disk"),
     ("2", "the command is invalid: the message says why"),
-    ("3", "there is no such table, version, column or name"),
+    ("3", "the table, version, column or name does not exist"),
     ("4", "the table is damaged, or has a feature that is not supported"),
     ("5", "the commit failed"),
     ("130", "interrupted"),
@@ -76,14 +76,14 @@ _EXIT_CODES: Final = [
 
 
 class Program(Group):
-    """Imports a command when it is called."""
+    """The program; it imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of the commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
-        """Return a command; None if there is none of this name."""
+        """Return the command of a name; None if it does not exist."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -128,7 +128,7 @@ def make_program() -> Program:
     return program
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -> None:
-    if is_asked and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _param: click.Parameter, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
         print(f"{PROGRAM} {VERSION}")
         ctx.exit()

@@ -14,7 +14,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
 }
-"""Settings of the contexts of all commands."""
+"""Settings of every command's context."""
 
 
 @dataclass
@@ -22,24 +22,24 @@ class Session:
     """One call of the program.
 
     Attributes:
-        given: What sleeps and tells the time instead of the machine; None for the machine.
+        replacement: Clock and sleep for tests; None for the machine's.
         is_debug: Whether an error shows its traceback.
         command: The command that runs, with its program's name.
     """
 
-    given: "Environment | None" = None
+    replacement: "Environment | None" = None
     is_debug: bool = False
     command: str = ""
 
     @property
     def environment(self) -> "Environment":
-        """What sleeps and tells the time."""
+        """The clock, and what sleeps."""
         from lance_stream.environment import MACHINE
 
-        return self.given or MACHINE
+        return self.replacement or MACHINE
 
 
-class NothingAskedError(click.UsageError):
+class MissingCommandError(click.UsageError):
     """A command that only has subcommands was called without one."""
 
 
@@ -50,7 +50,7 @@ ARGUMENTS: Final = {
     "VERSION": "A number, a tag, or a time (in UTC if it has no zone); tag:NAME for a tag that "
     "looks like a number or a time.",
 }
-"""What the help says of arguments, by their names."""
+"""The help of arguments, by their names."""
 
 
 class StoreOption(click.Option):
@@ -58,13 +58,13 @@ class StoreOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose options may be abbreviated, as long as one option is meant."""
+    """A command whose options may be abbreviated, unless that is ambiguous."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, the options, and those for the table's store."""
         params = self.get_params(ctx)
-        named = [param for param in params if isinstance(param, click.Argument)]
-        names = [(argument.metavar or "").strip("[]") for argument in named]
+        arguments = [param for param in params if isinstance(param, click.Argument)]
+        names = [(argument.metavar or "").strip("[]") for argument in arguments]
         options = [param for param in params if isinstance(param, click.Option)]
         of_store = [option for option in options if isinstance(option, StoreOption)]
         for title, records in (
@@ -78,7 +78,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words after the command's name."""
-        return super().parse_args(ctx, in_full(args, self.get_params(ctx)))
+        return super().parse_args(ctx, expand(args, self.get_params(ctx)))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -92,7 +92,7 @@ def _records(options: Sequence[click.Option], ctx: click.Context) -> list[tuple[
 
 
 class Group(click.Group):
-    """A command with subcommands; says which one could have been meant."""
+    """A command with subcommands; suggests the closest one for an unknown name."""
 
     command_class = Command
 
@@ -113,7 +113,7 @@ class Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words after the group's name."""
         if not args and not ctx.resilient_parsing:
-            raise NothingAskedError("a command is missing", ctx)
+            raise MissingCommandError("a command is missing", ctx)
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -134,14 +134,14 @@ class Group(click.Group):
 
 
 def suggestion(word: str, candidates: Iterable[str]) -> str:
-    """Return a question for what could have been meant, and the end of the sentence before it."""
+    """Return the end of a sentence about an unknown word, with the closest known ones."""
     close = get_close_matches(word, list(candidates), n=3, cutoff=0.5)
     if not close:
         return "."
     return f". Did you mean {' or '.join(close)}?"
 
 
-def in_full(words: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
+def expand(words: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
     """Return words with abbreviated options in full.
 
     An abbreviation of several options stays as it is, and so do words after `--`.
@@ -154,15 +154,15 @@ def in_full(words: Sequence[str], params: Sequence[click.Parameter]) -> list[str
         if name.startswith("--")
     }
     ends = words.index("--") if "--" in words else len(words)
-    return [*(_in_full(word, names) for word in words[:ends]), *words[ends:]]
+    return [*(_expand(word, names) for word in words[:ends]), *words[ends:]]
 
 
-def _in_full(word: str, names: Iterable[str]) -> str:
-    name, equals, value = word.partition("=")
-    if len(name) < 3 or not name.startswith("--") or name in names:
+def _expand(word: str, names: Iterable[str]) -> str:
+    prefix, equals, value = word.partition("=")
+    if len(prefix) < 3 or not prefix.startswith("--") or prefix in names:
         return word
-    meant = [name for name in names if name.startswith(name)]
-    return f"{meant[0]}{equals}{value}" if len(meant) == 1 else word
+    matches = [name for name in names if name.startswith(prefix)]
+    return f"{matches[0]}{equals}{value}" if len(matches) == 1 else word
 
 
 def new_group(name: str) -> Callable[[Callable[..., Any]], Group]:

@@ -1,9 +1,9 @@
-"""Runs a command, and turns what happens to it into an exit code.
+"""Runs a command, and turns its outcome into an exit code.
 
     0    success
     1    `verify` or `doctor` has findings; or a system error (disk full, permission denied)
     2    invalid command: see the message
-    3    there is no such table, version, column, tag or consumer
+    3    the table, version, column, tag or consumer does not exist
     4    the table is damaged, or has an unsupported feature
     5    the commit failed
     130  interrupted
@@ -27,7 +27,7 @@ import click
 
 from lance_stream.cli.advice import as_commands
 from lance_stream.cli.commands import PROGRAM, make_program
-from lance_stream.cli.grammar import NothingAskedError, Session
+from lance_stream.cli.grammar import MissingCommandError, Session
 from lance_stream.cli.output import Printable
 from lance_stream.errors import (
     BadDataError,
@@ -90,7 +90,7 @@ def _run(words: list[str], session: Session) -> int:
             return int(program.invoke(context) or 0)
     except click.exceptions.Exit as end:
         return end.exit_code
-    except NothingAskedError as error:
+    except MissingCommandError as error:
         _print_error(error.ctx.get_help() if error.ctx else str(error))
         return _INVALID
     except click.UsageError as error:
@@ -117,7 +117,7 @@ def _report(error: Exception, path: str, *, is_debug: bool) -> int:
         if isinstance(error, kind):
             _print_error(as_commands(f"{path}: {error}{notes}"))
             return code
-    advice = "" if is_debug else "\n  That is a mistake of this program: --debug shows where."
+    advice = "" if is_debug else "\n  This is a bug in lance-stream: --debug shows the traceback."
     _print_error(f"{path}: {type(error).__name__}: {error}{notes}{advice}")
     return 1
 
@@ -133,7 +133,7 @@ def _complete(instruction: str) -> int:
 
 
 def _check_output() -> None:
-    """Make sure that any content can be printed in any encoding, also to a closed stream."""
+    """Make any content printable in any encoding, also if a stream is closed."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the calling program
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # open until the process ends
@@ -151,7 +151,7 @@ class _OneLine(logging.Handler):
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Print warnings on stderr like errors: one line, and nothing that steers the terminal."""
+    """Print warnings on stderr like errors: one line, without control characters."""
     handler, logger = _OneLine(logging.WARNING), logging.getLogger("lance_stream")
     show: Callable[..., Any] = warnings.showwarning
     if not logger.handlers:

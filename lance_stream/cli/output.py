@@ -1,4 +1,4 @@
-"""Output of the verbs: tables, sizes and timestamps for people, JSON for programs."""
+"""Output of commands: tables, sizes and timestamps for people, JSON for programs."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 from lance_stream.sizes import size_text
 
 MAX_WIDTH: Final = 40
-"""Values that take more columns of a terminal are truncated in a table."""
+"""Values that are wider than this many columns of a terminal are truncated in a table."""
 
 size: Final = size_text
 """Returns a size with three or four digits and a unit."""
@@ -21,7 +21,7 @@ class Printable:
     """A text stream that writes terminal control characters as JSON escapes.
 
     Names of columns, tags and properties come from the table, which may not be trusted: an escape
-    sequence could move the cursor, set a title, or hide text beside it. Within JSON, the escapes
+    sequence could move the cursor, set a title, or hide text. Within JSON, the escapes
     mean the same as the characters.
 
     Args:
@@ -36,7 +36,7 @@ class Printable:
         return self._stream.write("\n".join(map(escaped, text.split("\n"))))
 
     def write_drawn(self, text: str) -> int:
-        """Write a text whose parts have been escaped, and that has styles of ours."""
+        """Write a text whose parts are already escaped, and which may contain our styles."""
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -55,7 +55,7 @@ def _as_printable(letter: str) -> str:
 
 
 def print_drawn(text: str) -> None:
-    """Print a text whose parts have been escaped, and that has styles of ours."""
+    """Print a text whose parts are already escaped, and which may contain our styles."""
     stream = sys.stdout
     if isinstance(stream, Printable):
         stream.write_drawn(text)
@@ -81,9 +81,7 @@ def cell(value: object, max_width: int = MAX_WIDTH) -> str:
     """Return a value on one line, truncated if it is long."""
     if value is None:
         return "null"
-    if isinstance(
-        value, list | tuple | bytes
-    ):  # a vector of thousands is not printed for its start
+    if isinstance(value, list | tuple | bytes):  # only the beginning of a long vector is formatted
         value = value[: max_width + 1]
     text = value if isinstance(value, str) else to_json(value) if _is_nested(value) else str(value)
     if len(text) > 2 * max_width:

@@ -1,4 +1,4 @@
-"""Progress of long work, on stderr, and only if a person looks at it."""
+"""Progress of long work, on stderr, if that is a terminal."""
 
 import os
 import sys
@@ -14,11 +14,11 @@ Advance: TypeAlias = Callable[[float], object]
 
 @contextmanager
 def progress(task: str, *, is_counted: bool = True) -> Iterator[Advance]:
-    """Show that a task is under way while the block runs; nothing is left of it afterwards.
+    """Show that a task is in progress while the block runs, and clear the line afterwards.
 
     Args:
-        task: What is done, in a few words.
-        is_counted: Whether the block knows how far it is: a bar is drawn.
+        task: A few words about it.
+        is_counted: Whether the block reports its progress: a bar is drawn.
 
     Yields:
         A function to call with the share that is done.

@@ -1,15 +1,15 @@
-"""Questions before something that cannot be undone, and only if a person can answer."""
+"""Confirmation of what cannot be undone, if a person is at the terminal."""
 
 import sys
 
 from lance_stream.cli.output import Printable
 
 
-def may_go_on(question: str, *, is_sure: bool) -> bool:
-    """Return whether to go on: a person at a terminal is asked, a script is not.
+def confirm(question: str, *, is_sure: bool) -> bool:
+    """Return whether to continue: a person at a terminal is asked, a script is not.
 
     Args:
-        question: What is about to happen, as a question.
+        question: The action, as a question.
         is_sure: Whether the answer was given on the command line.
     """
     if is_sure or not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):

@@ -1,4 +1,4 @@
-"""Where the installed script begins: imports the program so that an interruption is not an error.
+"""The entry point of the installed script: an interruption of its imports is not an error.
 
 Ctrl-C while the program is imported would otherwise print a traceback.
 """

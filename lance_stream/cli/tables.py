@@ -16,11 +16,11 @@ from lance_stream.cli.output import escaped, num_columns, print_drawn
 _GAP: Final = 2
 _NARROWEST: Final = 20
 _SHORT: Final = 20
-"""Cells of so many columns are not folded."""
+"""Cells of up to this many columns are not folded."""
 
 
 def width_of_terminal() -> int | None:
-    """Return how many columns stdout has; None if it is no terminal."""
+    """Return how many columns stdout has; None if it is not a terminal."""
     if not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, _NARROWEST)
@@ -88,7 +88,7 @@ def _drawn(
 ) -> list[str]:
     """Return the lines of a table for a terminal: columns with long cells are folded.
 
-    If there is no space for them beside the others, the lines are longer than the terminal.
+    If the other columns leave no space for them, the lines are longer than the terminal.
     """
     from rich.console import Console
     from rich.table import Table
@@ -98,11 +98,11 @@ def _drawn(
         box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False
     )
     widths = [max(map(num_columns, column)) for column in zip(header, *rows, strict=True)]
-    is_long = [width > _SHORT for width in widths]
+    is_long = [column > _SHORT for column in widths]
     for name, is_folded in zip(header, is_long, strict=True):
         justify: Literal["left", "right"] = "right" if name in numbers else "left"
         table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not is_folded)
-    least = [min(width, _SHORT) + _GAP for width in widths]
+    least = [min(column, _SHORT) + _GAP for column in widths]
     for row in rows:
         table.add_row(*map(Text, row))
     drawn = io.StringIO()

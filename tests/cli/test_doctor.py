@@ -135,7 +135,7 @@ def test_a_location_is_reached_with_and_without_a_table(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code, checks = diagnose(capsys, str(tmp_path / "t"))
-    assert (code, checks["location"]) == (0, ("ok", "reached; there is no table yet"))
+    assert (code, checks["location"]) == (0, ("ok", "reachable; there is no table yet"))
     assert list(tmp_path.iterdir()) == []
     lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
     code, checks = diagnose(capsys, str(tmp_path / "t"))
@@ -198,4 +198,4 @@ def test_a_bucket_without_conditions_is_enough_beside_a_manifest_store(
 
 def test_a_probe_needs_a_location(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["doctor", "--probe"]) == 2
-    assert "needs a location" in capsys.readouterr().err
+    assert "requires a location" in capsys.readouterr().err

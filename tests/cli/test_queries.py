@@ -107,9 +107,9 @@ def test_a_sort_with_a_limit_keeps_few_rows(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--order-by", "id downwards"], 2, "'id downwards' is none"),
-        (["--order-by", "id,"], 2, "--order-by takes columns"),
-        (["--order-by", "nope"], 2, "'nope' is none"),
+        (["--order-by", "id downwards"], 2, "no column 'id downwards'"),
+        (["--order-by", "id,"], 2, "--order-by must be a list of columns"),
+        (["--order-by", "nope"], 2, "no column 'nope'"),
         (["--order-by", "tags"], 2, "cannot sort"),
         (["--where", "id >"], 2, "is not a SQL expression"),
         (["--where", "nope = 1"], 3, "nope"),

@@ -100,7 +100,7 @@ class ObjectStoreContract(StoreContract):
             yield proxy
 
     @pytest.fixture
-    def lag(self, bucket: Bucket, proxy: FaultProxy) -> ObjectStore:
+    def behind(self, bucket: Bucket, proxy: FaultProxy) -> ObjectStore:
         """The same store, reached through the proxy."""
         return store_at(bucket, proxy.url)
 
@@ -419,7 +419,7 @@ class ObjectStoreContract(StoreContract):
             ("v/1", lambda: store.create_once("v/1", b"x")),
             ("v", lambda: store.list_names("v")),
         ]:
-            with pytest.raises(StoreUnavailableError, match="3 times") as caught:
+            with pytest.raises(StoreUnavailableError, match="3 attempts") as caught:
                 attempt()
             assert path in str(caught.value)
             assert bucket.name in str(caught.value)
@@ -428,7 +428,7 @@ class ObjectStoreContract(StoreContract):
 
     def test_an_unreachable_service_is_named(self, bucket: Bucket) -> None:
         store = store_at(bucket, "http://127.0.0.1:1", client_max_retries="1")
-        with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1.* 2 times"):
+        with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1.* 2 attempts"):
             store.read("a")
 
     def test_retries_end_at_the_deadline(self, bucket: Bucket, proxy: FaultProxy) -> None:

@@ -90,7 +90,7 @@ def test_unreadable_listings_are_requested_again(body: bytes) -> None:
             "s3://b/t",
             {"anon": "true", "endpoint": endpoint, "region": "r", "client_max_retries": "1"},
         )
-        with pytest.raises(StoreUnavailableError, match=r"a listing of '' .*2 times"):
+        with pytest.raises(StoreUnavailableError, match=r"a listing of '' .*2 attempts"):
             store.list()
 
 

@@ -1,4 +1,4 @@
-"""What `show` says of a table at a version, as JSON documents have it."""
+"""The description of a table that `show` prints, as JSON values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.table.tombstones import read_tombstones
 
 _EXTENSION = "ARROW:extension:"
-"""Metadata that say no more than the type of a column."""
+"""Metadata that repeat the type of a column."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is beside a version of a table: it takes one listing each.
+    """What a table has besides the rows of a version; reading it takes one listing each.
 
     Attributes:
         versions: The existing versions, ascending.
@@ -38,7 +38,7 @@ class Surroundings:
 
 
 def read_surroundings(table: TableVersion) -> Surroundings:
-    """Read what is beside a version of a table."""
+    """Read the versions, tags, branches and consumers of a table."""
     refs = table.refs
     tags = read_tags(refs)
     return Surroundings(

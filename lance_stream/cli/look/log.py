@@ -27,14 +27,14 @@ _NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED")
 @click.option(
     "--count-rows",
     is_flag=True,
-    help="Read deletion files to count the changed rows that the manifests do not tell, such as "
-    "those of a restore.",
+    help="Read deletion files to count changed rows that the manifests do not state, such as those "
+    "of a restore.",
 )
 @json_option
 def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: bool) -> int:
     """List the versions of a table, one per line, the newest first.
 
-    A question mark is for what the manifests do not tell.
+    A question mark stands for a number that the manifests do not state.
     """
     versions = table.open().versions(limit, count_rows=count_rows)[::-1]
     if as_json:

@@ -48,8 +48,8 @@ def command(
     key, equals, _ = str(output_file).partition("=")
     if equals and is_known(key.lower()):
         raise InvalidInputError(
-            f"-o of this command is the file to write, and {key!r} is an option of the table's "
-            f"store: give it as --storage-option {key}=VALUE. A file of that name is "
+            f"-o names the file to write, but {key!r} is an option of the table's "
+            f"store: give it as --storage-option {key}=VALUE. To write a file of that name, use "
             f"-o ./{key}=VALUE"
         )
     ds = table.open()

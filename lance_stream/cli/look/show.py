@@ -95,8 +95,8 @@ def _tables(info: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
             "columns",
             ["NAME", "TYPE", ""],
             [
-                [each["name"], each["type"], "" if each["nullable"] else "not null"]
-                for each in info["columns"]
+                [column["name"], column["type"], "" if column["nullable"] else "not null"]
+                for column in info["columns"]
             ],
         ),
         (
@@ -104,47 +104,51 @@ def _tables(info: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
             ["NAME", "KIND", "COLUMNS", "ROWS", "NOT COVERED"],
             [
                 [
-                    each["name"],
-                    each["kind"],
-                    ", ".join(each["columns"]),
-                    "?" if each["rows_indexed"] is None else str(each["rows_indexed"]),
-                    "?" if each["rows_unindexed"] is None else str(each["rows_unindexed"]),
+                    index["name"],
+                    index["kind"],
+                    ", ".join(index["columns"]),
+                    "?" if index["rows_indexed"] is None else str(index["rows_indexed"]),
+                    "?" if index["rows_unindexed"] is None else str(index["rows_unindexed"]),
                 ]
-                for each in info["indices"]
+                for index in info["indices"]
             ],
         ),
         (
             "metadata",
             ["OF", "KEY", "VALUE"],
             [
-                [" ".join(filter(None, (each["of"], each["column"]))), each["key"], each["value"]]
-                for each in info["metadata"]
+                [
+                    " ".join(filter(None, (entry["of"], entry["column"]))),
+                    entry["key"],
+                    entry["value"],
+                ]
+                for entry in info["metadata"]
             ],
         ),
-        ("config", ["KEY", "VALUE"], [list(each) for each in info["config"].items()]),
+        ("config", ["KEY", "VALUE"], [list(entry) for entry in info["config"].items()]),
         (
             "streams into it",
             ["APP ID", "BATCH", "IN VERSION", "ROWS", "DIGEST"],
             [
                 [
-                    each["app_id"],
-                    str(each["batch"]),
-                    str(each["version"] or "?"),
-                    "?" if each["rows"] is None else str(each["rows"]),
-                    each["digest"] or "?",
+                    stream["app_id"],
+                    str(stream["batch"]),
+                    str(stream["version"] or "?"),
+                    "?" if stream["rows"] is None else str(stream["rows"]),
+                    stream["digest"] or "?",
                 ]
-                for each in info["streams"]
+                for stream in info["streams"]
             ],
         ),
         (
             "branches",
             ["NAME", "FROM VERSION"],
-            [[each["name"], str(each["from"])] for each in info["branches"]],
+            [[branch["name"], str(branch["from"])] for branch in info["branches"]],
         ),
         (
             "files that look like tags or branches but are not",
             ["FILE", "REASON"],
-            [list(each) for each in info["unreadable"].items()],
+            [list(file) for file in info["unreadable"].items()],
         ),
         ("tags", ["NAME", "VERSION"], [[k, str(v)] for k, v in info["tags"].items()]),
         (
@@ -152,12 +156,13 @@ def _tables(info: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
             ["NAME", "FINISHED", "BEHIND", "UPDATED"],
             [
                 [
-                    each["name"],
-                    f"{'starts with ' if each['is_beginning'] else ''}version {each['version']}",
-                    output.count(each["versions_behind"], "version"),
-                    output.moment(each["updated_at"]),
+                    consumer["name"],
+                    ("starts with " if consumer["is_beginning"] else "")
+                    + f"version {consumer['version']}",
+                    output.count(consumer["versions_behind"], "version"),
+                    output.moment(consumer["updated_at"]),
                 ]
-                for each in info["consumers"]
+                for consumer in info["consumers"]
             ],
         ),
     )

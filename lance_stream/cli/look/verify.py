@@ -81,7 +81,7 @@ def command(
     ds = table.open(version)
     if against is not None:
         if deep:
-            raise InvalidInputError("--deep checks one table; leave out --against, or --deep")
+            raise InvalidInputError("--deep checks one table: leave out --against or --deep")
         there = TableArgument(against, table.storage_options)
         other = _Other(there, against_version, split_names(columns), filter)
         return _compare(ds, other, as_json=as_json)
@@ -92,7 +92,7 @@ def command(
     ):
         if value is not None:
             raise InvalidInputError(
-                f"{option} is for comparisons with another table: add --against"
+                f"{option} is for comparisons with another table: give --against"
             )
     findings = _findings(ds, deep=deep)
     for finding in findings:
@@ -144,7 +144,9 @@ def _rows_of(other: _Other) -> "Rows":
         there = checkout(newest, other.version)
         return lambda: there.scan(other.columns, other.filter)
     if other.filter is not None:
-        raise InvalidInputError("--filter is for tables; parquet files are compared as a whole")
+        raise InvalidInputError(
+            "--filter is for tables: parquet files are compared as a whole, so leave it out"
+        )
     return lambda: read_parquet(uri, other.columns)
 
 

@@ -18,7 +18,7 @@ from lance_stream.cli.arguments import (
 )
 from lance_stream.cli.grammar import new_command
 from lance_stream.cli.progress import progress
-from lance_stream.cli.questions import may_go_on
+from lance_stream.cli.questions import confirm
 
 if TYPE_CHECKING:
     from lance_stream.maintenance.cleanup import CleanupReport
@@ -69,13 +69,13 @@ def command(
     """
     ds = table.open()
     question = (
-        f"Delete files of {ds.uri} that no version names, whatever their age? Other programs that "
-        "are writing to it now would lose their rows."
+        f"Delete files of {ds.uri} that no version names, whatever their age? Programs that are "
+        "writing to it now would lose their rows."
     )
-    if delete_unverified and not may_go_on(question, is_sure=yes or dry_run):
+    if delete_unverified and not confirm(question, is_sure=yes or dry_run):
         print("nothing was removed")
         return 1
-    with progress("looking for what is not needed", is_counted=False):
+    with progress("looking for unneeded files", is_counted=False):
         report = ds.cleanup(
             older_than,
             retain_versions,

@@ -1,4 +1,4 @@
-"""Rewrites small fragments, and those with many deleted rows; the change feed shows nothing."""
+"""Rewrites small fragments, and those with many deleted rows, without changes in the feed."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ _TARGET_ROWS = 1 << 20  # as in maintenance.compaction.plan, which loads Arrow
 def command(table: TableArgument, target_rows: int, as_json: bool) -> int:
     """Rewrite small fragments, and those with many deleted rows.
 
-    The change feed shows nothing. Other programs may write meanwhile.
+    The change feed shows no changes. Other programs may write at the same time.
     """
     from lance_stream.maintenance.compaction.compact import compact
     from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_task

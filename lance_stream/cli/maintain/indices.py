@@ -1,4 +1,4 @@
-"""Lists the indices of a table and what they cover, or brings them up to date."""
+"""Lists the coverage of a table's indices, or updates them."""
 
 import click
 
@@ -11,10 +11,9 @@ from lance_stream.cli.tables import print_table
 
 @new_group("indices")
 def command() -> None:
-    """List the indices of a table and what they cover, or bring them up to date.
+    """List the coverage of a table's indices, or update them.
 
-    Rows that came or changed since an index was brought up to date are not in it: each search scans
-    them.
+    An index lacks rows that were added or changed since its last update: every search scans them.
     """
 
 
@@ -63,20 +62,20 @@ def list_all(table: TableArgument, version: str | None, as_json: bool) -> int:
     "names",
     metavar="NAME",
     multiple=True,
-    help="An index; may be given several times. By default all that need it.",
+    help="The index to update. Can be repeated.  [default: all that need it]",
 )
 @click.option("--retrain", is_flag=True, help="Train vector indices anew from all rows.")
 @json_option
 def optimize(table: TableArgument, names: tuple[str, ...], retrain: bool, as_json: bool) -> int:
-    """Bring indices up to date with the newest version.
+    """Update indices to the newest version.
 
-    The change feed shows nothing. Other programs may write meanwhile. Needs pylance: pip install
-    'lance-stream[index]'.
+    The change feed shows no changes. Other programs may write at the same time. Requires pylance:
+    pip install 'lance-stream[index]'.
     """
     from lance_stream.maintenance.indices.update_indices import update_indices
 
     before = table.open()
-    with progress(f"bringing indices of {before.uri} up to date"):
+    with progress(f"updating the indices of {before.uri}"):
         update = update_indices(before.table, names or None, retrain=retrain)
     if as_json:
         answer = {

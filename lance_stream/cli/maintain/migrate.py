@@ -8,7 +8,7 @@ import click
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table, yes_option
 from lance_stream.cli.grammar import new_command
-from lance_stream.cli.questions import may_go_on
+from lance_stream.cli.questions import confirm
 from lance_stream.errors import InvalidInputError
 
 
@@ -26,7 +26,7 @@ def _manifest_names(table: TableArgument) -> dict[str, Any]:
 
     if table.branch is not None:
         raise InvalidInputError(
-            "a branch has names of the new kind from its beginning: leave out --branch"
+            "the manifests of a branch always have names of the new kind: leave out --branch"
         )
     renamed = migrate_manifest_paths(table.uri, table.storage_options)
     return {"num_renamed": renamed, "is_changed": bool(renamed)}
@@ -38,12 +38,13 @@ def _lineage_files(table: TableArgument) -> dict[str, Any]:
     before = table.open()
     if not before.has_stable_row_ids:
         raise InvalidInputError(
-            "rows have no stable ids, so there is no lineage; migrate to stable-row-ids first"
+            "rows have no stable ids, so there is no lineage: migrate to stable-row-ids first"
         )
     if before.table.file_version.data_file_numbers < (2, 0):
         raise InvalidInputError(
-            f"data files of version {before.file_version} cannot hold lineage: copy the table into "
-            "a new one, whose files are of version 2.2"
+            f"data files of version {before.file_version} cannot store lineage: copy the table to "
+            "a "
+            "new one, whose files have version 2.2"
         )
     if inline_limit(before.config) is not None:
         return {"version": before.version, "is_changed": False}
@@ -65,18 +66,18 @@ _MIGRATIONS: Final[dict[str, Callable[[TableArgument], dict[str, Any]]]] = {
 def command(table: TableArgument, feature: str, yes: bool, as_json: bool) -> int:
     """Migrate a table to a newer feature of the format.
 
-    stable-row-ids: every row gets an id that it keeps when it is updated or moved, which the change
-    feed needs. No data file is touched. Drop indices first, and create them again afterwards.
+    stable-row-ids: every row gets an id that it keeps when it is updated or moved. The change feed
+    requires it. No data file is changed. Drop indices first, and create them again afterwards.
 
-    manifest-names: the manifests of an old table are renamed, so that finding its newest version
-    costs one short listing. Stop writers and cleanups first.
+    manifest-names: renames the manifests of an old table, so that finding its newest version takes
+    one short listing. Stop writers and cleanups first.
 
-    lineage-files: the ids and versions of rows that were updated all over the table move from its
-    manifests into data files, at the next compaction. Programs with a release of Lance that does
-    not know this can no longer read the table then.
+    lineage-files: the next compaction moves the ids and versions of scattered updated rows from the
+    manifests into data files. Releases of Lance that do not support this can then no longer read
+    the table.
     """
     question = f"Rename the manifests of {table.uri}? Its writers and cleanups must be stopped."
-    if feature == "manifest-names" and not may_go_on(question, is_sure=yes):
+    if feature == "manifest-names" and not confirm(question, is_sure=yes):
         print("nothing was renamed")
         return 1
     answer = _MIGRATIONS[feature](table)

@@ -1,4 +1,4 @@
-"""Lists the rows that a table's streams have set aside, or writes them to the table."""
+"""Lists the rows in a table's quarantine, or writes them to the table."""
 
 from dataclasses import asdict
 
@@ -10,15 +10,15 @@ from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.tables import print_table
 
 _at_option = click.option(
-    "--quarantine", metavar="URI", help="The quarantine.  [default: beside the table]"
+    "--quarantine", metavar="URI", help="The quarantine.  [default: next to the table]"
 )
 
 
 @new_group("quarantine")
 def command() -> None:
-    """List the rows that a sink has set aside, or write them to the table.
+    """List the rows in quarantine, or write them to the table.
 
-    A sink with bad_rows="quarantine" sets rows aside that do not fit the table or fail a check.
+    A sink with bad_rows="quarantine" puts rows there that do not fit the table or fail a check.
     """
 
 
@@ -61,7 +61,7 @@ def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int
 @new_command("replay")
 @takes_table
 @_at_option
-@click.option("--where", metavar="CONDITION", help="Only rows of the quarantine that it selects.")
+@click.option("--where", metavar="CONDITION", help="Select rows of the quarantine.")
 @click.option(
     "--set",
     "values",
@@ -73,13 +73,13 @@ def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int
     "--expect",
     metavar="CONDITION",
     multiple=True,
-    help="What rows have to meet, instead of the sink's checks. Can be repeated.",
+    help="A check to apply instead of the sink's checks. Can be repeated.",
 )
-@click.option("--no-checks", is_flag=True, help="Rows need not meet the sink's checks.")
+@click.option("--no-checks", is_flag=True, help="Do not apply the sink's checks.")
 @click.option(
     "--replace-existing",
     is_flag=True,
-    help="Upserted rows without sequence_by replace the table's, which may be newer.",
+    help="Let upserted rows without sequence_by replace rows of the table, which may be newer.",
 )
 @json_option
 def replay(
@@ -92,7 +92,7 @@ def replay(
     replace_existing: bool,
     as_json: bool,
 ) -> int:
-    """Write the rows that fit now to the table, each exactly once; the others stay.
+    """Write the rows that fit now to the table, each exactly once; other rows stay.
 
     A replay that was interrupted can be repeated.
     """
@@ -100,7 +100,9 @@ def replay(
     from lance_stream.quarantine.replay import replay_quarantine
 
     if expect and no_checks:
-        raise InvalidInputError("--expect gives checks, and --no-checks none: choose one of them")
+        raise InvalidInputError(
+            "--expect and --no-checks contradict each other: leave one of them out"
+        )
     fix = dict(_parse_value(value) for value in values)
     checks: object = {} if no_checks else list(expect) if expect else None
     report = replay_quarantine(
@@ -131,7 +133,7 @@ def _parse_value(text: str) -> tuple[str, str]:
     name, equals, expression = text.partition("=")
     if not name.strip() or not equals or not expression.strip():
         raise InvalidInputError(
-            f"--set needs COLUMN=EXPRESSION, such as --set price=-price, not {text!r}"
+            f"--set must be COLUMN=EXPRESSION, such as --set price=-price, not {text!r}"
         )
     return name.strip(), expression
 

@@ -16,9 +16,9 @@ from lance_stream.errors import InvalidInputError
 def command(table: TableArgument, version: str, dry_run: bool, as_json: bool) -> int:
     """Make the content of an older version the newest version.
 
-    VERSION is a number, a tag or a time. Nothing is lost: the versions since then stay, and one of
-    them can be restored in turn. The change feed shows what the restore changed, and streams go on:
-    no committed batch is written again.
+    VERSION is a number, a tag or a time. Nothing is lost: later versions stay, and can be restored,
+    too. The change feed shows what the restore changed. Streams continue, and write no committed
+    batch again.
     """
     ds, restored = table.open(), table.open(version)
     if restored.branch != ds.branch:

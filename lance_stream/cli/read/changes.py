@@ -33,7 +33,7 @@ from lance_stream.cli.grammar import Session, new_command
     type=float,
     default=1.0,
     show_default=True,
-    help="How often --follow looks for a new version.",
+    help="How often --follow polls for a new version.",
 )
 @names_option("Columns of the table.  [default: all]")
 @click.option(
@@ -42,7 +42,7 @@ from lance_stream.cli.grammar import Session, new_command
 @click.option(
     "--net",
     is_flag=True,
-    help="One change per row over all versions; with --follow, over those of each look.",
+    help="One change per row over all versions; with --follow, over those of each poll.",
 )
 @click.option("--no-pre-images", is_flag=True, help="Omit the pre-images of updates.")
 @format_options

@@ -1,4 +1,4 @@
-"""Prints the feed: version by version, and with following for as long as versions arrive."""
+"""Prints the change feed: version by version; when following, as versions arrive."""
 
 import sys
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Request:
         after: The version or tag after which to begin; None for the default.
         through: The last version, or a tag; None for the newest, or no end.
         is_followed: Whether to continue with new versions.
-        interval: Seconds between two looks for a new version.
+        interval: Seconds between two polls for a new version.
         columns: Of the table; None for all.
         filter: A condition on the table's columns and the change columns.
         is_net: Whether to print one change per row over all versions.
@@ -78,16 +78,18 @@ def print_changes(
             f"{last}: give --after, too"
         )
     if not request.is_followed:
-        _write(ds, request, after, through, writer, _Chosen(ds.checkout(through), request))
+        _write(ds, request, after, through, writer, _Selection(ds.checkout(through), request))
     # names refer to the version at which following starts; without names, all columns are printed
-    chosen = _Chosen(ds, request) if request.columns or request.filter else None
+    selection = _Selection(ds, request) if request.columns or request.filter else None
     printed = _version_before(ds, after) if request.is_followed else None
     while request.is_followed and (last is None or after < last):
         newest = _newest(ds, printed)
         through = newest.version if last is None else min(newest.version, last)
         if through > after:
             printed = newest.checkout(through)
-            _write(printed, request, after, through, writer, chosen or _Chosen(printed, request))
+            _write(
+                printed, request, after, through, writer, selection or _Selection(printed, request)
+            )
             after = through
         else:
             sleep(request.interval)
@@ -137,20 +139,20 @@ def _write(
     after: int,
     through: int,
     writer: Writer,
-    chosen: "_Chosen",
+    selection: "_Selection",
 ) -> None:
     """Print the changes of an interval that ends at a dataset's version."""
-    chosen.check_in(ds)
+    selection.check_in(ds)
     mode = NET_CHANGES if request.is_net else EACH_VERSION
     rules = FeedRules(None, mode, pre_images=request.has_pre_images)
-    with changes(ds.table, after, through, rules, chosen.columns) as reader:
-        writer.begin(chosen.schema)
+    with changes(ds.table, after, through, rules, selection.columns) as reader:
+        writer.begin(selection.schema)
         for batch in reader:
-            writer.write(chosen.rows_of(batch))
+            writer.write(selection.rows_of(batch))
     sys.stdout.flush()
 
 
-class _Chosen:
+class _Selection:
     """The requested rows and columns, with a condition on table columns and change columns.
 
     Args:

@@ -100,7 +100,7 @@ def _parse_order(text: str | None) -> list[tuple[str, str]]:
     """Return the columns of an ORDER BY, and the direction of each.
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: It is invalid.
     """
     keys = []
     for part in text.split(",") if text else ():
@@ -108,7 +108,7 @@ def _parse_order(text: str | None) -> list[tuple[str, str]]:
         direction = _DIRECTIONS.get(last.lower()) if name else None
         if not part.strip():
             raise InvalidInputError(
-                f"--order-by takes columns, each with 'desc' or not: 'price desc, id'; not {text!r}"
+                f"--order-by must be a list of columns such as 'price desc, id', not {text!r}"
             )
         keys.append((name.strip(), direction) if direction else (part.strip(), "ascending"))
     return keys
@@ -131,8 +131,9 @@ def _sorted(
     missing = next((name for name, _ in keys if name not in reader.schema.names), None)
     if missing is not None:
         raise InvalidInputError(
-            f"--order-by sorts by columns of the result, and {missing!r} is none: they are "
-            f"{', '.join(reader.schema.names)}"
+            f"--order-by sorts by columns of the result, which has no column {missing!r}: its "
+            "columns "
+            f"are {', '.join(reader.schema.names)}"
         )
     if limit is None:
         return _in_order(reader.read_all(), keys)

@@ -27,7 +27,7 @@ def _values_of(column: pa.Array) -> list[Any]:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose moments are in UTC; a table may name zones that no one knows."""
+    """Return a type whose timestamps are in UTC: a table may name unknown time zones."""
     if pa.types.is_timestamp(kind):
         return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):

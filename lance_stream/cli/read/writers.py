@@ -18,7 +18,7 @@ _WIDTHS: Final = {"_change_type": len("update_postimage")}
 
 _FIRST: Final = ("_change_type", "_commit_version")
 _LAST: Final = ("_commit_timestamp", "_row_created_at_version", "_row_last_updated_at_version")
-"""Which columns stay the longest, and which go first, if a terminal is too narrow for all."""
+"""The columns that are kept or left out first if a terminal is too narrow for all."""
 
 _GAP: Final = 2
 _LONGEST: Final = 400
@@ -79,7 +79,7 @@ class TableWriter(Writer):
                 )
 
     def close(self) -> None:
-        """Say so if there were no rows."""
+        """Print a note if there were no rows."""
         if not self._names and width_of_terminal() is not None:
             print("(no rows)")
 
@@ -124,7 +124,7 @@ class TableWriter(Writer):
 
 
 def _fitting(names: Sequence[str], widths: Sequence[int], terminal: int | None) -> list[int]:
-    """Return the places of the columns that fit a terminal, in their order; at least one."""
+    """Return the indices of the columns that fit a terminal, in order; at least one."""
     if terminal is None:
         return list(range(len(names)))
 
@@ -157,13 +157,15 @@ class ArrowWriter(Writer):
         if self._stream is None:
             if sys.stdout.isatty():
                 raise InvalidInputError(
-                    "an Arrow stream is not for a terminal: redirect it to a file or a program"
+                    "an Arrow stream cannot be printed on a terminal: redirect it to a file or a "
+                    "program"
                 )
             self._schema = schema
             self._stream = pa.ipc.new_stream(sys.stdout.buffer, schema)
         elif schema != self._schema:
             raise InvalidInputError(
-                "the columns of the table have changed, but those of an Arrow stream cannot: start "
+                "the columns of the table changed, but those of an Arrow stream cannot change: "
+                "start "
                 "another stream after the last version that was printed"
             )
 

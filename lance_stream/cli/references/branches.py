@@ -1,4 +1,4 @@
-"""Lists, creates and deletes the branches of a table: histories beside the main one."""
+"""Lists, creates and deletes the branches of a table: separate histories."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,7 @@ import click
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table, yes_option
 from lance_stream.cli.grammar import new_command, new_group
-from lance_stream.cli.questions import may_go_on
+from lance_stream.cli.questions import confirm
 from lance_stream.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @new_group("branches")
 def command() -> None:
-    """List, create and delete branches: separate histories beside the main one.
+    """List, create and delete branches: separate histories of a table.
 
     Other commands take a branch with --branch: `lance-stream show URI --branch dev`.
     """
@@ -76,8 +76,8 @@ def delete(table: TableArgument, name: str, yes: bool, as_json: bool) -> int:
     """
     ds = table.open()
     question = f"Delete the branch {name} of {ds.uri}, with all rows that were written to it?"
-    is_there = name in ds.branches.list()  # otherwise there is an error, or nothing but remains
-    if is_there and not may_go_on(question, is_sure=yes):
+    exists = name in ds.branches.list()  # otherwise it is an error, or only remains are deleted
+    if exists and not confirm(question, is_sure=yes):
         print("nothing was deleted")
         return 1
     ds.branches.delete(name)

@@ -14,7 +14,7 @@ from lance_stream.cli.grammar import new_command
 @click.option(
     "--no-tag",
     is_flag=True,
-    help="Do not tag the version: a cleanup of the table could then remove files of the clone.",
+    help="Do not tag the version. A cleanup of the table could then remove files of the clone.",
 )
 @json_option
 def command(

@@ -23,14 +23,16 @@ def command() -> None:
 
 @new_command("list")
 @takes_table
-@click.option("--all", "with_ours", is_flag=True, help="Also those of consumers and clones.")
+@click.option(
+    "--all", "with_reserved", is_flag=True, help="Include the tags of consumers and clones."
+)
 @json_option
-def list_all(table: TableArgument, with_ours: bool, as_json: bool) -> int:
+def list_all(table: TableArgument, with_reserved: bool, as_json: bool) -> int:
     """List the tags, without those of consumers and clones."""
     from lance_stream.snapshot.tag_files import RESERVED_PREFIX
 
     tags = table.open().tags.list().values()
-    selected = [tag for tag in tags if with_ours or not tag.name.startswith(RESERVED_PREFIX)]
+    selected = [tag for tag in tags if with_reserved or not tag.name.startswith(RESERVED_PREFIX)]
     if as_json:
         for tag in selected:
             print(output.to_json(_described(tag)))
@@ -50,7 +52,7 @@ def list_all(table: TableArgument, with_ours: bool, as_json: bool) -> int:
 @json_option
 def create(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
     """Create a tag on a version; on the newest one by default."""
-    _say("created", table.open(version).tags.create(name), as_json=as_json)
+    _report("created", table.open(version).tags.create(name), as_json=as_json)
     return 0
 
 
@@ -61,7 +63,7 @@ def create(table: TableArgument, name: str, version: str | None, as_json: bool) 
 @json_option
 def update(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
     """Move a tag to a version; to the newest one by default."""
-    _say("moved", table.open(version).tags.update(name), as_json=as_json)
+    _report("moved", table.open(version).tags.update(name), as_json=as_json)
     return 0
 
 
@@ -76,7 +78,7 @@ def delete(table: TableArgument, name: str, as_json: bool) -> int:
     return 0
 
 
-def _say(action: str, tag: "Tag", *, as_json: bool) -> None:
+def _report(action: str, tag: "Tag", *, as_json: bool) -> None:
     where = "" if tag.branch is None else f" of the branch {tag.branch}"
     if as_json:
         print(output.to_json(_described(tag)))

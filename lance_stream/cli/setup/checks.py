@@ -1,4 +1,4 @@
-"""The checks of `doctor`: what a stream needs of this machine, and of a store."""
+"""The checks of `doctor`: whether this machine and a store are ready for a stream."""
 
 import importlib
 import importlib.metadata
@@ -39,7 +39,7 @@ class Check(NamedTuple):
     Attributes:
         name: What was checked.
         status: "ok", "warning" or "failure".
-        message: What was found, and the way out.
+        message: The observation, and the remedy.
     """
 
     name: str
@@ -71,7 +71,7 @@ def check_python() -> Check:
     """Check this program's Python."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < _OLDEST_PYTHON:
-        return Check("Python", FAILURE, f"{version}; lance-stream needs 3.11 or newer")
+        return Check("Python", FAILURE, f"{version}; lance-stream requires 3.11 or newer")
     return Check("Python", OK, f"{version} ({sys.executable})")
 
 
@@ -83,10 +83,10 @@ def check_spark() -> Check:
     installed = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     first, end = _SPARK
     if installed < first:
-        advice = "lance-stream needs 4.1 or newer: pip install 'pyspark>=4.1,<4.4'"
+        advice = "lance-stream requires 4.1 or newer: pip install 'pyspark>=4.1,<4.4'"
         return Check("Spark", FAILURE, f"PySpark {version}; {advice}")
     if installed >= end:
-        return Check("Spark", WARNING, f"PySpark {version} is newer than those that are tested")
+        return Check("Spark", WARNING, f"PySpark {version} is newer than the tested versions")
     return Check("Spark", OK, f"PySpark {version}")
 
 
@@ -121,7 +121,7 @@ def check_workers() -> Check:
 
 
 def check_checkpoints() -> Check:
-    """Say what Spark's manager of checkpoint files costs small batches, unless one is chosen."""
+    """State the cost of Spark's default manager of checkpoint files, unless one is configured."""
     chosen = _spark_defaults().get(_CHECKPOINT_MANAGER)
     if chosen is not None:
         return Check("checkpoints", OK, f"{chosen.rpartition('.')[2]} (spark-defaults.conf)")
@@ -163,15 +163,15 @@ def check_location(
 ) -> Iterator[Check]:
     """Check a table's location and its store; the arguments are those of `run_checks`."""
     uri, options = table.uri, table.storage_options
-    reached = _tried("location", lambda: check_can_write_to(uri, options))
-    if reached is not None:
-        yield reached
+    failure = _failure_of("location", lambda: check_can_write_to(uri, options))
+    if failure is not None:
+        yield failure
         return
     try:
         version = open_newest(uri, storage_options=options).version
         yield Check("location", OK, f"a table at version {version}")
     except NotFoundError:
-        yield Check("location", OK, "reached; there is no table yet")
+        yield Check("location", OK, "reachable; there is no table yet")
     except (LanceStreamError, OSError) as error:
         yield Check("location", FAILURE, str(error))
         return
@@ -193,13 +193,14 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
         yield Check("create once", FAILURE, str(error))
         return
     finally:
-        _tried("create once", lambda: store.delete(path))
+        _failure_of("create once", lambda: store.delete(path))
     if created != (True, False) or content != b"first":
         yield Check(
             "create once",
             FAILURE,
-            "two creates of one name both succeeded: this store does not keep the condition that "
-            "commits rely on. Publish versions in DynamoDB, PostgreSQL or SQLite: "
+            "two creates of one name both succeeded: this store does not observe the condition "
+            "that "
+            "commits depend on. Publish versions in DynamoDB, PostgreSQL or SQLite: "
             "docs/operations/stores.md",
         )
         return
@@ -207,12 +208,16 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
     skew = environment.now_nanos() / 1e9 - written[0] if written else 0.0
     message = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store"
     if abs(skew) > _SKEW_SECONDS:
-        yield Check("clocks", WARNING, f"{message}: set it by NTP; cleanup goes by ages of files")
+        yield Check(
+            "clocks",
+            WARNING,
+            f"{message}: set it by NTP, because cleanup depends on the ages of files",
+        )
     else:
         yield Check("clocks", OK, message)
 
 
-def _tried(name: str, action: Callable[[], object]) -> Check | None:
+def _failure_of(name: str, action: Callable[[], object]) -> Check | None:
     """Return the failure of an action; None if it succeeded."""
     try:
         action()

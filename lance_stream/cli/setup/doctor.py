@@ -1,11 +1,11 @@
-"""Checks what a stream needs before it is started: one line for each check, with the way out.
+"""Checks whether a stream could run here: one line for each check, with the remedy.
 
 Without a location it checks this machine: Python, Spark, Java, the Python of Spark's workers, and
 which extras are installed. With one it also checks whether its store can be reached. With --probe
-it writes a small file there and deletes it, to check the create that commits rely on, and the
+it writes a small file there and deletes it, to check the create that commits depend on, and the
 clocks.
 
-The exit code is 1 if a check has failed.
+The exit code is 1 if a check failed.
 """
 
 import click
@@ -23,17 +23,17 @@ from lance_stream.errors import InvalidInputError
 @json_option
 @click.pass_obj
 def command(session: Session, table: TableArgument | None, probe: bool, as_json: bool) -> int:
-    """Check what a stream needs before it is started: one line for each check, with the way out.
+    """Check whether a stream could run here: one line for each check, with the remedy.
 
     Without a location it checks this machine: Python, Spark, Java, the Python of Spark's workers,
     and which extras are installed. With one it also checks whether its store can be reached.
 
-    The exit code is 1 if a check has failed.
+    The exit code is 1 if a check failed.
     """
     from lance_stream.cli.setup import checks
 
     if table is None and probe:
-        raise InvalidInputError("--probe needs a location: lance-stream doctor URI --probe")
+        raise InvalidInputError("--probe requires a location: lance-stream doctor URI --probe")
     failed = False
     for check in checks.run_checks(table, session.environment, is_probing=probe):
         failed |= check.status == checks.FAILURE
