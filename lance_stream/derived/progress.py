@@ -2,7 +2,7 @@
 
     key      lance_stream.derived.<name, percent-encoded>
     value    {"function": "<16 hex digits>", "function_version": "1", "through": 41,      JSON
-              "own": [43], "fields": [0, 4, 5], "outputs": [4, 5], "mark": "<digits>",
+              "own_versions": [43], "fields": [0, 4, 5], "outputs": [4, 5], "mark": "<digits>",
               "pending": [{"after": 0, "below": 70000, "skip": []}]}
 
 Through version `through` of the source, all rows have been checked, and computed where necessary,
@@ -151,7 +151,7 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
         str(entry["function_version"]),
         number(entry["through"]),
         tuple(map(pending_range, entry["pending"])),
-        tuple(map(number, entry["own"])),
+        tuple(map(number, entry["own_versions"])),
         tuple(map(number, entry["fields"])),
         str(entry["mark"]),
         tuple(map(number, entry.get("outputs", ()))),  # older entries lack this, and the rest

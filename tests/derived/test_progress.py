@@ -52,7 +52,7 @@ def test_damaged_entries_hide_no_others() -> None:
         {"pending": [{"after": 1, "below": -1, "skip": []}]},
         {"pending": [{"after": 1, "below": None, "skip": [-1]}]},
         {"fields": [-1]},
-        {"own": None},
+        {"own_versions": None},
     ],
 )
 def test_damaged_entries_name_their_remedy(change: dict[str, Any]) -> None:
