@@ -80,7 +80,9 @@ def delete_row(uri: str) -> object:
 
 def compaction_decision(uri: str) -> object:
     """Decide whether a stream's background compaction begins."""
-    return Automatic(CompactionRules(most_dead=0.25, by_steps=True)).reason(open_newest(uri))
+    return Automatic(CompactionRules(max_deleted_fraction=0.25, by_steps=True)).reason(
+        open_newest(uri)
+    )
 
 
 def compaction_plan(uri: str) -> object:

@@ -467,11 +467,11 @@ def _wrong_counts(table: TableVersion) -> Broken:
         if fragment is None:
             continue
         rows, dead = table.physical_rows(fragment), len(table.dead_offsets(fragment))
-        said_dead = stated.deletion_file.num_deleted_rows if stated.deletion_file else 0
-        if stated.physical_rows not in (0, rows) or said_dead not in (0, dead):
+        stated_deleted = stated.deletion_file.num_deleted_rows if stated.deletion_file else 0
+        if stated.physical_rows not in (0, rows) or stated_deleted not in (0, dead):
             yield (
                 f"fragment {stated.id}",
-                f"the manifest states {said_dead} deleted rows of {stated.physical_rows}, but "
+                f"the manifest states {stated_deleted} deleted rows of {stated.physical_rows}, but "
                 f"{dead} of {rows} are deleted; the next commit repairs it",
             )
 

@@ -92,7 +92,7 @@ def decode_deletion_vector(
         num_deleted_rows: The number of offsets in the manifest; 0 if it is not stated.
 
     Returns:
-        (num_dead,) u32, ascending and unique.
+        (num_deleted,) u32, ascending and unique.
 
     Raises:
         CorruptDataError: The file is damaged, an offset is not below `physical_rows`, or there

@@ -269,12 +269,12 @@ def new_table(tmp_path: Path, num_rows: int) -> tuple[Path, Manifest]:
     return folder, manifest
 
 
-@pytest.mark.parametrize("num_dead", [1, 4999, 5000, 9999])
-def test_pylance_reads_our_deletion_files(tmp_path: Path, num_dead: int) -> None:
+@pytest.mark.parametrize("num_deleted", [1, 4999, 5000, 9999])
+def test_pylance_reads_our_deletion_files(tmp_path: Path, num_deleted: int) -> None:
     folder, manifest = new_table(tmp_path, 10_000)
-    dead = np.sort(np.random.default_rng(num_dead).choice(10_000, num_dead, replace=False))
+    dead = np.sort(np.random.default_rng(num_deleted).choice(10_000, num_deleted, replace=False))
     file_type, data = encode_deletion_vector(dead)
-    file = DeletionFile(file_type, 1, 77, num_dead)
+    file = DeletionFile(file_type, 1, 77, num_deleted)
     path = folder / paths.deletion_file_path(0, file)
     path.parent.mkdir()
     path.write_bytes(data)
@@ -285,7 +285,7 @@ def test_pylance_reads_our_deletion_files(tmp_path: Path, num_dead: int) -> None
     ds = publish(folder, newer)
     assert ds.to_table()["id"].to_pylist() == sorted(set(range(10_000)) - set(dead.tolist()))
     ds.delete("id = -1 OR x < 0")
-    assert lance.dataset(str(folder)).count_rows() == 10_000 - num_dead
+    assert lance.dataset(str(folder)).count_rows() == 10_000 - num_deleted
 
 
 @pytest.mark.parametrize(

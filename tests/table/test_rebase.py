@@ -12,8 +12,8 @@ from lance_stream.table.rebase import DeletionFilesToUnite, plan_rebase, rebased
 from tests.commit.tables import create
 
 
-def file(number: int, num_dead: int = 1) -> DeletionFile:
-    return DeletionFile(DeletionFileType.ARROW_ARRAY, 1, number, num_dead)
+def file(number: int, num_deleted: int = 1) -> DeletionFile:
+    return DeletionFile(DeletionFileType.ARROW_ARRAY, 1, number, num_deleted)
 
 
 def version(number: int, *files: DeletionFile | None) -> Manifest:

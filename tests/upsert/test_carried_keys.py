@@ -80,7 +80,7 @@ def test_keys_in_memory_are_carried_over(saved: int, monkeypatch: pytest.MonkeyP
 def test_a_process_without_upserts_carries_the_index_over() -> None:
     table = saved_table()
     before = runs_of(table)
-    rules = CompactionRules(most_dead=0.0, newest_fragment=9)
+    rules = CompactionRules(max_deleted_fraction=0.0, newest_fragment=9)
     table = commit_prepared(prepare(table, rules)).table
     assert len(runs_of(table)) == len(before) + 1
     restart()

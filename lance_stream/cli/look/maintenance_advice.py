@@ -24,7 +24,7 @@ from lance_stream.cli import output
 from lance_stream.cli.look.description import Surroundings
 from lance_stream.dataset import Dataset
 from lance_stream.maintenance.cleanup import DEFAULT_AGE
-from lance_stream.maintenance.compaction.plan import MOST_DEAD, CompactionRules, plan
+from lance_stream.maintenance.compaction.plan import MAX_DELETED_FRACTION, CompactionRules, plan
 from lance_stream.maintenance.consumers import Consumer, is_consumers
 from lance_stream.snapshot.references import Branch
 from lance_stream.snapshot.timestamps import moment_at
@@ -36,7 +36,7 @@ from lance_stream.write.lineage_files import limit_of
 FEWER_FRAGMENTS: Final = 10
 """Recommend a compaction that saves at least this many fragments."""
 
-MANY_DEAD: Final = 1000
+MANY_DELETED_ROWS: Final = 1000
 """Or one that drops this many deleted rows, if they are a tenth of the rows to rewrite."""
 
 UNINDEXED_ROWS: Final = 1000
@@ -105,13 +105,15 @@ def _compaction(
         return
     chosen = [index for group in groups for index in group]
     physical, live = (int(row_count[chosen].sum()) for row_count in ds.table.row_counts)
-    dead = physical - live
-    is_dead = dead > MOST_DEAD * physical
-    if len(chosen) - len(groups) < FEWER_FRAGMENTS and not (is_dead and dead >= MANY_DEAD):
+    deleted = physical - live
+    many_deleted = deleted > MAX_DELETED_FRACTION * physical
+    if len(chosen) - len(groups) < FEWER_FRAGMENTS and not (
+        many_deleted and deleted >= MANY_DELETED_ROWS
+    ):
         return
     message = f"{output.count(len(chosen), 'fragment')} could be {len(groups)}"
-    if is_dead:
-        message += f", without {output.count(dead, 'deleted row')} ({dead / physical:.0%})"
+    if many_deleted:
+        message += f", without {output.count(deleted, 'deleted row')} ({deleted / physical:.0%})"
     yield Recommendation("compact", message, _run(ds, "compact"))
 
 

@@ -48,13 +48,13 @@ class Remains:
     Attributes:
         num_live: Rows of the table.
         num_small: Fragments with fewer live rows than wanted.
-        num_dead: Deleted rows in fragments of which they are a large share.
+        num_deleted: Deleted rows in fragments of which they are a large share.
         manifest_bytes: The size of all fragments' messages.
     """
 
     num_live: int = 0
     num_small: int = 0
-    num_dead: int = 0
+    num_deleted: int = 0
     manifest_bytes: int = 0
 
     def at_most(self, other: "Remains") -> "Remains":
@@ -62,7 +62,7 @@ class Remains:
         return Remains(
             min(self.num_live, other.num_live),
             min(self.num_small, other.num_small),
-            min(self.num_dead, other.num_dead),
+            min(self.num_deleted, other.num_deleted),
             min(self.manifest_bytes, other.manifest_bytes),
         )
 
@@ -85,12 +85,12 @@ def remains_of(table: TableVersion, rules: CompactionRules) -> Remains:
     fragments = table.manifest.fragments
     numbers = fragments.numbers
     physical = numbers.physical_rows.astype(np.int64)
-    dead = numbers.dead_rows.astype(np.int64)
-    many_dead = dead > rules.most_dead * physical
+    deleted = numbers.dead_rows.astype(np.int64)
+    many_deleted = deleted > rules.max_deleted_fraction * physical
     return Remains(
-        int((physical - dead).sum()),
-        int(np.count_nonzero(physical - dead < rules.target_rows)),
-        int(dead[many_dead].sum()),
+        int((physical - deleted).sum()),
+        int(np.count_nonzero(physical - deleted < rules.target_rows)),
+        int(deleted[many_deleted].sum()),
         sum(map(len, fragments.raws)),
     )
 
@@ -130,8 +130,8 @@ class Automatic:
         now, rules = remains_of(table, self._rules), self._rules
         before = self._before = self._before.at_most(now)
         tiers = replace(rules, fan_in=FAN_IN)
-        many_dead = max(1, min(rules.target_rows // 8, now.num_live // 20))
-        if now.num_dead - before.num_dead >= many_dead:
+        many_deleted = max(1, min(rules.target_rows // 8, now.num_live // 20))
+        if now.num_deleted - before.num_deleted >= many_deleted:
             return Reason("deleted rows", tiers)
         if now.num_small - before.num_small >= FAN_IN:
             return Reason("small fragments", tiers)

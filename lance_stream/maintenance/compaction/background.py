@@ -41,7 +41,9 @@ from lance_stream.table.fragments import Fragment
 
 _log = logging.getLogger("lance_stream.compaction")
 
-ROUND: Final = CompactionRules(most_dead=0.25, by_steps=True, max_rows=8 << 20, max_bytes=1 << 30)
+ROUND: Final = CompactionRules(
+    max_deleted_fraction=0.25, by_steps=True, max_rows=8 << 20, max_bytes=1 << 30
+)
 """What one round does: bounded, so that small fragments are merged steadily while rows arrive.
 
 Each batch of updates deletes a share of the rows of every fragment. If fragments are rewritten at a

@@ -69,7 +69,7 @@ from lance_stream.write.after_commit import after_commit
 from lance_stream.write.fragments import delete_files
 from lance_stream.write.planning import MAX_PLANS, planning_again
 
-MOST_DEAD_BEFORE_COMMIT: Final = 0.5
+MAX_DELETED_BEFORE_COMMIT: Final = 0.5
 """A group is dropped if more than this share of its rows was deleted before the commit."""
 
 _ONE_ATTEMPT = RetryPolicy(max_attempts=1, first_delay_seconds=0.0, max_delay_seconds=0.0)
@@ -247,7 +247,7 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
         if old
         and len({covered_by(fragment.id) for fragment in old}) == 1
         and sum(map(len, dead))
-        <= MOST_DEAD_BEFORE_COMMIT * sum(fragment.physical_rows for fragment in new)
+        <= MAX_DELETED_BEFORE_COMMIT * sum(fragment.physical_rows for fragment in new)
     ]
     ids = count((max_fragment_id(newest.manifest) or 0) + 1)
     results: list[Fragment] = []
@@ -258,7 +258,7 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
             for fragment, offsets in zip(new, dead, strict=True):
                 if len(offsets) < fragment.physical_rows:
                     numbered = replace(fragment, id=next(ids))
-                    results.append(_with_dead_rows(newest, numbered, offsets, environment))
+                    results.append(_with_deleted_rows(newest, numbered, offsets, environment))
             groups.append(RewriteGroup(old, tuple(results[first:])))
     except Exception:
         delete_deletion_files(newest.store, results)
@@ -275,7 +275,9 @@ def _still_there(
     for planned, rows in zip(group.old, group.rows, strict=True):
         now = newest.manifest.fragments.by_id(planned.id)
         same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
-        killed = killed_since(rows, _dead_now(newest, now, planned, rows)) if now and same else None
+        killed = (
+            killed_since(rows, _deleted_now(newest, now, planned, rows)) if now and same else None
+        )
         if now is not None and killed is not None:
             old.append(_without_lineage(now))
         places.append(killed_since(rows, None) if killed is None else killed)
@@ -288,7 +290,7 @@ def _still_there(
     return tuple(old), group.new, dead
 
 
-def _dead_now(
+def _deleted_now(
     newest: TableVersion, now: Fragment, planned: Fragment, rows: RewrittenRows
 ) -> Offsets:
     """Return the deleted rows of a fragment; reads nothing if there are no new ones."""
@@ -301,7 +303,7 @@ def _without_lineage(old: Fragment) -> Fragment:
     return replace(old, row_ids=None, created_at_versions=None, last_updated_at_versions=None)
 
 
-def _with_dead_rows(
+def _with_deleted_rows(
     newest: TableVersion, fragment: Fragment, dead: Offsets, environment: Environment
 ) -> Fragment:
     if not len(dead):

@@ -35,7 +35,7 @@ from lance_stream.write.lineage_files import limit_of
 TARGET_ROWS: Final = 1 << 20
 """The desired number of rows of a fragment."""
 
-MOST_DEAD: Final = 0.1
+MAX_DELETED_FRACTION: Final = 0.1
 """A fragment is rewritten if more than this share of its rows is deleted."""
 
 
@@ -45,7 +45,7 @@ class CompactionRules:
 
     Attributes:
         target_rows: The desired number of rows of a fragment.
-        most_dead: The share of a fragment's rows that may be deleted, 0 to 1.
+        max_deleted_fraction: The share of a fragment's rows that may be deleted, 0 to 1.
         by_steps: Whether rows still arrive, so that small fragments wait for others of their size.
         max_rows: The maximum number of rows written, unless one group has more; None for all.
         max_bytes: The approximate maximum of bytes of data files read, unless one fragment has
@@ -60,7 +60,7 @@ class CompactionRules:
     """
 
     target_rows: int = TARGET_ROWS
-    most_dead: float = MOST_DEAD
+    max_deleted_fraction: float = MAX_DELETED_FRACTION
     by_steps: bool = False
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -79,7 +79,7 @@ class _Candidate(NamedTuple):
     fragment_index: int
     live: int
     pays_alone: bool
-    num_dead: int
+    num_deleted: int
     num_bytes: int
 
 
@@ -130,7 +130,7 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
     """Yield the fragments that may be rewritten, in order; decodes few of them."""
     fragments, rows = table.manifest.fragments, table.row_counts
     physical, live = rows
-    pays_alone = live < (1 - rules.most_dead) * physical
+    pays_alone = live < (1 - rules.max_deleted_fraction) * physical
     if rules.shortens_lineage:
         sizes = np.fromiter(map(len, fragments.raws), np.int64, len(fragments))
         may_be_long = ~pays_alone & (live >= rules.target_rows // 8) & (sizes > physical)
@@ -176,7 +176,9 @@ def _most_gaining(
     """Return the groups with the best ratio of gain to cost, as many as a round may take."""
 
     def gain(group: list[_Candidate]) -> float:
-        saved = len(group) - 1 + sum(candidate.num_dead for candidate in group) / rules.target_rows
+        saved = (
+            len(group) - 1 + sum(candidate.num_deleted for candidate in group) / rules.target_rows
+        )
         return saved / (1 + sum(candidate.live for candidate in group))
 
     chosen: list[list[_Candidate]] = []

@@ -68,7 +68,7 @@ def test_deleted_rows_count_where_they_are_many() -> None:
 
 
 def test_deleted_rows_of_a_large_table_do_not_wait_for_its_share() -> None:
-    rules = CompactionRules(target_rows=80, most_dead=0.25)
+    rules = CompactionRules(target_rows=80, max_deleted_fraction=0.25)
     decides, ds = Automatic(rules), new_table(100)
     ds = ds.delete("id < 30")
     for number in range(5):
@@ -112,8 +112,8 @@ def test_the_table_is_looked_at_from_time_to_time() -> None:
 def test_what_is_left_behind_is_counted_without_decoding() -> None:
     ds = new_table(100).delete("id < 40").append(rows([500]))
     fragments = open_newest(ds.uri).manifest.fragments
-    found = remains_of(ds.table, CompactionRules(50, most_dead=0.25))
-    assert (found.num_live, found.num_small, found.num_dead) == (61, 1, 40)
+    found = remains_of(ds.table, CompactionRules(50, max_deleted_fraction=0.25))
+    assert (found.num_live, found.num_small, found.num_deleted) == (61, 1, 40)
     assert found.manifest_bytes == sum(map(len, fragments.raws))
 
 
@@ -130,7 +130,9 @@ def test_few_fragments_wait_for_more() -> None:
 @pytest.mark.parametrize("num_rows", [pytest.param(0, marks=pytest.mark.slow), 3000])
 def test_many_batches_leave_little_behind(num_rows: int) -> None:
     """And no row is rewritten more often than its fragments double."""
-    compaction = BackgroundCompaction(AUTO, CompactionRules(4096, most_dead=0.25, by_steps=True))
+    compaction = BackgroundCompaction(
+        AUTO, CompactionRules(4096, max_deleted_fraction=0.25, by_steps=True)
+    )
     ds, dice = new_table(num_rows), random.Random(5)
     model = dict.fromkeys(range(num_rows), 0)
     begun = []

@@ -210,7 +210,7 @@ def test_failed_rounds_are_logged_and_retried(
 
 @pytest.mark.parametrize("where", ["before the first group", "between two groups"])
 def test_a_stopped_round_leaves_nothing(where: str) -> None:
-    compaction = BackgroundCompaction(1, CompactionRules(2, most_dead=-1.0))
+    compaction = BackgroundCompaction(1, CompactionRules(2, max_deleted_fraction=-1.0))
     ds = new_table().append(rows(1, 2)).append(rows(3, 4))
     before = num_files(ds.table)
     at, go_on = threading.Event(), threading.Event()
@@ -291,7 +291,8 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
     ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))
     model: dict[int, int] = dict.fromkeys(range(40), 0)
     compactions = [
-        BackgroundCompaction(every, CompactionRules(1000, most_dead=0.1)) for _ in range(2)
+        BackgroundCompaction(every, CompactionRules(1000, max_deleted_fraction=0.1))
+        for _ in range(2)
     ]
     errors: list[BaseException] = []
 

@@ -149,11 +149,11 @@ def test_concurrent_deletes_survive_the_rewrite(
 
 def test_concurrent_deletes_find_their_new_fragment() -> None:
     table = new_table()
-    prepared = prepare(table, CompactionRules(3, most_dead=0.0))
+    prepared = prepare(table, CompactionRules(3, max_deleted_fraction=0.0))
     assert [fragment.physical_rows for group in prepared.groups for fragment in group.new] == [3]
     table = Dataset(table).delete("id = 5").table
     wide = prepare(table, RULES)
-    halves = prepare(compact(table).table, CompactionRules(4, most_dead=-1.0))
+    halves = prepare(compact(table).table, CompactionRules(4, max_deleted_fraction=-1.0))
     assert [fragment.physical_rows for group in halves.groups for fragment in group.new] == [4, 4]
     wide.delete_files(table.store)
     prepared.delete_files(table.store)
@@ -164,7 +164,7 @@ def test_concurrent_deletes_find_their_new_fragment() -> None:
 
 def test_fully_deleted_new_fragments_are_dropped() -> None:
     table = compact(new_table()).table
-    prepared = prepare(table, CompactionRules(3, most_dead=-1.0))
+    prepared = prepare(table, CompactionRules(3, max_deleted_fraction=-1.0))
     Dataset(table).delete("id IN (0, 2, 3)")
     done = commit_and_check(prepared)
     assert sizes(done.table) == [(3, 3), (3, 3)]

@@ -106,7 +106,7 @@ def test_a_worker_of_another_release_writes_nothing() -> None:
 
     files = set(ds.table.store.list_names("data"))
     with pytest.raises(InvalidInputError, match=r"but the driver 0\.0\.9"):
-        prepare(ds.table, CompactionRules(most_dead=0.0), write)
+        prepare(ds.table, CompactionRules(max_deleted_fraction=0.0), write)
     assert set(ds.table.store.list_names("data")) == files
 
 
@@ -123,7 +123,7 @@ def test_rows_only_move_among_those_of_one_version() -> None:
 @pytest.mark.parametrize("target_rows", [400, 5000])
 def test_deletes_beside_it_find_their_rows(target_rows: int) -> None:
     ds = lived()
-    prepared = prepare(ds.table, CompactionRules(target_rows, most_dead=0.0))
+    prepared = prepare(ds.table, CompactionRules(target_rows, max_deleted_fraction=0.0))
     assert any(group.order is not None for group in prepared.groups)
     dice = random.Random(2)
     ds = ds.upsert(rows(dice.sample(range(2000), 200), "beside"), on="id")

@@ -52,9 +52,9 @@ def stamps(fragment: Fragment) -> tuple[list[int], list[int]]:
     )
 
 
-def killing(fragment: Fragment, num_dead: int) -> Fragment:
+def killing(fragment: Fragment, num_deleted: int) -> Fragment:
     return replace(
-        fragment, deletion_file=DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, num_dead)
+        fragment, deletion_file=DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, num_deleted)
     )
 
 
